@@ -19,7 +19,8 @@ ifneq ($(shell command -v uv 2>/dev/null),)
 CREATE  := uv venv --quiet --clear --python $(PYTHON)
 INSTALL := uv pip install --compile-bytecode --python $(BIN)/python
 else
-CREATE  := $(PYTHON) -m venv --clear
+# The start script that an older pip writes imports `re`, for which each hook would wait.
+CREATE  := $(PYTHON) -m venv --clear --upgrade-deps
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 endif
 COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \

@@ -7,7 +7,7 @@ from benchmarks.figures import Table, size
 from benchmarks.upkeep import against_nothing
 from postroom.app.admin_service import AdminService
 from postroom.app.wiring import Application
-from postroom.http_api.operations import LagMeter
+from postroom.http_api.readiness import LagMeter
 
 ARCHIVED = size(50_000, 50)
 TOGETHER = size(50_000, 20)

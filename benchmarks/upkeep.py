@@ -16,7 +16,7 @@ from postroom.app.admin_service import AdminService
 from postroom.app.retention import Retention
 from postroom.app.wiring import Application
 from postroom.contracts.retention import KeepRule
-from postroom.http_api.operations import LagMeter
+from postroom.http_api.readiness import LagMeter
 
 LARGE = size(1_000_000, 2_000)
 SENDS = size(1_000, 20)

@@ -4,13 +4,25 @@ Each page is made of what the program reads at run time: the table of operations
 answers, the settings, the tree of commands, the tree of errors, the routes, the metrics registry. The few
 words that the code does not hold (what a route is for, say) stand in `from_code/` under the name of what they
 describe, so that a new one without words stops the run. A test fails when a page differs from what is made.
+Without FOLDER it also writes `src/postroom/cli/operations.json`, the table of operations for commands.
 """
 
 import sys
 from pathlib import Path
 from typing import Final
 
-from from_code import commands, errors, http, library, metrics, permissions, rest, settings, tools
+from from_code import (
+    command_table,
+    commands,
+    errors,
+    http,
+    library,
+    metrics,
+    permissions,
+    rest,
+    settings,
+    tools,
+)
 
 FOLDER: Final = Path(__file__).resolve().parent / "reference"
 NOTE: Final = "<!-- Made by docs/generate.py from the code. Do not edit: run `make docs`. -->"
@@ -35,4 +47,6 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        command_table.FILE.write_text(command_table.text(), encoding="utf-8", newline="\n")
     write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

@@ -9,7 +9,7 @@ from postroom.app.admin_service import AdminService
 from postroom.app.config import Settings
 from postroom.app.wiring import Application
 from postroom.contracts.dispatch import RunDispatch
-from postroom.http_api.operations import LagMeter
+from postroom.http_api.readiness import LagMeter
 from postroom.testing import ManualClock
 
 

@@ -9,9 +9,11 @@ import httpx2
 import rich  # noqa: F401 - the SDK's server imports it at first use, which would block the loop of a test
 
 from mail_room import CHANGES, HARBOR, THE_PLAN, UNPLACED, Room, furnish
+from postroom.app.operations import TABLE
 from postroom.app.tokens import new_named_token, token_check
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
+from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.mail.context import Rules, token_hash
@@ -92,7 +94,7 @@ class Edge:
         calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self._count)
         events = EventFollowing(self.mail, self.tokens.holds)
         made = rest_routes(calls, events, session_cookie=self.sessions.cookie_name)
-        self.bare = application([*made])
+        self.bare = application([*made], permissions=table(TABLE))
         self.app = Guard(
             self.bare,
             GuardRules(

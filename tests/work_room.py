@@ -11,11 +11,13 @@ import httpx2
 from prometheus_client import CollectorRegistry
 
 from dispatch_room import done
+from postroom.app.operations import ADMINISTRATION, TABLE
 from postroom.app.tokens import token_check
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import Overloaded, Unauthorized
+from postroom.http_api.administration import administration_routes
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.operators import QUESTIONS, RUNS, SCHEDULES
+from postroom.http_api.permissions import table
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import LoginService
 from postroom.mail.context import Rules
@@ -119,13 +121,17 @@ class WorkRoom:
             schedules=self.schedules,
         )
         pages = page_routes(self.stores.store, clock=self.clock, services=room)
-        routes = [*desk.routes(), *QUESTIONS.routes(self.questions), *RUNS.routes(self.operator), *pages]
-        routes += SCHEDULES.routes(self.schedules)
+        behind = {
+            QuestionService: self.questions,
+            WorkService: self.operator,
+            MailSchedules: self.schedules,
+        }
+        routes = [*desk.routes(), *administration_routes(ADMINISTRATION, behind), *pages]
         rules = GuardRules(max_request_bytes=8 << 20)
         credentials = Credentials(
             is_operator=token_check(TOKEN), sessions=self.sessions, is_agent=self.mail.knows_token
         )
-        self.app = Guard(application(routes), rules, credentials)
+        self.app = Guard(application(routes, permissions=table(TABLE)), rules, credentials)
 
     def browser(self, *, logged_in: bool = True, **headers: str) -> httpx2.AsyncClient:
         """Return somebody's browser."""

@@ -48,7 +48,7 @@ def _leaves(command: Any, words: str) -> Iterator[tuple[str, Any]]:
 
 def _command(words: str, command: Any) -> str:
     shown = [one for one in command.params if not one.hidden]
-    named = " ".join(one.metavar or f"[{one.name.upper()}]" for one in shown if not _is_option(one))
+    named = " ".join(map(_argument, (one for one in shown if not _is_option(one))))
     usage = f"{words} {named} [OPTIONS]".replace("  ", " ")
     rows = [(_option(one), _option_default(one), one.help or "") for one in shown]
     options = table(("option", "default", "meaning"), rows)
@@ -59,6 +59,11 @@ def _is_option(parameter: Any) -> bool:
     return str(parameter.opts[0]).startswith("-")
 
 
+def _argument(parameter: Any) -> str:
+    name = parameter.metavar or parameter.name.upper()
+    return f"{name if parameter.required else f'[{name}]'}{'' if parameter.nargs == 1 else '...'}"
+
+
 def _described(text: str) -> str:
     """Return a command's help; what it keeps line by line for a terminal is a block."""
     before, mark, block = text.partition("\b\n")
@@ -67,7 +72,7 @@ def _described(text: str) -> str:
 
 def _option(parameter: Any) -> str:
     if not _is_option(parameter):
-        return f"`{parameter.metavar or parameter.name.upper()}`"
+        return f"`{_argument(parameter)}`"
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     if parameter.is_flag:
         return names

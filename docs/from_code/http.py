@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 from starlette.routing import BaseRoute, Mount, Route
 
 from from_code.markdown import table
+from postroom.app.operations import ADMINISTRATION, TABLE
 from postroom.contracts.clock import SystemClock
+from postroom.contracts.operations import Operation, Who
 from postroom.executors.remote import CALLBACKS
 from postroom.gateway.platforms import adapter_of
 from postroom.gateway.session import Platform
 from postroom.http_api import permissions
-from postroom.http_api.administration import Who
-from postroom.http_api.operators import HOOKS, PEOPLE
-from postroom.http_api.routes import callback_routes, routes
+from postroom.http_api.routes import callback_routes, hook_routes, routes
 from postroom.http_api.sessions import LoginService
 from postroom.services.login_codes import LoginCodes, Sessions
 from postroom.stores.sqlite import SqliteStore
@@ -63,8 +64,15 @@ ROUTE_WORDS: Final = {
     "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a message that has it.",
     "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a message that has it.",
     "/static/{name}": "Style sheets, scripts and the icon.",
-    **{one.path: one.words for one in permissions.ADDRESSES},
+    "/hooks/{client}/{event}": "The call of a hook of a client or of Git. See [hooks](../hooks.md).",
+    "/watch": "Waits up to 30 s for messages after a cursor, for `postroom watch`.",
 }
+MORE: Final = {
+    "/admin/projects/merge": "See [mail](../mail.md#merging-two-projects).",
+    "/admin/projects/move": "See [mail](../mail.md#a-folder-that-was-renamed).",
+    "/admin/prune": "See [operating](../operating.md#retention).",
+}
+"""The pages that say more about an address of administration."""
 MCP: Final = (
     "`/mcp`",
     "POST",
@@ -133,12 +141,12 @@ def page() -> str:
     sessions = Sessions(b"", clock, store)
     desk = LoginService(sessions, LoginCodes(store, clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
-    given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody, "schedules": nobody}
+    services = {one.service: nobody for one in ADMINISTRATION if one.service is not None}
+    given = {"registry": nobody, "operations": ADMINISTRATION, "services": services}
     machine = [
-        *routes(nobody, desk, registry=nobody, clock=clock, **given),
-        *HOOKS.routes(nobody),
+        *routes(desk, ready=nobody, clock=clock, **given),
+        *hook_routes(nobody, nobody),
         *callback_routes(CALLBACKS, nobody),
-        *PEOPLE.routes(nobody),
     ]
     room = PageServices(visitors=nobody, questions=nobody, messages=nobody, runs=nobody, schedules=nobody)
     people = page_routes(nobody, clock=clock, services=room)
@@ -190,7 +198,7 @@ channel what it asks for. Each with all below it:
 """
 
 
-WHO: Final = {one.path.replace(":path}", "}"): one.who for one in permissions.table()}
+WHO: Final = {one.path.replace(":path}", "}"): one.who for one in permissions.table(TABLE)}
 WHO_WORDS: Final = {Who.ANYONE: "anyone", Who.PEOPLE: "operator, logged-in people"}
 
 
@@ -211,4 +219,33 @@ def _route(path: str, methods: Sequence[str]) -> tuple[str, str, str, str]:
         who = "who signs with the agent's secret"
     else:
         who = WHO_WORDS.get(WHO[path], "operator")
-    return f"`{path}`", ", ".join(methods), who, ROUTE_WORDS[path]
+    rows = [one for one in ADMINISTRATION if one.path == path]
+    return f"`{path}`", ", ".join(methods), who, _words(path, rows) if rows else ROUTE_WORDS[path]
+
+
+def _words(path: str, rows: Sequence[Operation]) -> str:
+    """Return what the operations of an address do, and the fields that they take."""
+    said = []
+    for one in rows:
+        head = f"`{one.method}`: " if len(rows) > 1 else ""
+        said.append(f"{head}{one.description}{_fields(one)}")
+    return " ".join([*said, MORE.get(path, "")]).strip()
+
+
+def _as_phrase(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
+
+
+def _fields(operation: Operation) -> str:
+    _, parts = msgspec.json.schema_components([operation.command])
+    schema = parts[operation.command.__name__]
+    needed = schema.get("required", [])
+    named = []
+    for name, given in schema["properties"].items():
+        facts = [] if name in needed else ["optional"]
+        kinds = [given, *given.get("anyOf", ())]
+        facts += [", ".join(filter(None, map(str, one["enum"]))) for one in kinds if "enum" in one]
+        facts += [_as_phrase(one["description"]) for one in kinds if "description" in one]
+        named.append(f"`{name}`" + (f" ({'; '.join(facts)})" if facts else ""))
+    place = "Parameters" if operation.method == "GET" else "Body"
+    return f" {place}: {', '.join(named)}." if named else ""

@@ -3,8 +3,9 @@
 from typing import Final
 
 from from_code.markdown import table
+from postroom.app.operations import TABLE
+from postroom.contracts.operations import Who
 from postroom.http_api import permissions
-from postroom.http_api.permissions import Who
 from postroom.http_api.rest.document import EVENTS
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.resources import RESOURCES
@@ -51,7 +52,7 @@ def page() -> str:
     """Return the page."""
     rows = [
         (f"`{' '.join(sorted(one.methods - {'OPTIONS'}))} {one.path}`", *answers(one))
-        for one in permissions.table()
+        for one in permissions.table(TABLE)
         if ".well-known" not in one.path
     ]
     tools = [

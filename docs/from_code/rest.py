@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from from_code.markdown import table
-from postroom.http_api.rest.document import EVENTS, OPENAPI, address_of, method_of
+from postroom.http_api.rest.document import EVENTS, OPENAPI
 from postroom.http_api.rest.schemas import ONLY_OF_CHANGES, PROBLEM, codes_by_status
 from postroom.mail.commands import FollowEvents
 from postroom.mail.operations import ALL_OPERATIONS
@@ -17,8 +17,8 @@ def page() -> str:
         ("method", "address", "what it does", "fields and answer"),
         [
             (
-                method_of(one),
-                f"`{address_of(one)}`",
+                one.method,
+                f"`{one.path}`",
                 one.summary,
                 f"[`{one.name}`](tools.md#{one.name})",
             )

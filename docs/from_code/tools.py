@@ -12,9 +12,10 @@ import msgspec
 
 from from_code.markdown import sentence, table
 from postroom.contracts import errors
+from postroom.contracts.operations import Operation
 from postroom.contracts.tokens import SCOPES
 from postroom.mail.commands import Command
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mcp_server.profiles import CORE, IN_RUNS
 from postroom.mcp_server.resources import RESOURCES
 from postroom.mcp_server.server import definition_tokens

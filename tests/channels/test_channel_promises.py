@@ -847,15 +847,39 @@ async def test_what_the_agent_says_before_it_asks_stays_if_the_process_dies_befo
 
 
 @on(WebDriver)
-async def test_the_page_shows_no_draft_while_a_question_waits(stage) -> None:
+async def test_the_page_marks_what_is_being_written_before_and_after_a_question_and_not_while_it_waits(
+    stage,
+) -> None:
     speaking(stage, streams=True)
+    ask, told = stage.agent.act, "I shall do it now, because you said that I may do it"
+
+    async def act(activation: Any, sink: Any) -> Any:
+        if activation.decisions:
+            await sink.emit(TextDelta(delta=told))
+            await stage.agent.free.wait()
+            return done(activation, told)
+        return await ask(activation, sink)
+
+    async def drafts() -> list[str]:
+        page = (await stage.driver._pages[ANN].get("/chat/conversations/main")).json()
+        return [one["text"] for one in page["entries"] if one.get("draft")]
+
+    stage.agent.act = act
     await stage.start()
     await stage.driver.say("delete a")
     await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    assert await drafts() == [BEGINNING.strip()]
     stage.agent.free.set()
-    await card_of(stage)
-    page = (await stage.driver._pages[ANN].get("/chat/conversations/main")).json()
-    assert [one["kind"] for one in page["entries"] if one.get("draft")] == []
+    card = await card_of(stage)
+    assert await drafts() == []
+    stage.agent.free.clear()
+    await answer(stage, card, "Approve")
+    await stage.until(stage.shows(told))
+    assert await drafts() == [told]
+    stage.agent.free.set()
+    await stage.answered(1)
+    assert await drafts() == []
+    assert stage.texts()[0::2] == [BEGINNING.strip(), told]
 
 
 @needs("edits")

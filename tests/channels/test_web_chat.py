@@ -775,24 +775,28 @@ def say(log: ChatLog, *told, **more) -> str:
 
 def test_a_final_settles_drafts_that_it_did_not_grow_from() -> None:
     log = ChatLog("0" * 8)
-    first = say(log, "p1", "Let me look.", ["k"], final=False, at=0)
-    second = say(log, "p2", "It is on.", ["k"], final=True, at=0)
+    first = say(log, "p1", "Let me look.", ["k"], draft=True, at=0)
+    second = say(log, "p2", "It is on.", ["k"], draft=False, at=0)
     assert first != second
     assert [log.find(one).draft for one in (first, second)] == [False, False]
-    assert say(log, "p2", "It is on.", ["k"], final=True, at=0) == second
+    assert say(log, "p2", "It is on.", ["k"], draft=False, at=0) == second
 
 
 def test_a_final_that_is_said_again_stays_in_the_place_of_its_draft() -> None:
     log = ChatLog("0" * 8)
-    draft = say(log, "p1", "It is", ["k"], final=False, at=0)
-    assert [say(log, "p2", "It is on.", ["k"], final=True, at=0) for _ in range(2)] == [draft, draft]
+    draft = say(log, "p1", "It is", ["k"], draft=True, at=0)
+    assert [say(log, "p2", "It is on.", ["k"], draft=False, at=0) for _ in range(2)] == [draft, draft]
     assert log.find("p2") is None
 
 
-def test_a_notice_is_no_draft() -> None:
-    log = ChatLog("0" * 8)
-    say(log, "p1", "The server restarts soon", [], final=False, at=0)
-    assert log.find("p1").draft is False
+async def test_a_notice_is_no_draft_and_the_draft_of_a_run_that_goes_on_is_one(ada, adapter) -> None:
+    shown = adapter._logs["Ada"]
+    notice = await adapter.send("Ada", "The server restarts soon")
+    assert shown.find(notice.message_id).draft is False
+    draft = await adapter.send("Ada", "I go", None, {"answers": [], "draft": True})
+    assert shown.find(draft.message_id).draft is True
+    await adapter.edit_message("Ada", draft.message_id, "I go on.", {"final": True})
+    assert shown.find(draft.message_id).draft is False
 
 
 @each_row(

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gateway_room import CONFIG, Agent, all_answered, at_work, both_engines, settled
-from postroom.contracts.chat import InboundDraft, InboundStatus
+from postroom.contracts.chat import InboundMessage, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -240,7 +240,7 @@ async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(
         ("b", "hi"),
     ):
         event = channel.message(text, chat=chat)
-        draft = InboundDraft(
+        draft = InboundMessage(
             key=inbound_key(event.source, event.message_id),
             session_key=gateway.config.session_key(event.source),
             sender_id=event.source.user_id,

@@ -236,11 +236,11 @@ async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_i
     agent, _, channel = await room.with_agent()
     draft = channel.message("old")
     await room.close()
-    from postroom.contracts.chat import InboundDraft, InboundKey
+    from postroom.contracts.chat import InboundKey, InboundMessage
 
     key = InboundKey(platform="telegram", account="bot", chat_id="12345", message_id="m-old")
     await room.stores.intake_log.receive(
-        InboundDraft(
+        InboundMessage(
             key=key, session_key="agent:main:telegram:dm:12345", sender_id="u1", body=draft.to_body()
         )
     )

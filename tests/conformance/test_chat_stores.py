@@ -27,7 +27,6 @@ from conformance.promises.chat_given import (
 from log_lines import capture_logs
 from postroom.contracts.chat import (
     ChatSession,
-    InboundDraft,
     InboundMessage,
     InboundMove,
     InboundStatus,
@@ -510,5 +509,5 @@ async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) ->
     assert opened_now.active_at == opened_now.created_at == opened_now.updated_at
 
 
-def draft_of(number: int) -> InboundDraft:
-    return InboundDraft(key=key(f"both {number}"), session_key="s")
+def draft_of(number: int) -> InboundMessage:
+    return InboundMessage(key=key(f"both {number}"), session_key="s")

@@ -16,7 +16,6 @@ from postroom.app.metrics import Metrics
 from postroom.cli.commands import tree
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import all_errors
-from postroom.http_api.rest.document import address_of, method_of
 from postroom.mail.operations import ALL_OPERATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +52,7 @@ def commands(command: object, words: str) -> list[str]:
 
 
 LINES = {
-    "rest": [f"| {method_of(one)} | `{address_of(one)}` |" for one in ALL_OPERATIONS],
+    "rest": [f"| {one.method} | `{one.path}` |" for one in ALL_OPERATIONS],
     "tools": [f"## {operation.name}" for operation in ALL_OPERATIONS],
     "settings": [f"| `{name}` | `POSTROOM_{name.upper()}` |" for name in SETTINGS],
     "commands": [f"## {words}" for words in commands(get_command(tree()), "postroom")],

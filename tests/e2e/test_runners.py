@@ -203,7 +203,13 @@ def test_agents_of_the_configuration_file_are_run_and_not_when_it_names_them_no_
         with server.line() as line:
             assert line.request("GET", "/admin/runners").json() == {"runners": []}
         server.stop()
-        (settings / "config.toml").write_text(told.replace("Bo", "B\\\\u0007o"))
-        with pytest.raises(AssertionError, match="ended at once"):
-            server.start()
-        assert "Traceback" not in server.log()
+        for name, words in (
+            ("B\\u0007o", "name contains control characters"),
+            ("M3", "the name 'M3' is reserved"),
+        ):
+            (settings / "config.toml").write_text(told.replace("Bo", name))
+            with pytest.raises(AssertionError, match="ended at once"):
+                server.start()
+            assert "config.toml [[agents]]" in server.log()
+            assert words in server.log()
+            assert "Traceback" not in server.log()

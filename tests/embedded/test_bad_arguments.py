@@ -31,13 +31,16 @@ OPTIONS = (
     ({"delay": 5}, "delay must be a timedelta"),
     ({"deadline": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - the point
     ({"key": " "}, "a key must not be blank"),
-    ({"tenant": "a\0"}, "the tenant must have at most"),
-    ({"limit_key": "a\0"}, "the limit key must have at most"),
+    ({"tenant": "a\0"}, r"tenant must not contain control characters: 'a\\x00'"),
+    ({"limit_key": "a\n"}, r"limit_key must not contain control characters: 'a\\n'"),
+    ({"agent": "a\x1b[2J"}, "agent must not contain control characters"),
+    ({"agent": "a" * 513}, "the agent id must have at most"),
 )
 CONTENTS = (
     ("t2", object(), "the enqueued content cannot be stored"),
     ("t2", "\ud800", "half of a character"),
     (7, "a", "thread must be text, not int"),
+    ("t2\t", "a", "thread must not contain control characters"),
     ("t" * 513, "a", "at most 512 characters.* has 513: 'ttt"),
 )
 CALLS = (
@@ -93,9 +96,10 @@ NAMING = (
 
 
 async def wrongly(why, call, *arguments, **options):
-    """Assert that a call is refused so."""
-    with pytest.raises(REFUSED, match=why):
+    """Assert that a call is refused so, and that the refusal says what to do."""
+    with pytest.raises(REFUSED, match=why) as refused:
         await call(*arguments, **options)
+    assert refused.value.remedy
 
 
 async def test_an_invalid_argument_is_refused_at_once_and_writes_nothing(opening):

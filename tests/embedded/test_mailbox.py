@@ -125,12 +125,32 @@ async def test_the_result_of_a_run_takes_no_longer_than_it_may(opening):
     work = Gate()
     async with opening(work) as mailbox:
         handle = await mailbox.enqueue("t", "go")
-        for timeout in (0, -1, 0.001, timedelta(0), timedelta(milliseconds=1)):
-            with pytest.raises(TimeoutError):
+        for timeout, waited in (
+            (0, "0"),
+            (-1, "0"),
+            (0.001, "0.001"),
+            (timedelta(0), "0"),
+            (timedelta(milliseconds=1), "0.001"),
+        ):
+            says = f"^run {handle.id} did not end within {waited} s. The run goes on: call result\\(\\) again"
+            with pytest.raises(TimeoutError, match=says):
                 await handle.result(timeout=timeout)
         work.going.set()
         await handle.result(timeout=30)
         assert [await handle.result(timeout=timeout) for timeout in (0, -1, 1e-9)] == ["go"] * 3
+
+
+async def test_a_run_that_fails_with_an_exception_without_a_text_fails_with_the_name_of_the_exception(
+    opening,
+):
+    async def work(run):
+        raise TimeoutError
+
+    async with opening(work) as mailbox:
+        handle = await mailbox.enqueue("t", "go", attempts=1)
+        with pytest.raises(errors.RunUnsuccessful, match=f"^run {handle.id} failed: TimeoutError\n"):
+            await handle.result(timeout=30)
+        assert [one.error async for one in mailbox.dead_letters] == ["TimeoutError"]
 
 
 async def test_a_run_that_ends_in_this_process_is_awaited_without_reading_it(opening, monkeypatch):

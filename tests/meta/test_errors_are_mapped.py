@@ -1,6 +1,9 @@
 """Every failure has one code, a place in the tree that is drawn, an HTTP status and an exit code."""
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,15 @@ from postroom.services.statuses import STATUSES, status_of
 
 KINDS = all_errors()
 LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]
+SOURCE = Path(errors.__file__).parents[1]
+TOLD_IN_SENTENCES = (
+    "gateway/",  # a chat shows the message alone, as a sentence that says what to do
+    "markdown.py",
+    "web/",  # a page shows the form again
+    "mail/archive/",  # the archive is told names that the mail room has checked
+    "cli/client.py",  # it builds the errors of a server again
+)
+"""Where an error needs no remedy, and why."""
 
 
 def test_codes_are_unique_and_written_alike() -> None:
@@ -68,3 +80,24 @@ def test_a_failure_travels_as_plain_data_with_all_its_parts() -> None:
         "retryable": False,
         "details": {"limit": 5},
     }
+
+
+def without_remedy() -> Iterator[str]:
+    """Yield the places where an error that a caller must act on is made without a remedy."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        place = path.relative_to(SOURCE).as_posix()
+        if place.startswith(TOLD_IN_SENTENCES):
+            continue
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name | ast.Attribute):
+                continue
+            name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr
+            kind = getattr(errors, name, None)
+            if not (isinstance(kind, type) and issubclass(kind, errors.InputError | errors.StateError)):
+                continue
+            if not kind.default_remedy and not {"remedy", None} & {word.arg for word in call.keywords}:
+                yield f"{place}:{call.lineno} {name}"
+
+
+def test_an_error_that_a_caller_must_act_on_says_what_to_do() -> None:
+    assert list(without_remedy()) == []

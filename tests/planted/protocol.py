@@ -11,7 +11,7 @@ DISPATCHES, COMPLETION = "stores/runs/dispatches.py", "dispatch/completion.py"
 WORKER, RECOVERY = "dispatch/worker.py", "dispatch/recovery.py"
 NO_LOOK = (
     RECOVERY,
-    '            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.release_unexecuted),\n',
+    '            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),\n',
     "",
 )
 """Removes the round that releases claims which are not executed: it mends some of the faults within a second."""
@@ -47,7 +47,7 @@ PLANTS = (
     plant(
         "an epoch is left out of the proof of a claim",
         DISPATCHES,
-        "        if found.dispatch_epoch < row[-1]:\n            self.put(found.superseded(reason=STALE_EPOCH, now=self._now()))\n            return StaleClaim(",
+        "        if found.dispatch_epoch < epoch:\n            self.put(found.superseded(reason=STALE_EPOCH, now=self._now()))\n            return StaleClaim(",
         "        if False:\n            return StaleClaim(",
     ),
     plant(
@@ -140,12 +140,6 @@ PLANTS = (
         "            return row\n",
     ),
     plant(
-        "an interrupt of a run at another server is not stored",
-        "dispatch/control.py",
-        "            tx.runs.dispatches.put_command(row, command)\n            return True\n",
-        "            return True\n",
-    ),
-    plant(
         "a cancel is forgotten when the run is put back",
         COMPLETION,
         "    asked = commands_in(tx, row)\n    if not asked:\n        return row\n",
@@ -220,7 +214,7 @@ PLANTS = (
     ),
     plant(
         "two answers to a question are both kept",
-        "dispatch/planning.py",
+        "dispatch/submission.py",
         "            elif before.decision.decision_id != decision.decision_id:\n                raise StaleDecision(",
         "            elif before.decision.decision_id is None:\n                raise StaleDecision(",
     ),

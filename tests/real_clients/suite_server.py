@@ -33,7 +33,9 @@ from mcp.types import (
 )
 from starlette.routing import Route
 
+from postroom.app.operations import TABLE
 from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.permissions import table
 from postroom.http_api.routes import application
 from postroom.mcp_server.endpoint import McpOverHttp
 from postroom.mcp_server.loading import LoadedOnUse
@@ -195,7 +197,7 @@ async def _serve(held: Any, ready: threading.Event) -> None:
     edge = Edge()
     mcp = LoadedOnUse(lambda: McpOverHttp(SuiteServer(), max_request_bytes=LIMIT, short=False))  # type: ignore[arg-type]
     door = Guard(
-        application([Route("/mcp", mcp)]),
+        application([Route("/mcp", mcp)], permissions=table(TABLE)),
         GuardRules(max_request_bytes=LIMIT),
         Credentials(
             is_operator=token_check(TOKEN),

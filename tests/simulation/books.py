@@ -35,11 +35,12 @@ class Row(NamedTuple):
     claimed_at: int | None
     lease_until: int | None
     due_at: int
+    limit_key: str
 
 
 _ROWS = (
     "SELECT dispatch_id, thread_id, run_id, status, attempt_count, max_attempts, dispatch_epoch, claim_token,"
-    " claimed_by, claimed_at, lease_until, available_at FROM run_dispatches"
+    " claimed_by, claimed_at, lease_until, available_at, limit_key FROM run_dispatches"
 )
 _NEVER = {"store_error", "internal_error", "store_corrupt", "duplicate_record"}
 """Codes with which no work may be refused for good."""
@@ -56,6 +57,10 @@ class Commits:
 
     database: Database
     has_leases: bool = False
+    at_once: int | None = None
+    """How many dispatches may be claimed at once; None for any number."""
+    of_a_key: int | None = None
+    """How many of one key may be."""
     found: list[str] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     _leases: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -95,6 +100,16 @@ class Commits:
                     f"OLD EPOCH: {row.run} is claimed in an epoch that is over (at {at}, by {who})"
                 )
             self._epochs[row.thread] = max(self._epochs.get(row.thread, 0), row.epoch)
+        if self.at_once is not None or self.of_a_key is not None:
+            self._look_at_limits(f"(at {at}, by {who} {change})")
+
+    def _look_at_limits(self, where: str) -> None:
+        claimed = Counter(row.limit_key for row in self.rows.values() if row.status == "Claimed")
+        if self.at_once is not None and claimed.total() > self.at_once:
+            self.found.append(f"LIMIT EXCEEDED: {claimed.total()} dispatches are claimed {where}")
+        for key, number in claimed.items():
+            if key and self.of_a_key is not None and number > self.of_a_key:
+                self.found.append(f"LIMIT EXCEEDED: {number} dispatches of key {key} are claimed {where}")
 
     def _look_at_leases(self, process: Process) -> None:
         at, before = self.database.loop.ms, self._leases
@@ -188,6 +203,12 @@ class Rounds:
             )
             self._unheld_since = now
 
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether a due run may wait for a limit, a budget, or the server that has its channel."""
+        settings = self.settings
+        return bool(settings["chats"] or settings.get("limits") or settings.get("budget") is not None)
+
     def _wrong(self, ms: int) -> Iterator[tuple[tuple[str, ...], str]]:
         rows, now = self.commits.rows.values(), START_MS + ms
         open_rows = [row for row in rows if row.status not in ENDED]
@@ -215,7 +236,7 @@ class Rounds:
                         ("idle", row.id, row.token or ""),
                         f"IDLE CLAIM: {row.run} is claimed by {row.by}, which does not execute it",
                     )
-            elif self.settings["chats"]:  # its runs wait for the server that has the channel
+            elif self._is_held_back:
                 continue
             elif row.due_at <= now - 200 and row.thread not in busy and free:
                 if asking is None:
@@ -299,6 +320,7 @@ async def audit(world: Outcome) -> list[str]:
         for one, answers in world.answered.items()
         if (run := runs.get(one.rpartition("/")[0])) is not None
         and (run.get("termination") or {}).get("type") == "natural_end"
+        and "/ask-" in one
         and not world.watch.heard[one.rpartition("/")[0]].intersection(answers)
     ]
     for server in world.servers:

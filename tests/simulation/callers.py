@@ -10,8 +10,7 @@ from typing import Any
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import DeliveryMode
-from postroom.embedded.items import Item
-from postroom.embedded.values import message_of
+from postroom.embedded.items import Item, message_of
 from simulation.database import CALL, Call
 from simulation.loop import START_MS, SimulatedLoop
 from simulation.plan import Act
@@ -69,7 +68,9 @@ class Job:
                 await queue.deliver(self.thread, [message], DeliveryMode(starts_run=True))
                 return DELIVERED
             case "now":
-                accepted, _ = await queue.submit(RunActivation.new(self.thread, [message]))
+                strategy = BusyPolicy(self.act.data.get("strategy", "interrupt"))
+                request = RunActivation.new(self.thread, [message])
+                accepted, _ = await queue.submit(request, strategy=strategy)
                 return accepted.run_id
         delay, deadline = self.act.data.get("delay_ms"), self.deadline_ms
         handle = await mailbox.enqueue(
@@ -82,6 +83,7 @@ class Job:
             if deadline is None
             else datetime.fromtimestamp((START_MS + self.act.at + deadline) / 1000, UTC),
             attempts=self.attempts,
+            limit_key=self.act.data.get("limit_key", ""),
         )
         return handle.id
 

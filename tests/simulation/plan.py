@@ -135,6 +135,8 @@ class Draft:
     acts: list[Act] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     jobs: int = 0
+    has_one_time: bool = False
+    """Whether the clocks of all servers agree."""
 
     def enqueue(self, script: list[list[Any]], *, at: int = 0, policy: str = "queue", server: int = 0) -> int:
         """Add a job on the thread `t0`; return its number."""
@@ -162,6 +164,8 @@ def plan_of(seed: int) -> Plan:
         "leases": draw.random() < 0.25,
         "sweep_s": draw.choice((1, 2, 5)),
         "rivals": draw.random() < 0.3,
+        "limits": draw.choice((None,) * 8 + ("key", "starts")),
+        "budget": draw.choice((None,) * 9 + (1,)),
     }
     has = draw.random()
     settings["mail"], settings["chats"] = has < 0.2, 0.2 <= has < 0.35
@@ -176,12 +180,14 @@ def plan_of(seed: int) -> Plan:
     plan.jobs += jobs
     hangs = draw.random() < 0.4
     if settings["mail"] or settings["chats"]:
-        settings |= {"relay": False, "schedules": False, "leases": False}
+        settings |= {"relay": False, "schedules": False, "leases": False, "limits": None, "budget": None}
         plan.acts += [
             _accident(draw, kind, plan.servers)
             for kind in ("kill", "freeze", "leave")
             if draw.random() < 0.12
         ]
+        if settings["chats"]:
+            plan.acts += [_changed(draw) for _ in range(draw.choice((0, 0, 1, 1, 2)))]
     elif jobs:
         plan.acts += _other_acts(draw, plan)
     if hangs:
@@ -196,7 +202,9 @@ def plan_of(seed: int) -> Plan:
     return Plan(
         seed=seed,
         servers=plan.servers,
-        skews=tuple(draw.choice((0, 0, -100, 40, 100)) for _ in range(plan.servers)),
+        skews=tuple(
+            0 if plan.has_one_time else draw.choice((0, 0, -100, 40, 100)) for _ in range(plan.servers)
+        ),
         settings=settings,
         acts=tuple(plan.acts),
         faults=tuple(plan.faults),
@@ -271,11 +279,8 @@ def _cancels(draw: Random, plan: Draft) -> None:
     """A run is cancelled over another server than the one that executes it."""
     plan.servers = max(plan.servers, 2)
     job = plan.enqueue([*draw.choice(([], [["step", "s0", 1]])), ["wait", 2_000], ["wait", 2_000]])
-    at = draw.choice((50, 300, 1_000, 1_800))
-    plan.acts += [
-        Act(at + after, "cancel", {"job": job}, server)
-        for server, after in ((0, 0), (1, draw.choice((0, 200))))
-    ]
+    at = draw.choice((300, 1_000, 1_800))
+    plan.acts.append(Act(at, "cancel", {"job": job}, draw.randrange(2)))
     what = draw.random()
     if what < 0.25:
         plan.acts.append(Act(at + draw.choice((1, 5, 100)), "kill", {"again_ms": 100}, draw.randrange(2)))
@@ -303,10 +308,11 @@ def _ticks(draw: Random, plan: Draft) -> None:
     """Servers race for the times of a schedule."""
     plan.servers = max(plan.servers, 2)
     plan.settings["schedules"] = True
+    plan.has_one_time = draw.random() < 0.7
     plan.acts += _schedule(draw, plan.servers)
     kind = draw.choice(("slow there", "frozen while sent", "reply lost", "change lost", "frozen behind"))
     ms = 0 if "lost" in kind else draw.choice((300, 1_200, 2_500, 3_200))
-    plan.faults.append(Fault(kind, draw.randint(1, 6), ms, "submit", late=True))
+    plan.faults.append(Fault(kind, draw.choice((1, 1, 2, 3)), ms, "submit", late=True))
 
 
 def _interrupts(draw: Random, plan: Draft) -> None:
@@ -367,6 +373,9 @@ def _job(draw: Random, n: int) -> Act:
         data["delay_ms"] = draw.choice((0, 0, 0, 700))
         data["attempts"] = draw.choice((None, None, None, None, 1, 2))
         data["deadline_ms"] = draw.choice((None,) * 7 + (1_500,))
+        data["limit_key"] = draw.choice(("", "", "a", "b"))
+    elif kind == "now":
+        data["strategy"] = draw.choice(("interrupt", "interrupt", "rollback", "queue"))
     return Act(draw.choice((0, 0, 1, 2, 100, 700, 2_000)), kind, data, draw.randrange(8))
 
 
@@ -374,6 +383,13 @@ def _spoken(draw: Random, n: int) -> Act:
     """Draw a message that a person writes in a chat."""
     data = {"job": n, "chat": draw.choice(("11", "11", "12")), "script": _part(draw)}
     return Act(draw.choice((200, 200, 201, 400, 1_000, 2_500)), "say", data)
+
+
+def _changed(draw: Random) -> Act:
+    """Draw what a person does about a message."""
+    how = draw.choice(("edit", "delete", "stop", "stop"))
+    data = {"how": how, "place": draw.randrange(8), "text": draw.choice(("/stop", "/stop", "/stop all"))}
+    return Act(draw.choice((203, 210, 405, 700, 1_200, 2_600)), "change", data)
 
 
 def _sent(draw: Random, n: int) -> Act:

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from postroom.concurrency import SystemTimer
+from postroom.contracts.budgets import Budget, BudgetScope
 from postroom.contracts.limits import Limit, LimitScope
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus
@@ -100,7 +101,12 @@ class Notices:
 
 def config_of(settings: dict[str, Any]) -> MailboxConfig:
     """Return the settings of every mailbox of a world."""
-    at_once = settings["at_once"]
+    at_once, limits, budget = settings["at_once"], settings.get("limits"), settings.get("budget")
+    bounds = [] if at_once is None else [Limit(per=LimitScope.ALL, at_once=at_once)]
+    if limits == "key":
+        bounds.append(Limit(per=LimitScope.KEY, at_once=1))
+    elif limits == "starts":
+        bounds.append(Limit(per=LimitScope.ALL, starts=2, period=timedelta(seconds=2)))
     return MailboxConfig(
         lease_ms=settings["lease_ms"],
         lease_renewal_interval=timedelta(milliseconds=settings["lease_ms"] // 3),
@@ -113,7 +119,8 @@ def config_of(settings: dict[str, Any]) -> MailboxConfig:
         default_max_attempts=8,
         outage=timedelta(0),
         max_concurrent_runs=settings["slots"],
-        limits=() if at_once is None else (Limit(per=LimitScope.ALL, at_once=at_once),),
+        limits=tuple(bounds),
+        budgets=() if budget is None else (Budget(per=BudgetScope.ALL, runs=budget),),
         drain_grace=timedelta(seconds=1),
     )
 

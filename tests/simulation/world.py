@@ -22,7 +22,7 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.schedules import Schedule
 from simulation.books import Commits, Outcome, Rounds, audit
 from simulation.callers import DELIVERED, Caller, Follower, HungUp, Job
-from simulation.chats import ChatPlatform, said
+from simulation.chats import ChatPlatform, Told
 from simulation.database import Database, Network, prepare_rows
 from simulation.loop import START_MS, Process, SimulatedLoop, Stuck
 from simulation.plan import HINT_FAULTS, Act, Fault, Plan
@@ -80,7 +80,13 @@ class World:
         self.network = Network(self.loop, self.database, hints)
         self.post = Post(effect_faults(plan.faults))
         self.watch = Watch(self.loop, self._has_ended, self._claimed_ms)
-        self.commits = Commits(self.database, has_leases=plan.settings["leases"] or plan.settings["chats"])
+        counts = all(act.kind != "now" for act in plan.acts)  # what a caller waits for passes all limits
+        self.commits = Commits(
+            self.database,
+            has_leases=plan.settings["leases"] or plan.settings["chats"],
+            at_once=plan.settings["at_once"] if counts else None,
+            of_a_key=1 if counts and plan.settings.get("limits") == "key" else None,
+        )
         self.servers: list[Server] = []
         self.rounds = Rounds(self.commits, self.servers, plan.settings)
         self.database.on_commit = self.commits.look
@@ -92,6 +98,8 @@ class World:
         self.followers: list[Follower] = []
         self.answered: dict[str, list[str]] = {}
         """The answers that a caller was told are taken, by question."""
+        self.answering = 0
+        """How many people are answering a question now."""
         self.is_replayed = False
         self.caller = Caller(self.loop, self.random, self._up)
         if is_traced:
@@ -164,9 +172,12 @@ class World:
         until = loop.ms + QUIET_MS
         while loop.ms < until and not self._is_idle():
             await loop.passes(150)
+        while self.answering:
+            await loop.passes(50)
         await loop.passes(300)
-        if any(len(one.queue._dispatcher.slots) for one in self._up()):
-            await loop.passes(2_500)  # a poll clears the lines
+        slots = [one.queue._dispatcher.slots for one in self._up()]
+        if any(len(one) or one.used for one in slots):
+            await loop.passes(2_500)  # a poll clears the lines, and a call whose caller hung up ends
         if any(not one.is_over for one in self.followers):
             await loop.passes(11_000)  # a reader whose hint was lost looks again after ten seconds
         self.found += [
@@ -286,7 +297,19 @@ class World:
             self._note(f"job {job.n} is {job.refused or job.run_id}")
 
     async def _act_say(self, act: Act) -> None:
-        self.platform.waiting.append(said(act.data["job"], act.data["chat"], self.servers[0].chats.channel))
+        n = act.data["job"]
+        self.platform.waiting.append(Told("say", act.data["chat"], f"m{n}", f"Please do job {n}."))
+
+    async def _act_change(self, act: Act) -> None:
+        """Have a person edit or delete a message, or stop a chat."""
+        job, how = self.jobs[act.data["place"] % len(self.jobs)], act.data["how"]
+        chat = job.act.data["chat"]
+        if how == "stop":
+            self.platform.excused |= {one.n for one in self.jobs if one.act.data["chat"] == chat}
+            self.platform.waiting.append(Told("say", chat, f"c{act.at}", act.data["text"]))
+        else:
+            self.platform.excused |= {job.n} if how == "delete" else set()
+            self.platform.waiting.append(Told(how, chat, f"m{job.n}", f"Please do job {job.n}. Soon."))
 
     async def _act_cancel(self, act: Act) -> None:
         job = next(
@@ -418,10 +441,12 @@ class World:
 
         async def person(run_id: str, prefers: int, slow_ms: int = 0) -> None:
             text = f"yes {next(number)}"
+            self.answering += 1
             with suppress(HungUp, PostroomError):
                 await self.caller.call(
                     lambda server: answer(server, run_id, text), prefers=prefers, slow_ms=slow_ms
                 )
+            self.answering -= 1
 
         while True:
             await self.loop.passes(draw.choice((200, 600, 1_500)))

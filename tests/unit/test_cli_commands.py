@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 
 from cli_room import Done, Run, arguments
-from cli_samples import ACK, AGENT, HELD, INBOX, MESSAGE, SENT
+from cli_samples import ACK, AGENT, HELD, INBOX, MESSAGE, SENT, TOKENS
 from fake_postroom import FakePostroom, Raw, Seen
 from postroom.app import places
 from postroom.cli import remedies, show
@@ -296,6 +296,10 @@ def test_every_tool_has_a_command_that_exists_or_a_reason_why_it_has_none() -> N
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a screen of 80 columns."""
+    _narrow(monkeypatch)
+
+
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
@@ -387,6 +391,37 @@ def test_a_moment_on_a_screen_is_in_local_time(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv("TZ")
         time.tzset()
     assert [row.split() for row in drawn] == [[number, "2026-11-21", "21:38"] for number in "12"]
+
+
+def test_a_narrow_screen_shows_whole_scopes_and_until_when_a_token_is_valid(
+    run: Run, fake: FakePostroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _narrow(monkeypatch)
+    scopes = ["mail:read", "mail:send"]
+    tokens = [{**one, "scopes": scopes, "expires_at": one["expires_at"] and MOMENT} for one in TOKENS]
+    fake.admin["GET", "/admin/tokens"] = lambda _: {"tokens": tokens}
+    lines = run("tokens", "list").out.splitlines()
+    until = str(show.moment(MOMENT))
+    assert max(map(len, lines)) <= 80
+    assert [line.split(" all ")[0].split() for line in lines[1::2]] == [["ci", *scopes]] * len(tokens)
+    assert [line.split(" all ")[1].strip() for line in lines[1::2]] == [
+        "valid",
+        f"valid until {until}",
+        f"replaced, until {until}",
+        f"expired {until}",
+        "revoked 2026-11-22",
+    ]
+
+
+def test_a_message_on_a_screen_has_its_moment_in_local_time_and_a_line_before_the_next(
+    run: Run, fake: FakePostroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _narrow(monkeypatch)
+    fake.tools["fetch_inbox"] = lambda _: [{**MESSAGE, "created_ts": MOMENT}] * 2
+    shown = run("mail", "inbox", "--as", "Ada", "--bodies").out
+    assert shown.count(f"Date: {show.moment(MOMENT)}\n") == 2
+    assert shown.count(f"\n{show.RULE}\n") == 1
+    assert MOMENT not in shown
 
 
 def test_progress_is_drawn_on_a_terminal_and_not_where_a_program_reads(

@@ -15,9 +15,10 @@ import pytest
 from fastmcp import Client
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.operations import Operation
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.commands import Command, read_command
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS
 from rest_room import Edge, arguments_of
 from table_rows import each_row
 

@@ -307,6 +307,11 @@ agent = 3\n | agent is no table | [agent]
 {WEB} | there is no [agent] | base_url
 [agent]\nbase_url = "http://x/v1"\n{WEB} | [agent]: model is missing | add model
 [agent]\nbase_url = "x"\nmodel = "m"\n{WEB} | [agent]: base_url is 'x' | correct
+[agent]\nrun = "A\u0000@x"\n{WEB} | write run = "name@project" | run
+[agent]\nrun = "A b@x"\n{WEB} | write run = "name@project" | run
+{AGENT}{WEB}[[routes]]\nagent = "A\u0007@x"\n | [routes, rule 1]: there is no agent 'A | name@project
+{AGENT}{WEB}[agents.poet]\nmodel = "a\u0007b"\n | [agents.poet]: model must be a text of one line | model
+{AGENT}{WEB}[[routes]]\nagent = "A b@x"\n | [routes, rule 1]: there is no agent 'A b@x' | name@project
 {AGENT} | no platform is enabled | platforms.<name>
 {AGENT}[platforms.web]\nenabled = false\n | no platform is enabled | platforms.<name>
 {AGENT}[platforms.telegramm]\n | [platforms] | did you mean telegram?

@@ -41,12 +41,13 @@ from postroom.gateway import wording
 from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.gateway import Gateway
+from postroom.gateway.platforms.api_server import ApiServerOptions
 from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.web import WebOptions
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import Platform
-from postroom.http_api.chat_routes import Notice
 from postroom.http_api.guard import OpenPath
-from postroom.http_api.operations import Readiness
+from postroom.http_api.readiness import Readiness
 from postroom.relay import Relay
 from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
@@ -318,14 +319,40 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
         await desk.operator.shut_out("telegram", "u1")
 
 
+async def test_the_access_that_the_secret_of_a_channel_gives_is_listed(clock: ManualClock) -> None:
+    runs = MemoryRunStores(clock)
+    room = Room(stores=runs.chat, runs=runs, clock=clock)
+    secrets = {
+        Platform.WEB: WebOptions(token="a token of the chat page"),
+        Platform.API_SERVER: ApiServerOptions(api_key="a-key-of-sixteen"),
+    }
+    gateway, channel = await room.open(
+        Agent(), config=replace(CONFIG, platforms={**CONFIG.platforms, **secrets})
+    )
+    stand = Stand(gateway, (channel,), SimpleNamespace(stores=runs), room.opened[0][1])
+    people = (await GatewayService(stand).people())["people"]  # type: ignore[arg-type]  # its parts
+    assert [
+        (one["platform"], one["user_id"], one["role"])
+        for one in people  # type: ignore[attr-defined]  # a list
+        if one["from"] == "secret"
+    ] == [("web", "*", "owner"), ("api_server", "*", "operator")]
+    await room.close()
+
+
 def _is_code(word: str) -> bool:
     return len(word) == 8 and word.isalnum() and word.isupper()
 
 
 async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
-    notice = Notice(platform="telegram", chat_id="12345", text="The lights go out.", key="k", thread_id="7")
-    first = await desk.operator.send(notice)
-    assert (await desk.operator.send(notice))["outbox_id"] == first["outbox_id"]
+    notice: dict[str, Any] = {
+        "platform": "telegram",
+        "chat_id": "12345",
+        "text": "The lights go out.",
+        "key": "k",
+        "thread_id": "7",
+    }
+    first = await desk.operator.send(**notice)
+    assert (await desk.operator.send(**notice))["outbox_id"] == first["outbox_id"]
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert [(one.text, one.metadata["thread_id"]) for one in desk.channel.said] == [
         ("The lights go out.", "7")
@@ -334,8 +361,13 @@ async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
 
 async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) -> None:
     desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "blocked"))
-    notice = Notice(platform="telegram", chat_id="12345", text="The lights go out.", key="k")
-    row = await desk.operator.send(notice)
+    notice: dict[str, Any] = {
+        "platform": "telegram",
+        "chat_id": "12345",
+        "text": "The lights go out.",
+        "key": "k",
+    }
+    row = await desk.operator.send(**notice)
 
     async def undelivered() -> Any:
         return (await desk.operator.dead())["undelivered"]
@@ -349,17 +381,17 @@ async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) ->
     for act in (desk.operator.discard, desk.operator.revive):
         with pytest.raises(InvalidArgument, match="no such dead letter"):
             await act(str(row["outbox_id"]))
-    assert (await desk.operator.send(notice))["outbox_id"] == row["outbox_id"]
+    assert (await desk.operator.send(**notice))["outbox_id"] == row["outbox_id"]
     assert desk.channel.texts("12345") == []
 
 
 async def test_a_notice_without_a_chat_goes_home(desk: Desk) -> None:
-    notice = Notice(platform="telegram", text="The lights go out.")
+    notice: dict[str, Any] = {"platform": "telegram", "text": "The lights go out."}
     with pytest.raises(InvalidArgument, match="no home channel"):
-        await desk.operator.send(notice)
+        await desk.operator.send(**notice)
     await desk.channel.say("/sethome", chat="harbour")
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
-    await desk.operator.send(notice)
+    await desk.operator.send(**notice)
     await settled(lambda: len(desk.channel.said) == 2, desk.room.hurry(desk.gateway))
     assert desk.channel.texts("harbour")[1:] == ["The lights go out."]
 
@@ -372,7 +404,7 @@ async def test_the_files_home_counts_where_nobody_made_another(clock: ManualCloc
     config = replace(CONFIG, platforms={Platform.TELEGRAM: told})
     gateway, channel = await room.open(Agent(), config=config)
     operator = GatewayService(Stand(gateway, (channel,), SimpleNamespace(stores=runs), None))  # type: ignore[arg-type]  # its parts
-    await operator.send(Notice(platform="telegram", text="The lights go out."))
+    await operator.send(platform="telegram", text="The lights go out.")
     await settled(lambda: channel.said, room.hurry(gateway))
     assert (channel.said[0].chat_id, channel.said[0].metadata["thread_id"]) == ("team", "7")
     await room.close()
@@ -385,7 +417,7 @@ async def test_the_files_home_counts_where_nobody_made_another(clock: ManualCloc
 async def test_a_notice_that_cannot_be_said_is_refused(desk: Desk, changes: dict, words: str) -> None:
     told = {"platform": "telegram", "chat_id": "1", "text": "hi", **changes}
     with pytest.raises(InvalidArgument, match=words):
-        await desk.operator.send(Notice(**told))
+        await desk.operator.send(**told)
 
 
 async def test_what_quiet_hours_hold_is_counted_with_what_waits_behind_it(desk: Desk) -> None:
@@ -412,12 +444,12 @@ async def test_what_quiet_hours_hold_is_counted_with_what_waits_behind_it(desk: 
 async def test_a_notice_waits_for_a_channel_whose_account_is_not_known(desk: Desk) -> None:
     desk.channel.liveness.state = AdapterState.FAILED
     with pytest.raises(ServerUnavailable, match="not connected"):
-        await desk.operator.send(Notice(platform="telegram", chat_id="1", text="hi"))
+        await desk.operator.send(platform="telegram", chat_id="1", text="hi")
 
 
 async def test_what_could_not_be_delivered_is_listed_and_tried_again(desk: Desk) -> None:
     desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "the bot was blocked"))
-    sent = await desk.operator.send(Notice(platform="telegram", chat_id="12345", text="The lights go out."))
+    sent = await desk.operator.send(platform="telegram", chat_id="12345", text="The lights go out.")
     await settled(lambda: not desk.channel.refusals, desk.room.hurry(desk.gateway))
     async with asyncio.timeout(60):
         while not (found := (await desk.operator.dead())["undelivered"]):

@@ -3,7 +3,9 @@
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from log_lines import capture_logs
+from postroom.app.admin_service import AdminService
+from postroom.app.operations import ADMINISTRATION, TABLE
 from postroom.app.tokens import token_check
 from postroom.contracts import errors
+from postroom.contracts.operations import Operation, Who
 from postroom.contracts.outbox import Backlog
 from postroom.http_api.errors import problem_of
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.operations import (
+from postroom.http_api.permissions import Permission, table
+from postroom.http_api.readiness import (
     Check,
     FreshReadiness,
     LagMeter,
@@ -30,7 +36,6 @@ from postroom.http_api.operations import (
     measure_lag,
     store_check,
 )
-from postroom.http_api.permissions import Permission, Who, table
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import Attempts, LoginService
 from postroom.services.login_codes import FORM_TOKEN, MOST_CODES, EndedSessions, LoginCodes, Sessions
@@ -58,7 +63,7 @@ ANSWERS: dict[str, object] = {
         "prune": {"rules": 0},
         "rebuild_archive": {"files": 3},
     },
-    **{"issue_agent_token": "pra_x", "revoke_agent_token": None},
+    **{"issue_agent_token": "pra_x", "revoke_agent_token": True},
 }
 
 
@@ -80,6 +85,19 @@ class FakeOperations:
         return answered
 
 
+def _of_a_fake(operation: Operation) -> Operation:
+    """Return an operation whose service is a fake: the function is that of the fake."""
+    name = operation.run.__name__
+    if operation.run is not getattr(AdminService, name, None):
+        return operation
+
+    @wraps(operation.run)
+    async def run(fake: Any, **given: Any) -> Any:
+        return await getattr(fake, name)(**given)
+
+    return replace(operation, run=run)
+
+
 BROKEN = Permission(path="/broken", methods=frozenset({"GET"}), who=Who.PEOPLE)
 
 
@@ -97,12 +115,22 @@ class Server:
         self.cookie_name = sessions.cookie_name
         is_operator = token_check(TOKEN)
         desk = LoginService(sessions, self.codes, self.clock, is_operator=is_operator)
-        made = routes(self.operations, desk, registry=self.registry, clock=self.clock)
+        made = self.routes(desk)
         pages = [Route("/", _home), Route("/p/{slug}", _home), Route("/broken", _broken)]
         self.app = Guard(
-            application([*made, *pages], permissions=[*table(), BROKEN]),
+            application([*made, *pages], permissions=[*table(TABLE), BROKEN]),
             rules,
             Credentials(is_operator=is_operator, sessions=sessions),
+        )
+
+    def routes(self, desk: LoginService) -> list[Route]:
+        return routes(
+            desk,
+            ready=self.operations.ready,
+            registry=self.registry,
+            clock=self.clock,
+            operations=map(_of_a_fake, ADMINISTRATION),
+            services={AdminService: self.operations},
         )
 
     def client(self, *, scheme: str = "http", address: str = "127.0.0.1") -> httpx2.AsyncClient:
@@ -306,7 +334,7 @@ async def test_a_login_code_is_made_for_nobody_without_the_token(server: Server)
 
 async def test_without_the_guard_the_operators_routes_refuse_everybody(server: Server) -> None:
     desk = LoginService(server.sessions, server.codes, server.clock, is_operator=lambda _: True)
-    bare = application([*routes(server.operations, desk, registry=server.registry, clock=server.clock)])
+    bare = application([*server.routes(desk)], permissions=table(TABLE))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=bare), base_url=BASE) as client:
         reply = await client.get("/admin/status", headers=BEARER)
     assert (reply.status_code, reply.json()["code"]) == (403, "not_permitted")

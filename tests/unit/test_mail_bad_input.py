@@ -18,9 +18,10 @@ from postroom.contracts.errors import (
     UnknownReservation,
     UnknownThread,
 )
+from postroom.contracts.operations import Operation
 from postroom.mail import sending
 from postroom.mail.context import Rules
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS
 from postroom.testing import ManualClock
 from table_rows import each_row
 

@@ -8,8 +8,9 @@ import msgspec
 from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import NotHolder
+from postroom.contracts.operations import Operation
 from postroom.mail.commands import Change, RotateAgentToken
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from table_rows import each_row
 
 room = room_in_memory

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from postroom.contracts.operations import Operation
 from postroom.http_api.errors import Problem
 from postroom.http_api.rest.document import document
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.rest.schemas import ALWAYS, ONLY_OF_CHANGES, VALUES, codes_by_status, example_of
 from postroom.mail.commands import Command, read_command
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.schema import input_schema
 from rest_room import Edge, all_names
 

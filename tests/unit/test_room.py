@@ -3,7 +3,7 @@
 from log_lines import capture_logs
 from postroom.app.health import _store
 from postroom.contracts.errors import StoreFull
-from postroom.http_api.operations import Check
+from postroom.http_api.readiness import Check
 from postroom.stores.room import LEAST, MOST, Room
 
 FULL = StoreFull("the disk is full")

@@ -16,8 +16,10 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from mail_room import HARBOR
+from postroom.app.operations import TABLE
 from postroom.app.tokens import token_check
 from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.permissions import table
 from postroom.http_api.routes import application
 from postroom.mcp_server.endpoint import McpOverHttp
 from postroom.mcp_server.loading import LoadedOnUse
@@ -52,7 +54,7 @@ class Way:
         stack.callback(self.edge.close)
         stack.callback(mcp.end)
         door = Guard(
-            application([Route("/mcp", mcp)]),
+            application([Route("/mcp", mcp)], permissions=table(TABLE)),
             GuardRules(max_request_bytes=LIMIT),
             Credentials(
                 is_operator=token_check(TOKEN),

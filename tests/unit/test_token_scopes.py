@@ -16,17 +16,20 @@ from starlette.types import Receive, Scope, Send
 
 from log_lines import capture_logs
 from mail_room import HARBOR, SHORE, THE_PLAN, everything, furnish
+from postroom.app.operations import ADMINISTRATION, TABLE
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreClosed, UnknownProject
+from postroom.contracts.operations import Operation, Who
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
+from postroom.http_api.administration import administration_routes
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.operators import TOKENS
-from postroom.http_api.permissions import Permission, Who, table
+from postroom.http_api.permissions import Permission, table
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application
 from postroom.mail.commands import HealthCheck
 from postroom.mail.context import Caller
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mail.named_tokens import NamedTokens
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server import resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES
@@ -327,8 +330,13 @@ def _guard(edge: Edge) -> Guard:
         )
     ]
     app: Starlette = application(
-        [*TOKENS.routes(edge.tokens), *addresses, *plain, Route("/mcp", Endpoint(transport))],
-        permissions=[*table(), *rows],
+        [
+            *administration_routes(ADMINISTRATION, {NamedTokens: edge.tokens}),
+            *addresses,
+            *plain,
+            Route("/mcp", Endpoint(transport)),
+        ],
+        permissions=[*table(TABLE), *rows],
     )
     credentials = Credentials(
         is_operator=lambda token: OPERATOR["Authorization"].endswith(token),

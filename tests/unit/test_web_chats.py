@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.chat import CHAT_THREAD, InboundDraft, InboundKey
+from postroom.contracts.chat import CHAT_THREAD, InboundKey, InboundMessage
 from postroom.contracts.errors import IllegalTransition, Unauthorized
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
@@ -72,7 +72,7 @@ async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_th
     room.runs.serve(CHAT_THREAD, Asking(), ChatEffects())
     await room.people("Ada")
     source = {"platform": "telegram", "chat_id": "c7", "user_name": "Ann"}
-    draft = InboundDraft(
+    draft = InboundMessage(
         key=InboundKey(platform="telegram", account="bot", chat_id="c7", message_id="m1"),
         session_key="c7",
         body={"source": source},
@@ -179,7 +179,7 @@ async def test_each_run_names_its_chat_and_one_whose_caller_waits_no_more_is_not
     for platform, chat in sources.items():
         key = InboundKey(platform=platform, account="bot", chat_id=chat, message_id="m1")
         source = {"platform": platform, "chat_id": chat, "user_name": "Ada"}
-        draft = InboundDraft(key=key, session_key=platform, body={"source": source})
+        draft = InboundMessage(key=key, session_key=platform, body={"source": source})
         kept = await ChatStores(room.stores.store, is_shared=False).intake_log.receive(draft)
         message = replace(Message.user("count"), id=kept.message.thread_message_id)
         thread = f"{CHAT_THREAD}{platform}/bot/{chat}"

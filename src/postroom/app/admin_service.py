@@ -23,13 +23,12 @@ from postroom.app.support import (
     told_runners,
 )
 from postroom.app.tokens import new_agent_token
-from postroom.app.wiring import Application
 from postroom.contracts import progress
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidPath, StateError, StoreError
 from postroom.contracts.leases import SERVER, servers
 from postroom.contracts.mail import Project
-from postroom.http_api.operations import (
+from postroom.http_api.readiness import (
     Check,
     LagMeter,
     Readiness,
@@ -53,6 +52,7 @@ from postroom.version import __version__
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService
+    from postroom.app.wiring import Application
 
 
 class AdminService:
@@ -60,7 +60,7 @@ class AdminService:
 
     def __init__(
         self,
-        application: Application,
+        application: "Application",
         meter: LagMeter,
         *,
         started_at: int,
@@ -101,7 +101,7 @@ class AdminService:
         }
 
     async def cluster(self) -> Mapping[str, object]:
-        """Return the servers that share the database, and the holders of their leases."""
+        """Return the servers that share the database, and which server does each exclusive task."""
         application = self._application
         leases, now = await application.store.store.read(lambda tx: (tx.leases.listed(), tx.now()))
         return {
@@ -134,7 +134,12 @@ class AdminService:
         return [{"slug": one.slug, "human_key": one.human_key} for one in found]
 
     async def move_project(self, project: str, folder: str) -> Mapping[str, object]:
-        """Give a project another folder; its runners work there from now on."""
+        """Give a project another folder of the server's machine; the former folder still names it.
+
+        Raises:
+            UnknownProject, InvalidPath: There is no such project, or no such folder.
+            StateError: The folder is another project's.
+        """
         read = await asyncio.to_thread(read_folder, checked_path(folder))
         home = read.lasting
         if not await asyncio.to_thread(is_folder, home):
@@ -170,7 +175,16 @@ class AdminService:
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
     ) -> Mapping[str, object]:
-        """Merge two projects, or return what that would do."""
+        """Merge one project into another in one change, or only count what that would do; may take long.
+
+        `renames` gives agents of the source new names, by the old ones; `rename_equal` finds a name for each
+        other agent whose name the target has.
+
+        Raises:
+            UnknownProject, InvalidArgument: These are not two projects.
+            InvalidName: A new name breaks the rule, or is reserved.
+            StateError: The projects cannot be merged; nothing was changed.
+        """
         application = self._application
         if dry_run:
             plan = await application.store.read(
@@ -199,7 +213,7 @@ class AdminService:
         }
 
     async def ready(self) -> Readiness:
-        """Check every part that the server needs."""
+        """Check every part that the server needs, within seconds; a failed check never raises."""
         application = self._application
         now = application.clock.now()
         return Readiness(
@@ -215,6 +229,11 @@ class AdminService:
             )
         )
 
+    async def health(self) -> Mapping[str, object]:
+        """Return whether the server can do its work, and the state of the gateway."""
+        gateway = {"state": "off"} if self.chats is None else dict(await self.chats.health())
+        return {**(await self.ready()).as_dict(), "gateway": gateway}
+
     async def _backups(self) -> Check:
         try:
             found = await self._application.backups.state()
@@ -228,7 +247,10 @@ class AdminService:
         )
 
     async def doctor(self, *, full: bool = False) -> Mapping[str, object]:
-        """Examine every part: the store by a write and a full read, the archive by Git, the rest."""
+        """Examine the store by a write and a read of all, the archive by Git, and the set-up; may take long.
+
+        With `full` the content of every record is compared with its file in the archive.
+        """
         found = await Doctor(self._application, self.chats, full=full).findings()
         return {
             "ok": all(one.state != "failed" for one in found),
@@ -236,14 +258,14 @@ class AdminService:
         }
 
     async def repair(self, *, full: bool, dry_run: bool) -> Mapping[str, object]:
-        """Repair faults, or only list the repairs, and examine again."""
+        """Repair what can be repaired without a loss, or only list it, and examine again; may take long."""
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
         done = await performed(doctor.repairs, dry_run=dry_run)
         return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
 
     async def support_bundle(self) -> Mapping[str, str]:
-        """Return the contents of a support bundle, as texts by file name, without private data."""
+        """Return diagnostics that may be shown to others, as texts by file name; may take long."""
         application = self._application
         found = await Doctor(application, self.chats).findings()
         await self.refresh_metrics()
@@ -257,7 +279,12 @@ class AdminService:
         }
 
     async def back_up(self, target: Path | None) -> Mapping[str, object]:
-        """Write a complete, verified copy of the database."""
+        """Write a whole, verified copy of the database to an absolute path, or to the folder of backups.
+
+        Raises:
+            InvalidPath: The target exists or cannot be written.
+            StoreError: The copy failed; nothing is left of it.
+        """
         application = self._application
         if application.settings.database_url:
             raise no_backup()
@@ -279,7 +306,11 @@ class AdminService:
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
-        """Delete messages that no rule keeps any longer, or count them."""
+        """Delete the messages that no rule keeps, or only count them; may take long.
+
+        Raises:
+            UnknownProject: A rule that holds names no project; nothing was deleted.
+        """
         retention = self._application.retention
         found = await retention.preview()
         if not dry_run:
@@ -291,17 +322,31 @@ class AdminService:
         }
 
     async def issue_agent_token(self, project: str, agent: str) -> str:
-        """Give an agent a new token, which is shown only once."""
+        """Give an agent a new token; the one before ends. It is not kept and cannot be shown again.
+
+        Raises:
+            UnknownProject, UnknownAgent: There is no such project or agent.
+        """
         token = new_agent_token()
         await self._application.mail.issue_token(project, agent, token_hash(token))
         return token
 
-    async def revoke_agent_token(self, project: str, agent: str) -> None:
-        """Revoke an agent's token."""
+    async def revoke_agent_token(self, project: str, agent: str) -> bool:
+        """End an agent's token; return True, also if it had none.
+
+        Raises:
+            UnknownProject, UnknownAgent: There is no such project or agent.
+        """
         await self._application.mail.issue_token(project, agent, None)
+        return True
 
     async def rebuild_archive(self, project: str | None) -> Mapping[str, object]:
-        """Write the records of the database into the archive; existing files stay."""
+        """Write the records of one project, or of all, into the archive; existing records stay.
+
+        Raises:
+            UnknownProject: There is no such project.
+            ArchiveUnavailable: Git failed.
+        """
         if project is not None:
             chosen = [await self._application.store.read(lambda tx: find_project(tx, project))]
         else:

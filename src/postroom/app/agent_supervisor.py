@@ -11,6 +11,7 @@ from postroom.app.agents_config import DeclaredAgent
 from postroom.app.executor_registry import ExecutorRegistry
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock
+from postroom.contracts.errors import InputError, RunFailure, StateError
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.dispatch.routing import JoinedEffects
@@ -61,7 +62,7 @@ class AgentSupervisor:
         """Resume the work of an earlier server, and wake recipients again.
 
         Raises:
-            InvalidRunner: The configuration file declares an agent that cannot run here.
+            ConfigError: The configuration file declares an agent that cannot be registered or run here.
             StoreError: The earlier work could not be resumed.
         """
         await self._declare()
@@ -76,30 +77,35 @@ class AgentSupervisor:
         """Register the agents of the configuration file, and remove runners that it no longer declares."""
         kept: set[tuple[str, str]] = set()
         for one in self._declared:
-            self._executors.check(one.runner)
-            made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
-            asked = {
-                "project_key": one.project,
-                "name": one.name,
-                **_introduced(one.runner),
-                "task_description": one.task,
-            }
-            await self._mail.call("register_agent", asked, caller=_OPERATOR)
-            written = written_runner(one.runner)
-            place = place_of(one.runner)
-            await self._mail.set_runner(
-                one.project,
-                one.name,
-                written,
-                place=place,
-                runs_at_once=one.runner.runs_at_once,
-                declared_by="file",
-            )
-            kept.add((made["slug"], one.name.casefold()))
+            try:
+                kept.add((await self._declare_one(one), one.name.casefold()))
+            except (InputError, StateError, RunFailure) as error:
+                raise one.refused(error) from error
         for before in await self._mail.store.read(declared_runners):
             slug, name = before.project.slug, before.agent.name
             if before.declared_by == "file" and (slug, name.casefold()) not in kept:
                 await self._mail.set_runner(slug, name, None)
+
+    async def _declare_one(self, one: DeclaredAgent) -> str:
+        """Register an agent of the configuration file with its runner, and return the slug of its project."""
+        self._executors.check(one.runner)
+        made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
+        asked = {
+            "project_key": one.project,
+            "name": one.name,
+            **_introduced(one.runner),
+            "task_description": one.task,
+        }
+        await self._mail.call("register_agent", asked, caller=_OPERATOR)
+        await self._mail.set_runner(
+            one.project,
+            one.name,
+            written_runner(one.runner),
+            place=place_of(one.runner),
+            runs_at_once=one.runner.runs_at_once,
+            declared_by="file",
+        )
+        return str(made["slug"])
 
     async def stop(self) -> None:
         """Stop all parts; no effect if they never started."""

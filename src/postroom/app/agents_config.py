@@ -10,8 +10,10 @@ from postroom.app import places
 from postroom.app.config import tables_of
 from postroom.app.tokens import shown
 from postroom.contracts.durations import duration_of
-from postroom.contracts.errors import ConfigError, InvalidRunner
+from postroom.contracts.errors import ConfigError, InvalidName, InvalidRunner, PostroomError
+from postroom.contracts.messages import CONTROL
 from postroom.contracts.runners import AnyRunner, runner_of
+from postroom.mail.names import check_name
 from postroom.toml_files import TableName
 
 TABLE: Final = "agents"
@@ -23,11 +25,17 @@ _TIMES: Final = ("timeout", "idle_timeout")
 class DeclaredAgent:
     """An agent as the file declares it."""
 
+    file: Path
+    """The file that declares it."""
     name: str
     project: str
     """The absolute path of its project's folder."""
     task: str
     runner: AnyRunner
+
+    def refused(self, error: PostroomError) -> ConfigError:
+        """Return the refusal of the server to run this agent, with the file and the table."""
+        return _wrong(self.file, self.name, error.message, error.remedy)
 
 
 def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
@@ -52,19 +60,22 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
             raise _wrong(file, which, f"{name} is missing", f"add {name}")
         if not isinstance(told[name], str) or not told[name].strip():
             raise _wrong(file, which, f"{name} is {shown(told[name])!r}", f"write a text for {name}")
+        if CONTROL.search(told[name]):
+            raise _wrong(file, which, f"{name} contains control characters: {told[name]!r}", "remove them")
         which = told["name"]
     if not isinstance(told.get("task", ""), str):
         raise _wrong(file, which, "task is no text", "write a text")
     project = places.absolute(told["project"], places.environment(), base=file.parent)
     runner = {name: value for name, value in told.items() if name not in _OWN}
     try:
+        check_name(told["name"].strip())
         times: dict[str, Any] = {name: _seconds(runner[name]) for name in _TIMES if name in runner}
         checked = runner_of({**runner, **times}, home=str(project))
-    except (InvalidRunner, ValueError) as error:
-        reason = error.message if isinstance(error, InvalidRunner) else str(error)
+    except (InvalidRunner, InvalidName, ValueError) as error:
+        reason = error.message if isinstance(error, PostroomError) else str(error)
         raise _wrong(file, which, reason, getattr(error, "remedy", "") or "see docs/runners.md") from error
     return DeclaredAgent(
-        name=told["name"].strip(), project=str(project), task=told.get("task", ""), runner=checked
+        file=file, name=told["name"].strip(), project=str(project), task=told.get("task", ""), runner=checked
     )
 
 

@@ -3,7 +3,7 @@
 from postroom.app.backups import BackupState
 from postroom.app.check_results import CheckResult, span
 from postroom.contracts.errors import StoreReadOnly
-from postroom.http_api.operations import CheckState
+from postroom.http_api.readiness import CheckState
 
 
 def told_of_backups(found: BackupState) -> CheckResult:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from postroom.contracts.errors import PostroomError
-from postroom.http_api.operations import CheckState
+from postroom.http_api.readiness import CheckState
 
 _SHOWN_MESSAGES: Final = 5
 

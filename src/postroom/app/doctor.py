@@ -23,7 +23,6 @@ from postroom.app.logs import log_failure
 from postroom.app.privacy import told_of_folders
 from postroom.app.repairs import Repair, indexes_of, records_of
 from postroom.app.store_identity import Kept, refuse_wrong
-from postroom.app.wiring import Application
 from postroom.contracts import progress
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -37,7 +36,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.mail import Project
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
-from postroom.http_api.operations import CheckState
+from postroom.http_api.readiness import CheckState
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners
@@ -49,6 +48,7 @@ from postroom.stores.transaction import Transaction
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService
+    from postroom.app.wiring import Application
 
 PAGE: Final = 500
 _SHOWN_RECORDS: Final = 5
@@ -64,7 +64,7 @@ class Doctor:
     """Checks every part of a server; it repairs nothing, and starts no program except Git."""
 
     def __init__(
-        self, application: Application, chats: "GatewayService | None", *, full: bool = False
+        self, application: "Application", chats: "GatewayService | None", *, full: bool = False
     ) -> None:
         """With `full` every record is compared with its file in the archive."""
         self._full = full

@@ -26,6 +26,7 @@ from postroom.app.config import Settings
 from postroom.app.tables import check_table, read_table
 from postroom.contracts import records
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.messages import CONTROL
 from postroom.contracts.tables import Duration, Secret, Table
 from postroom.gateway.commands import COMMANDS
 from postroom.gateway.config import (
@@ -73,7 +74,7 @@ def _address(value: object) -> object:
 
 def _project_and_name(value: object) -> tuple[str, str]:
     name, at, project = value.partition("@") if isinstance(value, str) else ("", "", "")
-    if not (name.strip() and at and project.strip()):
+    if not (RULE.fullmatch(name) and at and project.strip() and not CONTROL.search(project)):
         raise ValueError('write run = "name@project", the project by slug or path')
     return project, name
 
@@ -322,7 +323,7 @@ def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str,
     who, at, project = name.partition("@")
     if is_person(name):
         return name
-    if name not in models and not (at and who.strip() and project.strip()):
+    if name not in models and not (at and RULE.fullmatch(who) and project.strip()):
         known = ", ".join((DEFAULT_AGENT, *models))
         table.refuse(
             f"there is no agent {name!r}",

@@ -13,15 +13,16 @@ from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
+from postroom.gateway.people import ROLES_OF_HOLDERS
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.wording import QUIET
-from postroom.http_api.chat_routes import Notice
-from postroom.http_api.operations import Check, channels_check
+from postroom.http_api.readiness import Check, channels_check
 
 LONGEST_NOTICE: Final = 100_000
+_HOLDERS: Final = "everybody with the channel's secret"
 
 
 class GatewayService(UndeliveredService):
@@ -80,7 +81,12 @@ class GatewayService(UndeliveredService):
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
-        """Admit the person with this code."""
+        """Admit the person who was given this code.
+
+        Raises:
+            InvalidArgument: Nobody was given it, or there is no such platform or role.
+            QueueFull: Too many wrong codes were tried.
+        """
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
         if person is None:
             raise InvalidArgument(
@@ -91,7 +97,7 @@ class GatewayService(UndeliveredService):
         return {"person": _person(person, "paired")}
 
     async def people(self) -> Mapping[str, object]:
-        """Return the people with access, and those who request it."""
+        """Return the people with access to chats, and the open requests for access."""
         store, after, kept = self._gateway.stores.people, ("", ""), list[Person]()
         while page := await store.people(after=after, limit=MAX_PEOPLE):
             kept += page
@@ -101,8 +107,17 @@ class GatewayService(UndeliveredService):
             for platform, one in self._gateway.config.platforms.items()
             for user_id, role in one.allow.items()
         ]
+        holders = [
+            Person(platform=one.value, user_id="*", role=ROLES_OF_HOLDERS[one], name=_HOLDERS)
+            for one in self._gateway.config.get_connected_platforms()
+            if one in ROLES_OF_HOLDERS
+        ]
         return {
-            "people": [_person(one, "file") for one in told] + [_person(one, "paired") for one in kept],
+            "people": [
+                *(_person(one, "file") for one in told),
+                *(_person(one, "paired") for one in kept),
+                *(_person(one, "secret") for one in holders),
+            ],
             "asking": [
                 {
                     "platform": one.platform,
@@ -116,7 +131,11 @@ class GatewayService(UndeliveredService):
         }
 
     async def shut_out(self, platform: str, user_id: str) -> Mapping[str, object]:
-        """Remove the access of a person."""
+        """Remove a person who was admitted with a code.
+
+        Raises:
+            InvalidArgument: Nobody with this id was admitted.
+        """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
                 "no person with this id was admitted with a code",
@@ -128,10 +147,23 @@ class GatewayService(UndeliveredService):
             )
         return {"platform": platform, "user_id": user_id, "removed": True}
 
-    async def send(self, notice: Notice) -> Mapping[str, object]:
-        """Send a message to a chat; return the id of its outbox row."""
-        adapter = self._channel(notice.platform)
-        if not notice.text.strip() or notice.chat_id == "" or len(notice.text) > LONGEST_NOTICE:
+    async def send(
+        self,
+        platform: str,
+        text: str,
+        chat_id: str | None = None,
+        thread_id: str | None = None,
+        key: str | None = None,
+    ) -> Mapping[str, object]:
+        """Send a message to a chat, once for each key, or to the home channel; return its outbox row.
+
+        Raises:
+            InvalidArgument: There is no such channel, no home channel, or no text.
+            ServerUnavailable: The channel has not been connected yet.
+            IdempotencyConflict: The key was used for something else.
+        """
+        adapter = self._channel(platform)
+        if not text.strip() or chat_id == "" or len(text) > LONGEST_NOTICE:
             raise InvalidArgument(
                 f"a message to a chat needs a chat and a text of 1 to {LONGEST_NOTICE} characters",
                 remedy="send platform, chat_id and text",
@@ -142,23 +174,33 @@ class GatewayService(UndeliveredService):
                 value=adapter.liveness.error,
                 remedy="see `postroom gateway status`, and send again when the channel is connected",
             )
-        source = await self._destination(adapter, notice)
+        source = await self._destination(adapter, chat_id, thread_id)
         reply = Reply(
             kind=ReplyKind.NOTICE,
             thread_id=thread_name(adapter.platform.value, adapter.account, "notice"),
-            text=notice.text,
+            text=text,
             source=source.to_dict(),
         )
-        row = await self._gateway.outbox.enqueue(reply.draft(f"sent/{notice.key or token_hex(16)}"))
+        row = await self._gateway.outbox.enqueue(reply.draft(f"sent/{key or token_hex(16)}"))
         self._gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def passed_on(self, platform: str, request: Request) -> Response | None:
-        """Return the answer of the server that has a channel; None if this server has it."""
+        """Return the answer of the other server that has the channel; None if this server has it.
+
+        Raises:
+            InvalidArgument: There is no such channel.
+            ServerUnavailable: No server has it at the moment, or that server does not answer.
+        """
         return await self._chats.passed_on(self._channel(platform), request)
 
     async def reconnect(self, platform: str) -> Mapping[str, object]:
-        """Reconnect a channel and return its new state."""
+        """Reconnect a channel and return its state.
+
+        Raises:
+            InvalidArgument: There is no such channel.
+            ServerUnavailable: The gateway starts or ends.
+        """
         adapter = self._channel(platform)
         if self._chats.state != "running":
             raise ServerUnavailable(
@@ -170,13 +212,11 @@ class GatewayService(UndeliveredService):
         state = self._gateway.liveness()[adapter.platform.value]
         return {"platform": adapter.platform.value, **state, **_instants(state)}
 
-    async def _destination(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
-        """Return the destination of a notice.
-
-        The named chat, else the home channel set in a chat, else the file's.
-        """
+    async def _destination(
+        self, adapter: BasePlatformAdapter, chat_id: str | None, thread_id: str | None
+    ) -> SessionSource:
+        """Return the chat that is named, or the chat that was made home, or the home channel of the file."""
         platform, account = adapter.platform, adapter.account
-        chat_id, thread_id = notice.chat_id, notice.thread_id
         if chat_id is None:
             made = await self._gateway.stores.sessions.load(f"home:{platform.value}:{account}")
             home = self._gateway.config.get_home_channel(platform)

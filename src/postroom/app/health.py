@@ -8,7 +8,7 @@ from postroom.contracts.budgets import Budget, BudgetScope, Spending
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StoreFull
 from postroom.contracts.work import HealthFact
-from postroom.http_api.operations import Check, Readiness
+from postroom.http_api.readiness import Check, Readiness
 from postroom.web.wording import lasting
 
 _MICROS: Final = 1_000_000

@@ -10,10 +10,11 @@ import msgspec
 
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.messages import Json
+from postroom.contracts.operations import Operation
 from postroom.contracts.tools import Suspension, ToolCallResumeMode, ToolDescriptor, ToolResult
 from postroom.mail.commands import AgentName
 from postroom.mail.context import Caller
-from postroom.mail.operations import OPERATIONS, Operation
+from postroom.mail.operations import OPERATIONS
 from postroom.mail.waking.open_questions import ASK
 from postroom.mail.waking.prompts import decision_told
 from postroom.mcp_server.schema import input_schema

@@ -22,6 +22,7 @@ from postroom.app import places
 from postroom.app.admin_service import AdminService
 from postroom.app.agents_config import load_agents
 from postroom.app.budgets_config import load_budgets
+from postroom.app.chat_administration import ChatAdministration
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
@@ -30,6 +31,7 @@ from postroom.app.health import ServerHealth
 from postroom.app.interpreter import set_for_a_server
 from postroom.app.keep_config import load_keep_rules
 from postroom.app.logs import configure_logs
+from postroom.app.operations import ADMINISTRATION, TABLE
 from postroom.app.privacy import keep_private
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.undelivered import UndeliveredService
@@ -40,15 +42,15 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
-from postroom.http_api.operations import FreshReadiness, LagMeter, measure_lag
-from postroom.http_api.operators import HOOKS, PEOPLE
 from postroom.http_api.other_servers import Believing
 from postroom.http_api.permissions import table
+from postroom.http_api.readiness import FreshReadiness, LagMeter, measure_lag
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
-from postroom.http_api.routes import callback_routes, routes
+from postroom.http_api.routes import callback_routes, hook_routes, routes
 from postroom.http_api.sessions import LoginService
 from postroom.log import get_logger
+from postroom.mail.named_tokens import NamedTokens
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.profiles import Addresses
 from postroom.services.following import EventFollowing, Following
@@ -57,6 +59,7 @@ from postroom.services.login_codes import EndedSessions, LoginCodes, Sessions
 from postroom.services.people import MessageService, PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
+from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.version import __version__
@@ -111,7 +114,7 @@ class Site:
         self._people = PeopleService(application.mail, application.reaches, application.answers_chats)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
-        permissions = table(settings.mcp_path)
+        permissions = table(TABLE, settings.mcp_path)
         app = asgi_application(self._routes(login), lifespan=self._lifespan, permissions=permissions)
         credentials = Credentials(
             is_operator=is_operator,
@@ -146,25 +149,29 @@ class Site:
         return [
             Route(settings.mcp_path, self._mcp),
             *routes(
-                self._operator,
                 login,
+                ready=self._operator.ready,
                 registry=application.metrics.registry,
                 clock=application.clock,
                 mcp_path=settings.mcp_path,
                 refresh=self._operator.refresh_metrics,
-                chats=self._operator.chats,
-                undelivered=self._operator.chats or UndeliveredService(application.store.runs),
-                runners=RunnerService(application.mail, application.executors.check),
-                questions=questions,
-                runs=runs,
-                schedules=application.schedules,
-                tokens=application.tokens,
+                operations=ADMINISTRATION,
+                services={
+                    AdminService: self._operator,
+                    ChatAdministration: ChatAdministration(self._operator.chats),
+                    UndeliveredService: self._operator.chats or UndeliveredService(application.store.runs),
+                    RunnerService: RunnerService(application.mail, application.executors.check),
+                    QuestionService: questions,
+                    WorkService: runs,
+                    MailSchedules: application.schedules,
+                    NamedTokens: application.tokens,
+                    PeopleService: self._people,
+                },
                 calls=application.calls,
                 events=EventFollowing(application.mail, application.tokens.holds),
             ),
-            *HOOKS.routes((Hooks(application.mail), Following(application.mail))),
+            *hook_routes(Hooks(application.mail), Following(application.mail)),
             *callback_routes(CALLBACKS, application.executors.results, application.others),
-            *PEOPLE.routes(self._people),
             *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(
                 application.store.runs.store,

@@ -1,8 +1,7 @@
 """`postroom backup` and `postroom restore`."""
 
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -10,15 +9,13 @@ from typing_extensions import override
 
 from postroom.app import places
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidPath, ServerUnavailable
 
 app = typer.Typer(rich_markup_mode=None)
-
-LONGEST_BACKUP: Final = timedelta(hours=1)
 
 
 class _MakesOne(TyperGroup):
@@ -43,7 +40,7 @@ backups = typer.Typer(
 @backups.command()
 def create(
     target: Annotated[
-        Path | None, typer.Argument(metavar="[TARGET]", help="Write the backup to this new file.")
+        Path | None, typer.Argument(metavar="TARGET", help="Write the backup to this new file.")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -63,7 +60,8 @@ def create(
     chosen = None if target is None else places.absolute(str(target), places.environment())
     with show.progress(as_json=as_json):
         try:
-            found = _through_server(chosen, data_dir)
+            place = None if chosen is None else str(chosen)
+            found = call("write_backup", data_dir=data_dir, target=place)
         except ServerUnavailable:
             # another machine's server: there is no database here
             if places.environment().get("POSTROOM_URL"):
@@ -167,13 +165,6 @@ def restore(
         archive = adopt_restored(settings, SystemClock()) if done.done and to is None else None
     document = done.as_dict() | {"archive": None if archive is None else str(archive)}
     show.answer(document, as_json=as_json, text=lambda: _told(document))
-
-
-def _through_server(target: Path | None, data_dir: Path | None) -> dict[str, object]:
-    server = Server.find(data_dir=data_dir, timeout=LONGEST_BACKUP)
-    return server.admin_long(
-        "writing the backup", "POST", "/admin/backup", {"target": None if target is None else str(target)}
-    )
 
 
 def _folder(data_dir: Path | None) -> Path:

@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import shows
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
 
@@ -21,17 +21,12 @@ def cluster(ctx: typer.Context, data_dir: DataDir = None, as_json: AsJson = Fals
     """Show the servers that share one PostgreSQL database."""
     ctx.default_map = {"status": {"data_dir": data_dir, "as_json": as_json}}
     if ctx.invoked_subcommand is None:
-        status(data_dir, as_json)
+        status(data_dir=data_dir, as_json=as_json)
 
 
-@app.command()
-def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the running servers, and which server does each exclusive task, and since when."""
-    found = Server.find(data_dir=data_dir).admin("GET", "/admin/cluster")
-    show.answer(found, as_json=as_json, text=lambda: _told(found))
-
-
-def _told(found: dict[str, Any]) -> str:
+@shows(app, "show_cluster")
+def status(found: dict[str, Any]) -> str:
+    """Return the servers and their exclusive tasks as two tables."""
     servers = [
         (
             f"{one['name']}{' (this one)' if one['is_this'] else ''}",

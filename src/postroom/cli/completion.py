@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from postroom.cli import show
+from postroom.cli.call import perform
 from postroom.cli.client import Server
 from postroom.cli.options import HERE, project_key
 from postroom.contracts.errors import PostroomError
@@ -40,8 +41,8 @@ def _asked(look: Look) -> Complete:
     return complete
 
 
-def _list(server: Server, path: str, name: str) -> list[dict[str, Any]]:
-    return show.items(server.admin("GET", path).get(name))
+def _list(server: Server, name: str) -> list[dict[str, Any]]:
+    return show.items(perform(server, f"list_{name}").get(name))
 
 
 def _tool(server: Server, name: str, **arguments: object) -> Mapping[str, Any]:
@@ -49,11 +50,11 @@ def _tool(server: Server, name: str, **arguments: object) -> Mapping[str, Any]:
 
 
 def _projects(server: Server, _project: str, _acting: str | None) -> Pairs:
-    return ((one["slug"], one["human_key"]) for one in _list(server, "/admin/projects", "projects"))
+    return ((one["slug"], one["human_key"]) for one in _list(server, "projects"))
 
 
 def _pages(server: Server, _project: str, _acting: str | None) -> Pairs:
-    return ((f"/p/{one['slug']}", one["human_key"]) for one in _list(server, "/admin/projects", "projects"))
+    return ((f"/p/{one['slug']}", one["human_key"]) for one in _list(server, "projects"))
 
 
 def _messages(server: Server, project: str, acting: str | None) -> Pairs:
@@ -80,14 +81,14 @@ def _threads(server: Server, project: str, _acting: str | None) -> Pairs:
 
 
 def _runs(server: Server, _project: str, _acting: str | None) -> Pairs:
-    found = _list(server, "/admin/runs", "runs")
+    found = _list(server, "runs")
     return (
         (one["run_id"], f"{one['agent']}@{one['project']}, {show.state_word(one['state'])}") for one in found
     )
 
 
 def _questions(server: Server, _project: str, _acting: str | None) -> Pairs:
-    found = _list(server, "/admin/questions", "questions")
+    found = _list(server, "questions")
     return ((one["number"], one["question"]) for one in found)
 
 

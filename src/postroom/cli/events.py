@@ -125,5 +125,6 @@ def _as_line(one: Mapping[str, Any]) -> str:
         if value is not None
     ]
     return "\t".join(
-        show.line(word) for word in (one["seq"], one["at"], one["kind"], one["agent"] or "-", " ".join(words))
+        show.moment(word)
+        for word in (one["seq"], one["at"], one["kind"], one["agent"] or "-", " ".join(words))
     )

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlencode
 
 import typer
 
 from postroom.cli import loading, show
+from postroom.cli.call import call, perform, shows
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
@@ -72,35 +72,21 @@ def run(
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the state of the chats: channels, messages, queues and undelivered messages."""
-    found = show.fields(Server.find(data_dir=data_dir).admin("GET", "/health/detailed").get("gateway"))
+    found = show.fields(call("show_health", data_dir=data_dir).get("gateway"))
     show.answer(found, as_json=as_json, text=lambda: _status(found))
 
 
-@app.command()
-def reconnect(platform: Platform, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Reconnect a channel, also after its credential was rejected. It uses the secrets of the last start."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/reconnect", {"platform": platform})
+@shows(app, "reconnect_channel")
+def _(found: dict[str, Any]) -> str:
     why = f": {found['error']}" if found.get("error") else ""
-    show.answer(
-        found, as_json=as_json, text=lambda: show.line(f"{found['platform']} is {found['state']}{why}")
-    )
+    return show.line(f"{found['platform']} is {found['state']}{why}")
 
 
-@app.command()
-def pair(
-    platform: Platform,
-    code: Annotated[str, typer.Argument(metavar="CODE", help="The code that the bot gave the stranger.")],
-    role: Annotated[
-        Literal["owner", "operator", "member", "viewer"], typer.Option(help="Role of the person.")
-    ] = "member",
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Admit a person who wrote to a bot and received a code."""
-    body = {"platform": platform, "code": code, "role": role}
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/pair", body)
-    who = show.fields(found.get("person"))
-    show.answer(found, as_json=as_json, text=lambda: f"Admitted {_name(who)} as {show.line(who['role'])}.")
+@shows(app, "pair_person")
+def _(found: dict[str, Any]) -> str:
+    person = show.fields(found.get("person"))
+    name = person.get("name") or f"{person['platform']}/{person['user_id']}"
+    return f"Admitted {show.line(name)} as {show.line(person['role'])}."
 
 
 @app.command()
@@ -113,18 +99,16 @@ def people(
     as_json: AsJson = False,
 ) -> None:
     """List the people who may write, and those who ask to. A removal can take 30 seconds."""
-    server = Server.find(data_dir=data_dir)
     if remove is not None:
         platform, _, user = remove.partition("/")
         if not user:
             raise InvalidArgument(
                 "the person must be PLATFORM/USER", value=remove, remedy="for example telegram/4711"
             )
-        body = {"platform": platform, "user_id": user}
-        gone = server.admin("DELETE", "/admin/gateway/people", body)
+        gone = call("remove_chat_person", data_dir=data_dir, platform=platform, user_id=user)
         show.answer(gone, as_json=as_json, text=lambda: f"Removed {show.line(remove)}.")
         return
-    found = server.admin("GET", "/admin/gateway/people")
+    found = call("list_chat_people", data_dir=data_dir)
     show.answer(found, as_json=as_json, text=lambda: _people(found))
 
 
@@ -143,8 +127,15 @@ def send(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Send a message to a chat, or to the channel's home. It is stored, then delivered like an answer."""
     chat_id = None if chat == "home" else chat
-    body = {"platform": platform, "chat_id": chat_id, "text": text, "thread_id": thread, "key": key}
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/send", body)
+    found = call(
+        "send_to_chat",
+        data_dir=data_dir,
+        platform=platform,
+        chat_id=chat_id,
+        text=text,
+        thread_id=thread,
+        key=key,
+    )
     show.answer(found, as_json=as_json, text=lambda: f"Stored as {show.line(found['outbox_id'])}.")
 
 
@@ -159,23 +150,22 @@ def dead(
     as_json: AsJson = False,
 ) -> None:
     """List the dead letters of chats: undelivered messages, and why they failed. An ID may be shortened."""
-    server = Server.find(data_dir=data_dir)
     if revive is not None and discard is not None:
         raise InvalidArgument(
             "--revive and --discard cannot be combined", remedy="use either --revive or --discard, not both"
         )
     if discard is not None:
-        listed = show.items(server.admin("GET", "/admin/gateway/dead").get("undelivered"))
+        listed = show.items(call("list_undelivered", data_dir=data_dir).get("undelivered"))
         ids = [one["outbox_id"] for one in listed] if discard == "all" else [discard]
-        answers = [server.admin("DELETE", "/admin/gateway/dead", {"outbox_id": one}) for one in ids]
+        answers = [call("discard_undelivered", data_dir=data_dir, outbox_id=one) for one in ids]
         gone = [str(one["outbox_id"]) for one in answers]
         show.answer({"discarded": gone}, as_json=as_json, text=lambda: show.discarded(gone))
         return
     if revive is not None:
-        found = server.admin("POST", "/admin/gateway/dead", {"outbox_id": revive})
+        found = call("retry_undelivered", data_dir=data_dir, outbox_id=revive)
         show.answer(found, as_json=as_json, text=lambda: f"Retrying {show.line(found['outbox_id'])}.")
         return
-    found = server.admin("GET", "/admin/gateway/dead")
+    found = call("list_undelivered", data_dir=data_dir)
     rows = [
         (
             one["outbox_id"],
@@ -291,7 +281,7 @@ def _fault_of(server: Server, named: "Named") -> "Missing | None":
     from postroom.gateway.config import PERSON, is_person
 
     if is_person(named.whom):
-        people = show.items(server.admin("GET", "/admin/people").get("people"))
+        people = show.items(perform(server, "list_people").get("people"))
         wanted = named.whom.removeprefix(PERSON).casefold()
         is_there = any(one["name"].casefold() == wanted and not one["visitor"] for one in people)
         return None if is_there else named.gone
@@ -299,12 +289,12 @@ def _fault_of(server: Server, named: "Named") -> "Missing | None":
     try:
         server.call_tool("whois", {"project_key": project, "agent_name": name})
     except (UnknownAgent, UnknownProject):
-        run = show.items(server.admin("GET", "/admin/runners").get("runners"))
+        run = show.items(perform(server, "list_runners").get("runners"))
         others = [
             f"{one['agent']}@{one['project']}" for one in run if one["agent"].casefold() == name.casefold()
         ]
         return named.gone_but(others)
-    found = server.admin("GET", f"/admin/runners?{urlencode({'project': project})}")
+    found = perform(server, "list_runners", project=project)
     is_run = any(one["agent"].casefold() == name.casefold() for one in show.items(found.get("runners")))
     return None if is_run else named.not_run
 
@@ -356,7 +346,3 @@ def _people(found: Mapping[str, Any]) -> str:
         for one in show.items(found.get("asking"))
     ]
     return show.table(("PLATFORM", "USER", "ROLE", "NAME", "FROM"), rows, none="No admitted people.")
-
-
-def _name(person: Mapping[str, Any]) -> str:
-    return show.line(person.get("name") or f"{person['platform']}/{person['user_id']}")

@@ -50,7 +50,7 @@ def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
 def check(
     hook: Annotated[str, typer.Argument(metavar="HOOK", help="pre-commit or pre-push.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]...", help="The arguments from Git.")
+        list[str] | None, typer.Argument(metavar="WORD", help="The arguments from Git.")
     ] = None,
 ) -> None:
     """Run the check of a hook. Exit code 1 if others hold a file; standard error gives the reason."""

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from postroom.cli import content, show
+from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.content import save_file
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
-from postroom.contracts.choices import Importance, SearchOrder
+from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, UnknownMessage, UnknownThread
 
 app = typer.Typer(
@@ -30,7 +31,7 @@ app = typer.Typer(
 )
 
 Text = Annotated[
-    str | None, typer.Argument(metavar="[TEXT]", help="The message in Markdown; - reads it from stdin.")
+    str | None, typer.Argument(metavar="TEXT", help="The message in Markdown; - reads it from stdin.")
 ]
 BodyFile = Annotated[
     str | None, typer.Option("--body-file", metavar="FILE", help="Read the text from a file, or - for stdin.")
@@ -277,33 +278,28 @@ def ack(
     show.answer(
         answered,
         as_json=as_json,
-        text=lambda: f"message {message_id} was acknowledged at {show.line(answered.get('acknowledged_at'))}",
+        text=lambda: (
+            f"message {message_id} was acknowledged at {show.moment(answered.get('acknowledged_at'))}"
+        ),
     )
 
 
-@app.command()
-def search(
-    query: Annotated[str, typer.Argument(help='Words, "phrases", prefix*, AND OR NOT, subject:word.')],
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=200, help="Maximum number of messages.")] = 20,
-    order: Annotated[SearchOrder, typer.Option(help="Sort by newest, or by best match.")] = "newest",
-    cursor: Annotated[int, typer.Option(metavar="N", min=0, help="Continue after a page: its `next`.")] = 0,
-    project: Project = HERE,
-    as_json: AsJson = False,
-) -> None:
-    """Search the messages of a project."""
-    found = show.fields(
-        Server.find().call_tool(
-            "search_messages",
-            {
-                "project_key": project_key(project),
-                "query": query,
-                "limit": limit,
-                "order": order,
-                "cursor": cursor,
-            },
-        )
-    )
-    show.answer(found, as_json=as_json, text=lambda: _hits(found))
+@shows(app, "search_messages", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    from postroom.mail.query import parse_query
+
+    show.tell_more(found, "--cursor")
+    rows = [
+        (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
+        for one in show.items(found.get("hits"))
+    ]
+    none = "No matches."
+    if parse_query(str(found.get("query"))) is None:
+        none = "The query contains no word, so nothing was searched."
+    drawn = show.table(("ID", "FROM", "SUBJECT", "MATCH", "AT"), rows, none=none)
+    if partly := found.get("partly_searched"):
+        drawn += f"\nonly the beginning of these long messages was searched: {', '.join(map(str, partly))}"
+    return drawn
 
 
 @app.command()
@@ -381,7 +377,7 @@ def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
 
 def _listed(messages: list[dict[str, Any]], *, bodies: bool) -> str:
     if bodies and messages:
-        return "\n\n".join(_message(message) for message in messages)
+        return f"\n\n{show.RULE}\n".join(_message(message) for message in messages)
     rows = [
         (one["id"], one["from"], one["subject"], one["importance"], _state(one), one["created_ts"])
         for one in messages
@@ -393,7 +389,7 @@ def _state(message: Mapping[str, Any]) -> str:
     if message.get("acked_at"):
         return "acknowledged"
     state = "read" if message.get("read_at") else "unread"
-    return f"{state}, asks for acknowledgement" if message.get("ack_required") else state
+    return f"{state}, ack required" if message.get("ack_required") else state
 
 
 def _message(message: Mapping[str, Any]) -> str:
@@ -403,11 +399,11 @@ def _message(message: Mapping[str, Any]) -> str:
         ("To", ", ".join(message.get("to") or [])),
         ("Cc", ", ".join(message.get("cc") or [])),
         ("Bcc", ", ".join(message.get("bcc") or [])),
-        ("Date", message.get("created_ts")),
+        ("Date", show.moment(message["created_ts"])),
         ("Thread", message.get("thread_id")),
         ("Topic", message.get("topic")),
         ("Importance", message.get("importance")),
-        ("Recalled", message.get("recalled_at")),
+        ("Recalled", show.moment(message.get("recalled_at") or "")),
         (
             "Files",
             ", ".join(
@@ -423,33 +419,17 @@ def _message(message: Mapping[str, Any]) -> str:
     return text
 
 
-def _hits(found: Mapping[str, Any]) -> str:
-    from postroom.mail.query import parse_query
-
-    show.tell_more(found, "--cursor")
-    rows = [
-        (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
-        for one in show.items(found.get("hits"))
-    ]
-    none = "No matches."
-    if parse_query(str(found.get("query"))) is None:
-        none = "The query contains no word, so nothing was searched."
-    drawn = show.table(("ID", "FROM", "SUBJECT", "WHERE", "AT"), rows, none=none)
-    if partly := found.get("partly_searched"):
-        drawn += f"\nonly the beginning of these long messages was searched: {', '.join(map(str, partly))}"
-    return drawn
-
-
 def _summary(found: Mapping[str, Any]) -> str:
     people = ", ".join(
         f"{show.line(one['name'])} ({one['messages']})" for one in show.items(found["participants"])
     )
     lines = [
         f"{show.line(found['subject'])}",
-        f"{found['messages']} messages from {found['first_ts']} to {found['last_ts']}, by {people}",
+        f"{_counted(found)}, by {people}",
     ]
     lines += [
-        f"open question from {show.line(one['asked_by'])} in {one['message_id']}: {show.line(one['text'])}"
+        f"open question from {show.line(one['asked_by'])} in message {one['message_id']}: "
+        f"{show.line(one['text'])}"
         for one in show.items(found.get("open_questions"))
     ]
     lines += [
@@ -457,7 +437,15 @@ def _summary(found: Mapping[str, Any]) -> str:
         for one in show.items(found.get("unacknowledged"))
     ]
     lines += [
-        f"{show.line(one['agent'])} holds {show.line(one['path'])} until {one['expires_ts']}"
+        f"{show.line(one['agent'])} holds {show.line(one['path'])} until {show.moment(one['expires_ts'])}"
         for one in show.items(found.get("reservations"))
     ]
     return "\n".join(lines)
+
+
+def _counted(thread: Mapping[str, Any]) -> str:
+    """Return how many messages a thread has, and when they were sent."""
+    first, last = show.moment(thread["first_ts"]), show.moment(thread["last_ts"])
+    if thread["messages"] == 1:
+        return f"1 message, sent at {first}"
+    return f"{thread['messages']} messages from {first} to {last}"

@@ -1,18 +1,15 @@
 """`postroom projects`: lists projects, moves their folders, and merges two of them."""
 
-import os
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call, named_project, shows
 from postroom.cli.exit_codes import REFUSED
 from postroom.cli.help_text import examples
-from postroom.cli.options import AsJson, DataDir, completed, project_key
+from postroom.cli.options import AsJson, DataDir, completed
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
@@ -26,7 +23,6 @@ app = typer.Typer(
     ),
 )
 
-LONGEST: Final = timedelta(hours=1)
 _MOVED: Final = ("agents", "messages", "reservations", "tokens")
 _NAMED: Final = 10
 """Maximum number of threads that are listed."""
@@ -41,42 +37,15 @@ _Key = Annotated[
 ]
 
 
-def _key(text: str) -> str:
-    """Return the key of a project; a plain name of a folder in the current one is its path."""
-    return project_key(os.path.join(os.curdir, text) if text and Path(text).is_dir() else text)  # noqa: PTH118 - a Path drops the dot
-
-
-@app.command("list")
-def list_projects(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List every project: its slug and its folder."""
-    found = Server.find(data_dir=data_dir).admin("GET", "/admin/projects")
+@shows(app, "list_projects")
+def _(found: dict[str, Any]) -> str:
     rows = [(one["slug"], one["human_key"]) for one in show.items(found.get("projects"))]
-    show.answer(
-        found,
-        as_json=as_json,
-        text=lambda: show.table(("PROJECT", "FOLDER"), rows, none="No projects."),
-    )
+    return show.table(("PROJECT", "FOLDER"), rows, none="No projects.")
 
 
-@app.command()
-def move(
-    project: _Key,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The new folder of the project.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Change the folder of a project after you moved it. Agents, messages, ids and the slug stay.
-
-    The old path still names the project. A renamed folder needs no command: the next registration or session
-    there finds the project again.
-    """
-    asked = {"project": _key(project), "folder": os.path.abspath(folder.expanduser())}  # noqa: PTH100 - keeps links
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/projects/move", asked)
-    show.answer(
-        found,
-        as_json=as_json,
-        text=lambda: f"Moved {show.line(found['slug'])} to {show.line(found['human_key'])}.",
-    )
+@shows(app, "move_project")
+def _(found: dict[str, Any]) -> str:
+    return f"Moved {show.line(found['slug'])} to {show.line(found['human_key'])}."
 
 
 def _renames(given: Sequence[str]) -> dict[str, str]:
@@ -124,16 +93,16 @@ def merge(  # noqa: PLR0913 - options of one command
     The path and slug of the first then name the second, so agents need not register again. The merge is one
     transaction. Only a backup can undo it.
     """
-    asked = {
-        "source": _key(source),
-        "target": _key(into),
-        "renames": _renames(rename or ()),
-        "rename_equal": rename_equal,
-        "dry_run": dry_run,
-    }
     with show.progress(as_json=as_json):
-        server, doing = Server.find(data_dir=data_dir, timeout=LONGEST), "counting" if dry_run else "merging"
-        found = server.admin_long(doing, "POST", "/admin/projects/merge", asked)
+        found = call(
+            "merge_projects",
+            data_dir=data_dir,
+            source=named_project(source),
+            target=named_project(into),
+            renames=_renames(rename or ()),
+            rename_equal=rename_equal,
+            dry_run=dry_run,
+        )
     show.answer(found, as_json=as_json, text=lambda: _told(found))
     if found["refusals"]:
         raise typer.Exit(REFUSED)

@@ -1,17 +1,14 @@
 """`postroom prune`: deletes messages by the `[[keep]]` rules, or counts them."""
 
-from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from postroom.cli import show
-from postroom.cli.client import Server
-from postroom.cli.options import AsJson, DataDir
+from postroom.cli.call import shows
 
 app = typer.Typer(rich_markup_mode=None)
 
-LONGEST: Final = timedelta(hours=6)
 _STAYS: Final = {
     "young": "too young",
     "unread": "unread or not acknowledged",
@@ -21,24 +18,8 @@ _STAYS: Final = {
 }
 
 
-@app.command()
-def prune(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the messages, and delete none.")] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Delete the messages that no [[keep]] rule keeps.
-
-    A running server does this every hour, in small steps, so that other work continues.
-    """
-    with show.progress(as_json=as_json):
-        doing = "counting messages" if dry_run else "deleting messages"
-        server = Server.find(data_dir=data_dir, timeout=LONGEST)
-        found = server.admin_long(doing, "POST", "/admin/prune", {"dry_run": dry_run})
-    show.answer(found, as_json=as_json, text=lambda: _told(found))
-
-
-def _told(found: dict[str, Any]) -> str:
+@shows(app, "prune")
+def _(found: dict[str, Any]) -> str:
     if not found["rules"]:
         return "The configuration file has no [[keep]] rule, so every message is kept."
     lines = [_line(one["project"], one["counts"], is_done=not found["dry_run"]) for one in found["projects"]]

@@ -1,12 +1,13 @@
 """`postroom questions`: the open questions of agents."""
 
 import sys
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call, shows
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, completed
 from postroom.contracts.errors import InvalidArgument, StaleDecision
@@ -24,19 +25,13 @@ _WORDS: Final = ("yes", "no", "skip")
 _LISTED: Final = "list the questions: `postroom questions list`"
 
 
-@app.command("list")
-def list_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the open questions of agents, also those in chats, oldest first."""
-    found = Server.find(data_dir=data_dir).admin("GET", "/admin/questions")
+@shows(app, "list_questions")
+def _(found: dict[str, Any]) -> str:
     rows = [
         (one["number"], one["question"], show.agent(one), one["waiting_since"])
         for one in show.items(found.get("questions"))
     ]
-    show.answer(
-        found,
-        as_json=as_json,
-        text=lambda: show.table(("NUMBER", "QUESTION", "AGENT", "SINCE"), rows, none="No open questions."),
-    )
+    return show.table(("NUMBER", "QUESTION", "AGENT", "SINCE"), rows, none="No open questions.")
 
 
 @app.command()
@@ -44,12 +39,12 @@ def answer(
     number: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NUMBER]",
+            metavar="NUMBER",
             help="The question's number, or its first digits.",
             autocompletion=completed("questions"),
         ),
     ] = None,
-    word: Annotated[str | None, typer.Argument(metavar="[yes|no]", help="The answer.")] = None,
+    word: Annotated[str | None, typer.Argument(metavar="yes|no", help="The answer.")] = None,
     why: Annotated[str, typer.Option(help="A comment for the agent.")] = "",
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -59,19 +54,19 @@ def answer(
     At a terminal the command asks for missing values; without a number it asks each open question in turn.
     """
     if word is None and not as_json and sys.stdin.isatty():
-        _ask_in_turn(Server.find(data_dir=data_dir), number, why)
+        _ask_in_turn(data_dir, number, why)
         return
     if number is None or word not in ("yes", "no"):
         to_what = "" if number is None else f" to question {number}"
         said = f"no answer{to_what} was given" if word is None else f"{word!r} is not an answer"
         raise InvalidArgument(said, value=word, remedy="give the question's number, and yes or no")
-    found = _give(Server.find(data_dir=data_dir), number, word, why)
+    found = call("answer_question", data_dir=data_dir, number=number, answer=word, why=why)
     show.answer(found, as_json=as_json, text=lambda: _answered(found["number"], word))
 
 
-def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
+def _ask_in_turn(data_dir: Path | None, number: str | None, why: str) -> None:
     """Show open questions to the person at the terminal in turn, and send the answers."""
-    found = show.items(server.admin("GET", "/admin/questions").get("questions"))
+    found = show.items(call("list_questions", data_dir=data_dir).get("questions"))
     if number is not None:
         numbers = {one["number"]: one for one in found}
         meant = whole_id(number.lower(), numbers, what="questions", remedy=_LISTED)
@@ -89,7 +84,7 @@ def _ask_in_turn(server: Server, number: str | None, why: str) -> None:
             continue
         told = why or typer.prompt("Comment for the agent", default="", show_default=False)
         try:
-            _give(server, one["number"], word, told)
+            call("answer_question", data_dir=data_dir, number=one["number"], answer=word, why=told)
             show.print_line(_answered(one["number"], word))
         except StaleDecision as error:  # another person was faster; the next question is still open
             show.failure(error, as_json=False)
@@ -102,10 +97,6 @@ def _word() -> str:
             if given in (word, word[0]):
                 return word
         show.print_line(f"{given!r} is not an answer.")
-
-
-def _give(server: Server, number: str, word: str, why: str) -> dict[str, object]:
-    return server.admin("POST", "/admin/questions", {"number": number, "answer": word, "why": why})
 
 
 def _answered(number: object, word: str) -> str:

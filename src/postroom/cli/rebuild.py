@@ -1,7 +1,6 @@
 """`postroom rebuild archive` and `postroom rebuild database`: each from the other."""
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,7 +8,7 @@ import typer
 
 from postroom.app import places
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, project_key
 from postroom.contracts import progress
@@ -22,7 +21,6 @@ app = typer.Typer(
     epilog=examples("rebuild archive", "rebuild database new.db"),
 )
 
-LONGEST: Final = timedelta(hours=6)
 LACKS: Final = (
     "the archive is written after the database, so messages of the last moments before the loss may "
     "be missing"
@@ -32,7 +30,7 @@ LACKS: Final = (
 @app.command()
 def archive(
     project: Annotated[
-        str | None, typer.Argument(metavar="[PATH|SLUG]", help="The project. Default: all projects.")
+        str | None, typer.Argument(metavar="PATH|SLUG", help="The project. Default: all projects.")
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -43,9 +41,7 @@ def archive(
     """
     key = None if project is None else project_key(project)
     with show.progress(as_json=as_json):
-        server = Server.find(data_dir=data_dir, timeout=LONGEST)
-        asked = {"project": key}
-        written = server.admin_long("writing the archive", "POST", "/admin/rebuild-archive", asked)
+        written = call("rebuild_archive", data_dir=data_dir, project=key)
     lines = [f"{show.line(slug)}: {_counted(count, 'record')}" for slug, count in written.items()]
     show.answer({"written": written}, as_json=as_json, text=lambda: "\n".join(lines) or "No projects.")
 

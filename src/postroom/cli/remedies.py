@@ -65,7 +65,6 @@ _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "human_key": ("project",),
     "ids": ("ids", "message_id"),
     "include_bodies": ("bodies",),
-    "include_retired": ("retired",),
     "kinds": ("kind",),
     "life_seconds": ("expires",),
     "message_ids": ("message_id",),
@@ -143,7 +142,7 @@ def _command_of(given: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
 
 
 def _argument_shown(parameter: Any) -> str:
-    return re.sub(r"\W", "", str(parameter.metavar or parameter.name).partition("|")[0]).upper()
+    return str(parameter.metavar or parameter.name).partition("|")[0].strip("- ").upper()
 
 
 def as_commands(remedy: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from postroom.cli import show
+from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.help_text import examples
@@ -25,10 +26,10 @@ app = typer.Typer(
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH...", help="Paths relative to the project, such as src/**, or port:8080."),
+    typer.Argument(metavar="PATH", help="Paths relative to the project, such as src/**, or port:8080."),
 ]
 SomePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH]...", help="Only reservations that concern these paths.")
+    list[str] | None, typer.Argument(metavar="PATH", help="Only reservations that concern these paths.")
 ]
 Ids = Annotated[
     list[int] | None,
@@ -50,21 +51,9 @@ Seconds = Annotated[
 ]
 
 
-@app.command("list")
-def list_all(
-    acting: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Only reservations of this agent.")
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of reservations.")
-    ] = 500,
-    project: Project = HERE,
-    as_json: AsJson = False,
-) -> None:
-    """List the active reservations of a project."""
-    asked = {"project_key": project_key(project), "agent_name": acting, "limit": limit}
-    found = show.fields(Server.find().call_tool("list_file_reservations", asked))
-    show.answer(found, as_json=as_json, text=lambda: _listed(found, "reservations"))
+@shows(app, "list_file_reservations", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    return _listed(found, "reservations")
 
 
 @app.command()

@@ -1,14 +1,13 @@
 """`postroom agents set-runner` and related commands: the agents that mail starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 import typer
 
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call
 from postroom.cli.options import HERE, AsJson, DataDir, Project, completed, project_key
 from postroom.contracts.errors import InvalidArgument
 
@@ -17,7 +16,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.", autocompletion=completed("agents"))]
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- COMMAND...]", help="The program and its arguments. No shell reads them."),
+    typer.Argument(metavar="-- COMMAND", help="The program and its arguments. No shell reads them."),
 ]
 
 
@@ -146,8 +145,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "callback_base": callback_base,
     }
     runner = {field: value for field, value in told.items() if value not in (None, [])}
-    asked = {"project": project_key(project), "agent": name, "runner": runner}
-    found = Server.find(data_dir=data_dir).admin("PUT", "/admin/runners", asked)
+    found = call("set_runner", data_dir=data_dir, project=project_key(project), agent=name, runner=runner)
     said = "a new runner" if found.get("replaced") else "a runner: messages start it"
     woken = _woken(found.get("waking"))
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} now has {said}{woken}.")
@@ -162,33 +160,7 @@ def _woken(waking: object) -> str:
     return f"; its {show.line(waking)} unread messages start it now"
 
 
-def unset_runner(
-    name: Name, project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False
-) -> None:
-    """Have the server run an agent no more. Its mail waits in its inbox."""
-    found = Server.find(data_dir=data_dir).admin(
-        "DELETE", "/admin/runners", {"project": project_key(project), "agent": name}
-    )
-    said = "no runner now" if found.get("removed") else "no runner"
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}.")
-
-
-def runners(project: Project = HERE, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the agents that the server runs, and how."""
-    asked = urlencode({"project": project_key(project)})
-    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runners?{asked}")
-    show.answer(found, as_json=as_json, text=lambda: _listed(show.items(found.get("runners"))))
-
-
-def _listed(found: Sequence[Any]) -> str:
-    rows = []
-    for one in found:
-        runner = one["runner"]
-        rows.append((one["agent"], runner.get("kind", "?"), _what(runner), one["declared_by"]))
-    return show.table(("AGENT", "KIND", "RUNS", "DECLARED BY"), rows, none="No agents with a runner.")
-
-
-def _what(runner: Mapping[str, Any]) -> str:
+def what_runs(runner: Mapping[str, Any]) -> str:
     """Return a runner's program or address in a few words."""
     if error := runner.get("error"):
         return str(error)
@@ -205,7 +177,9 @@ def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"the file {file} is not readable text", value=str(file)) from error
+        raise InvalidArgument(
+            f"the file {file} is not readable text", value=str(file), remedy="save the file as UTF-8 text"
+        ) from error
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
 
 import typer
 
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call, shows
 from postroom.cli.exit_codes import DONE, FAILED
 from postroom.cli.help_text import examples
-from postroom.cli.options import AsJson, DataDir, OneProject, Project, completed, project_key
+from postroom.cli.options import AsJson, DataDir, completed
 from postroom.cli.watch import leave_when_unread
 from postroom.contracts.quoting import end_of, without_escapes, without_unfinished
 
@@ -45,27 +44,23 @@ def runs() -> None:
     """Manage the runs of agents and of chats."""
 
 
-@app.command("list")
-def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the runs of agents: open runs, then recently ended runs.
-
-    Without --project the open and failed runs of chats are listed, too.
-    """
-    asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
-    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
+@shows(app, "list_runs")
+def _(found: dict[str, Any]) -> str:
     rows = [
-        (one["run_id"], show.agent(one), show.state_word(one["state"]), _since(one), one["why"])
+        (
+            one["run_id"],
+            show.agent(one),
+            show.state_word(one["state"]),
+            one["finished_at"] or one["started_at"] or one["created_at"],
+            one["why"],
+        )
         for one in show.items(found.get("runs"))
     ]
     rows += [
         (f"message {one['message']}", show.agent(one), "waits", one["since_at"], one["why"])
         for one in show.items(found.get("waiting"))
     ]
-    show.answer(
-        found,
-        as_json=as_json,
-        text=lambda: show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="No runs."),
-    )
+    return show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="No runs.")
 
 
 @app.command("show")
@@ -85,7 +80,7 @@ def show_one(
     """
     if follow:
         raise typer.Exit(_follow(run, data_dir, as_json=as_json))
-    found = _one(run, data_dir, output="whole" if output else "end")
+    found = call("show_run", data_dir=data_dir, run=run, output="whole" if output else "end")
     if output and not as_json:
         show.print_line(show.plain(without_escapes(str(found["output"]))))
         return
@@ -95,33 +90,24 @@ def show_one(
 @app.command()
 def why(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Explain why a run does not execute, or why it ended."""
-    found = {name: value for name, value in _one(run, data_dir).items() if not name.startswith("output")}
+    shown = call("show_run", data_dir=data_dir, run=run, output="end")
+    found = {name: value for name, value in shown.items() if not name.startswith("output")}
     show.answer(found, as_json=as_json, text=lambda: _reason(found))
 
 
-@app.command()
-def cancel(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/cancel", {"run": run})
-    show.answer(found, as_json=as_json, text=lambda: f"Requested the end of {show.line(found['run_id'])}.")
+@shows(app, "cancel_run")
+def _(found: dict[str, Any]) -> str:
+    return f"Requested the end of {show.line(found['run_id'])}."
 
 
-@app.command()
-def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Replay a dead letter: execute its messages in a new run."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/replay", {"run": run})
-    show.answer(found, as_json=as_json, text=lambda: f"Replaying it as run {show.line(found['run_id'])}.")
+@shows(app, "replay_run")
+def _(found: dict[str, Any]) -> str:
+    return f"Replaying it as run {show.line(found['run_id'])}."
 
 
-@app.command()
-def hasten(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Retry now a run that waits for its next attempt."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/hasten", {"run": run})
-    show.answer(
-        found,
-        as_json=as_json,
-        text=lambda: f"Run {show.line(found['run_id'])} is {show.state_word(str(found['state']))}.",
-    )
+@shows(app, "hasten_run")
+def _(found: dict[str, Any]) -> str:
+    return f"Run {show.line(found['run_id'])} is {show.state_word(str(found['state']))}."
 
 
 @app.command()
@@ -141,23 +127,15 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Discard a dead letter. Its run stays failed."""
-    server = Server.find(data_dir=data_dir)
-    listed = show.items(server.admin("GET", "/admin/runs/dead").get("dead")) if run == "all" else ()
+    listed = show.items(call("list_dead_letters", data_dir=data_dir).get("dead")) if run == "all" else ()
     ids = [one["run_id"] for one in listed] if run == "all" else [run]
-    gone = [str(server.admin("POST", "/admin/runs/discard", {"run": one})["run_id"]) for one in ids]
+    gone = [str(call("discard_run", data_dir=data_dir, run=one)["run_id"]) for one in ids]
     show.answer({"discarded": gone}, as_json=as_json, text=lambda: show.discarded(gone))
 
 
-@app.command()
-def overview(project: Project = ".", data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show a project's control room: what needs a person, runs, and waiting messages."""
-    asked = urlencode({"project": project_key(project or ".")})
-    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/floor?{asked}")
-    show.answer(found, as_json=as_json, text=lambda: _overview(found))
-
-
-def _overview(found: Mapping[str, Any]) -> str:
-    """Return the control room as lists of lines, without the empty lists."""
+@shows(app, "show_control_room")
+def _(found: dict[str, Any]) -> str:
+    """Return the control room as lists of lines, those that are empty left out."""
     lists = {
         "SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
@@ -209,13 +187,8 @@ def _stands(run: Mapping[str, Any]) -> str:
     return f"{word}, {run['why']}" if run["why"] else word
 
 
-@app.command()
-def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the dead letters: failed runs that wait for a person, oldest first, and why they failed.
-
-    `replay` executes a dead letter again, `discard` removes it from the list.
-    """
-    found = Server.find(data_dir=data_dir).admin("GET", "/admin/runs/dead")
+@shows(app, "list_dead_letters")
+def _(found: dict[str, Any]) -> str:
     rows = [
         (
             one["run_id"],
@@ -227,20 +200,8 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         )
         for one in show.items(found.get("dead"))
     ]
-    show.answer(
-        found,
-        as_json=as_json,
-        text=lambda: show.table(
-            ("ID", "AGENT", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY"),
-            rows,
-            none="No dead letters.",
-        ),
-    )
-
-
-def _one(run: str, data_dir: DataDir, *, output: str = "end") -> dict[str, object]:
-    asked = urlencode({"run": run, "output": output})
-    return Server.find(data_dir=data_dir).admin("GET", f"/admin/runs/one?{asked}")
+    heads = ("ID", "AGENT", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY")
+    return show.table(heads, rows, none="No dead letters.")
 
 
 def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
@@ -248,7 +209,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
     printed, seen = "", ""
     while True:
         leave_when_unread()
-        found = _one(run, data_dir, output="whole")
+        found = call("show_run", data_dir=data_dir, run=run, output="whole")
         output, state = str(found["output"]), str(found["state"])
         run = str(found["run_id"])  # the beginning of an id may fit another run later
         if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
@@ -271,10 +232,6 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
 def _new(printed: str, output: str) -> str:
     """Return the output that is not printed yet; a retried run starts from the beginning."""
     return output[len(printed) :] if output.startswith(printed) else output
-
-
-def _since(one: Mapping[str, Any]) -> object:
-    return one["finished_at"] or one["started_at"] or one["created_at"]
 
 
 def _reason(found: Mapping[str, Any]) -> str:

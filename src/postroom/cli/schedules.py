@@ -1,15 +1,13 @@
 """`postroom schedules`: messages from people that are sent repeatedly."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 import typer
 
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call, shows
 from postroom.cli.help_text import examples
-from postroom.cli.options import HERE, AsJson, DataDir, OneProject, Project, project_key, seconds
+from postroom.cli.options import HERE, AsJson, DataDir, Project, project_key, seconds
 from postroom.contracts.clock import every
 from postroom.contracts.errors import InvalidArgument
 
@@ -27,15 +25,12 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 
 
-@app.command("list")
-def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the schedules and their next times."""
-    asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
-    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/schedules{asked}")
+@shows(app, "list_schedules")
+def _(found: dict[str, Any]) -> str:
     rows = [
         (
             one["name"],
-            _rhythm(one),
+            f"{one['cron']} {one['zone']}" if one["cron"] else every(round(one["every_seconds"] * 1000)),
             one["next_at"] or one["state"],
             ", ".join(one["to"]),
             one["subject"],
@@ -43,8 +38,7 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
         )
         for one in show.items(found.get("schedules"))
     ]
-    head = ("NAME", "WHEN", "NEXT", "TO", "SUBJECT", "FAILED")
-    show.answer(found, as_json=as_json, text=lambda: show.table(head, rows, none="No schedules."))
+    return show.table(("NAME", "WHEN", "NEXT", "TO", "SUBJECT", "FAILED"), rows, none="No schedules.")
 
 
 @app.command()
@@ -121,45 +115,31 @@ def add(  # noqa: PLR0913 - an option an argument
         "jitter_seconds": 0 if jitter is None else seconds(jitter),
         "replaces": replaces,
     }
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules", asked)
+    found = call("add_schedule", data_dir=data_dir, **asked)
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)}: next message at {found['next_at']}")
 
 
-@app.command("show")
-def show_one(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show a schedule: its message, its times, and the result of the last time."""
-    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/schedules/one?{urlencode({'name': name})}")
-    show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+@shows(app, "show_schedule")
+def _(found: dict[str, Any]) -> str:
+    return show.outline(found)
 
 
-@app.command()
-def pause(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Pause a schedule. It sends nothing until it is resumed."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/pause", {"name": name})
-    show.answer(found, as_json=as_json, text=lambda: f"Paused {show.line(name)}.")
+@shows(app, "pause_schedule")
+def _(found: dict[str, Any]) -> str:
+    return f"Paused {show.line(found['name'])}."
 
 
-@app.command()
-def resume(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Resume a schedule at its next time. Times missed during the pause are not sent."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/resume", {"name": name})
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)}: next message at {found['next_at']}")
+@shows(app, "resume_schedule")
+def _(found: dict[str, Any]) -> str:
+    return f"{show.line(found['name'])}: next message at {found['next_at']}"
 
 
-@app.command()
-def trigger(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Send the message now, also if the schedule is paused. Its times stay the same."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/schedules/trigger", {"name": name})
-    show.answer(found, as_json=as_json, text=lambda: f"Sent message {found['message']}.")
+@shows(app, "trigger_schedule")
+def _(found: dict[str, Any]) -> str:
+    return f"Sent message {found['message']}."
 
 
-@app.command()
-def remove(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Remove a schedule. Messages that were sent stay."""
-    found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/schedules", {"name": name})
-    said = f"Deleted {show.line(name)}." if found.get("removed") else f"No schedule named {show.line(name)}."
-    show.answer(found, as_json=as_json, text=lambda: said)
-
-
-def _rhythm(one: Mapping[str, Any]) -> str:
-    return f"{one['cron']} {one['zone']}" if one["cron"] else every(round(one["every_seconds"] * 1000))
+@shows(app, "remove_schedule")
+def _(found: dict[str, Any], sent: dict[str, Any]) -> str:
+    name = show.line(sent["name"])
+    return f"Deleted {name}." if found.get("removed") else f"No schedule named {name}."

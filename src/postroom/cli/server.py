@@ -3,23 +3,22 @@
 import platform
 import sys
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from postroom.cli import loading, show
+from postroom.cli.call import call, perform, shows
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED, exit_code
-from postroom.cli.options import AsJson, DataDir, completed
+from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnavailable
 from postroom.version import __version__
 
 app = typer.Typer(rich_markup_mode=None)
 
-LONGEST_EXAMINATION: Final = timedelta(hours=1)
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -117,7 +116,7 @@ def mcp(
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the status of the running server. Exit code 75 if no server runs."""
     server = Server.find(data_dir=data_dir)
-    found = {"running": True, "url": server.endpoint.url, **server.admin("GET", "/admin/status")}
+    found = {"running": True, "url": server.endpoint.url, **perform(server, "show_status")}
     show.answer(found, as_json=as_json, text=lambda: show.outline(found))
 
 
@@ -139,15 +138,11 @@ def doctor(
             remedy="add --repair to see the repairs; without both options nothing is changed",
         )
     try:
-        server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
         with show.progress(as_json=as_json):
-            doing = "comparing every record with the archive" if full else "checking every part"
             if repair:
-                asked = {"full": full, "dry_run": dry_run}
-                found = server.admin_long(doing, "POST", "/admin/doctor", asked)
+                found = call("repair_installation", data_dir=data_dir, full=full, dry_run=dry_run)
             else:
-                path = "/admin/doctor?full=yes" if full else "/admin/doctor"
-                found = server.admin_long(doing, "GET", path)
+                found = call("check_installation", data_dir=data_dir, full=full)
     except ServerUnavailable as error:
         if repair:  # only the server writes, so it does the repairs
             raise
@@ -160,22 +155,9 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-@app.command("open")
-def open_pages(
-    path: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH",
-            help="The page to open, such as /p/shop/runs.",
-            autocompletion=completed("pages"),
-        ),
-    ] = "/",
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print a link to the pages. The link works once, within 10 minutes."""
-    found = Server.find(data_dir=data_dir).admin("POST", "/admin/login-code", {"path": path})
-    show.answer(found, as_json=as_json, text=lambda: show.line(found["url"]))
+@shows(app, "make_login_link")
+def _(found: dict[str, Any]) -> str:
+    return show.line(found["url"])
 
 
 @app.command()

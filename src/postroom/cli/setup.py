@@ -145,7 +145,7 @@ app = typer.Typer(
 Names = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CLIENT]...",
+        metavar="CLIENT",
         help=f"{', '.join(one.name for one in CLIENTS)}. Default: all that are installed.",
         show_default=False,
     ),
@@ -153,7 +153,7 @@ Names = Annotated[
 Known = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CLIENT]...",
+        metavar="CLIENT",
         help="The same names. Default: all clients that setup wrote to.",
         show_default=False,
     ),

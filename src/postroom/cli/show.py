@@ -41,7 +41,19 @@ _NAMES = {
     "USER",
     "WORK",
 }
-_WHOLE = _NAMES | {"ID", "NUMBER", "PATH", "FOLDER", "VALUE", "QUESTION", "KIND", "REASON", "WHY"}
+_WHOLE = _NAMES | {
+    "ID",
+    "STATE",
+    "SCOPES",
+    "NUMBER",
+    "PATH",
+    "FOLDER",
+    "VALUE",
+    "QUESTION",
+    "KIND",
+    "REASON",
+    "WHY",
+}
 """Columns that people copy, that identify rows or that give reasons. They are never cut: without enough room
 they are printed below the row."""
 _NARROW = 16
@@ -204,6 +216,11 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     shown = [[_cut(*one) for one in zip(row[:fitting], kept, strict=True)] for row in cells]
     drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(kept) + 2)
     return drawn if fitting == len(heads) else "\n".join(_with_the_rest_below(drawn, cells, fitting))
+
+
+def moment(text: object) -> str:
+    """Return a moment as a part of one line: on a terminal in local time, to the minute."""
+    return _MOMENT.sub(_local_minute, line(text)) if sys.stdout.isatty() else line(text)
 
 
 def _local_minute(moment: re.Match[str]) -> str:

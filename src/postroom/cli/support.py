@@ -4,22 +4,20 @@ import io
 import os
 import tarfile
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from postroom.app import places
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidPath, PostroomError, ServerUnavailable
 
 app = typer.Typer(rich_markup_mode=None)
-
-LONGEST_EXAMINATION: Final = timedelta(hours=1)
 
 
 @app.command("support-bundle")
@@ -52,8 +50,7 @@ def support_bundle(
 def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
     """Return the files, and whether a server supplied them."""
     try:
-        server = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION)
-        found = server.admin_long("checking the installation", "GET", "/admin/support-bundle")
+        found = call("collect_support_bundle", data_dir=data_dir)
     except ServerUnavailable as error:
         # the server is on another machine: there is nothing to read here
         if places.environment().get("POSTROOM_URL"):

@@ -13,7 +13,7 @@ import typer
 
 from postroom.app.tokens import new_named_token
 from postroom.cli import show
-from postroom.cli.client import Server
+from postroom.cli.call import call, shows
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, project_key, seconds
 from postroom.contracts.errors import InvalidPath, PostroomError
@@ -66,7 +66,7 @@ def create(  # noqa: PLR0913 - the options of the command
         "project": None if project is None else project_key(project),
         "life_seconds": None if expires is None else seconds(expires),
     }
-    _make("/admin/tokens", asked, out, data_dir, as_json=as_json)
+    _make("create_token", asked, out, data_dir, as_json=as_json)
 
 
 @app.command()
@@ -82,36 +82,55 @@ def rotate(
 ) -> None:
     """Replace a token by a new token with the same rights. The old token expires after the overlap."""
     asked = {"name": name, "overlap_seconds": seconds(overlap)}
-    _make("/admin/tokens/rotate", asked, out, data_dir, as_json=as_json)
+    _make("rotate_token", asked, out, data_dir, as_json=as_json)
 
 
-@app.command()
-def revoke(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Revoke every token of this name now, also one in its overlap. Without a token, nothing happens."""
-    found = Server.find(data_dir=data_dir).admin("DELETE", "/admin/tokens", {"name": name})
-    said = "is revoked" if found.get("revoked") else "was not valid"
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} {said}")
+@shows(app, "revoke_token")
+def _(found: dict[str, Any], sent: dict[str, Any]) -> str:
+    return f"{show.line(sent['name'])} {'is revoked' if found.get('revoked') else 'was not valid'}"
 
 
-@app.command("list")
-def list_all(
-    ended: Annotated[bool, typer.Option("--all", help="Include expired and revoked tokens.")] = False,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the tokens: their rights, expiry and last use. Tokens themselves are not shown."""
-    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/tokens{'?all=yes' if ended else ''}")
-    show.answer(found, as_json=as_json, text=lambda: _listed(found))
+@shows(app, "list_tokens")
+def _(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            one["name"],
+            " ".join(one["scopes"]),
+            one["project"] or "all",
+            _state(one),
+            one["id"],
+            one["last_used_at"] or "never used",
+        )
+        for one in show.items(found.get("tokens"))
+    ]
+    heads = ("NAME", "SCOPES", "PROJECT", "STATE", "ID", "LAST USED")
+    return show.table(heads, rows, none="No tokens.")
+
+
+def _state(token: Mapping[str, Any]) -> str:
+    """Return whether a token is valid, and until when; or when it stopped being valid."""
+    state, until = token["state"], token["expires_at"]
+    if state in ("revoked", "expired"):
+        return f"{state} {token['revoked_at'] or until}"
+    if until is None:
+        return "valid" if state == "valid" else "replaced, valid"
+    return f"{'valid' if state == 'valid' else 'replaced,'} until {until}"
 
 
 def _make(
-    path: str, asked: Mapping[str, object], out: Path | None, data_dir: Path | None, *, as_json: bool
+    operation: str, asked: Mapping[str, object], out: Path | None, data_dir: Path | None, *, as_json: bool
 ) -> None:
-    server, made = Server.find(data_dir=data_dir), new_named_token()
+    made = new_named_token()
     if out is not None:
         _write_new(out, made.token)
     try:
-        found = _asked_twice(server, path, {**asked, "id": made.id, "hash": made.hash})
+        given = {**asked, "id": made.id, "hash": made.hash}
+        try:
+            found = call(operation, data_dir=data_dir, **given)
+        except PostroomError as error:
+            if not error.retryable:
+                raise
+            found = call(operation, data_dir=data_dir, **given)  # nobody knows whether the first call arrived
     except PostroomError:
         if out is not None:
             out.unlink(missing_ok=True)
@@ -121,16 +140,6 @@ def _make(
         as_json=as_json,
         text=lambda: made.token if out is None else f"Wrote the token to {show.line(out)}.",
     )
-
-
-def _asked_twice(server: Server, path: str, body: Mapping[str, object]) -> dict[str, object]:
-    """Send a token's hash, and repeat the call if its result is unknown: a repeat has no effect."""
-    try:
-        return server.admin("POST", path, body)
-    except PostroomError as error:
-        if not error.retryable:
-            raise
-        return server.admin("POST", path, body)
 
 
 def _write_new(target: Path, text: str) -> None:
@@ -149,28 +158,3 @@ def _write_new(target: Path, text: str) -> None:
         ) from error
     with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
         file.write(f"{text}\n")
-
-
-def _listed(found: Mapping[str, Any]) -> str:
-    rows = [
-        (
-            one["name"],
-            " ".join(one["scopes"]),
-            one["project"] or "all",
-            _state(one),
-            one["last_used_at"] or "never",
-            one["id"],
-        )
-        for one in show.items(found.get("tokens"))
-    ]
-    heads = ("NAME", "SCOPES", "PROJECT", "STATE", "LAST USED", "ID")
-    return show.table(heads, rows, none="No tokens.")
-
-
-def _state(token: Mapping[str, Any]) -> str:
-    """Return whether a token is valid, and until when; or when it stopped being valid."""
-    state, until = token["state"], token["expires_at"]
-    if state in ("revoked", "expired"):
-        return f"{state} {token['revoked_at'] or until}"
-    valid = f"valid until {until}" if until else "valid"
-    return f"replaced, {valid}" if state == "replaced" else valid

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from postroom.cli import show
+from postroom.cli.call import perform
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
@@ -51,15 +52,15 @@ def top(
 
 def look(server: Server) -> dict[str, Any]:
     """Return the content of the screen: server, questions, runs, and messages that wait for a run."""
-    found = server.admin("GET", "/admin/runs")
+    found = perform(server, "list_runs")
     runs = show.items(found.get("runs"))
     for run in runs:
         if run["state"] == "at work":
-            asked = server.admin("GET", f"/admin/runs/one?run={run['run_id']}")
+            asked = perform(server, "show_run", run=run["run_id"])
             run["last_line"] = _last_line(str(asked["output"]))
     return {
-        "server": server.admin("GET", "/admin/status"),
-        "questions": show.items(server.admin("GET", "/admin/questions").get("questions")),
+        "server": perform(server, "show_status"),
+        "questions": show.items(perform(server, "list_questions").get("questions")),
         "runs": runs,
         "waiting": show.items(found.get("waiting")),
     }

@@ -68,26 +68,21 @@ class InboundKey(Record, frozen=True, kw_only=True):
     message_id: str
 
 
-class InboundDraft(Record, frozen=True, kw_only=True):
-    """A message as it arrived. `body` holds everything that an answer needs: text, sender, media, time."""
+class InboundMessage(Record, frozen=True, kw_only=True):
+    """A message of a chat; `inbound_id` grows, with gaps, in the order in which a chat's messages arrived.
 
+    The id, the status and the times are those of the stored message; before, they have these defaults. `body`
+    is all that an answer needs of the message: text, sender, media, time.
+    """
+
+    inbound_id: int = 0
     key: InboundKey
     session_key: str
     sender_id: str | None = None
     body: dict[str, Json] = field(default_factory=dict)
-
-
-class InboundMessage(Record, frozen=True, kw_only=True):
-    """A stored message; `inbound_id` grows, with gaps, in the order in which a chat's messages arrived."""
-
-    inbound_id: int
-    key: InboundKey
-    session_key: str
-    sender_id: str | None
-    body: dict[str, Json]
-    status: InboundStatus
-    received_at: int
-    updated_at: int
+    status: InboundStatus = InboundStatus.WAITING
+    received_at: int = 0
+    updated_at: int = 0
     revision: int = 1
     """Number of the version; each edit in the chat raises it."""
     thread_id: str | None = None

@@ -141,6 +141,7 @@ class InvalidPath(InputError):
     """A path is relative, is a placeholder, or leaves its permitted folder."""
 
     code = "invalid_path"
+    default_remedy = "correct the path, or give this user access to it"
 
 
 class InvalidRecipients(InputError):
@@ -153,6 +154,7 @@ class TooLarge(InputError):
     """A body, an attachment or a list exceeds its configured limit."""
 
     code = "too_large"
+    default_remedy = "send less, or divide it into parts"
 
 
 class UnknownProject(InputError):
@@ -224,6 +226,7 @@ class InvalidRecord(InputError):
     """A record breaks a rule of its shape and was not stored."""
 
     code = "invalid_record"
+    default_remedy = "correct the field that the message names; nothing was stored"
 
 
 class ForeignThread(InputError):
@@ -246,6 +249,7 @@ class ResolveFailed(InputError):
 
     code = "resolve_failed"
     branch = "runtime error"
+    default_remedy = "restore the configuration that the run was accepted with, or submit the work again"
 
 
 class InvalidActivation(InputError):
@@ -253,6 +257,7 @@ class InvalidActivation(InputError):
 
     code = "invalid_activation"
     branch = "runtime error"
+    default_remedy = "submit the work to a mailbox, which starts its run"
 
 
 class InvalidResume(InputError):
@@ -260,12 +265,14 @@ class InvalidResume(InputError):
 
     code = "invalid_resume"
     branch = "runtime error"
+    default_remedy = "submit to the thread without naming the run"
 
 
 class InvalidRunner(InputError):
     """The declaration of a runner is invalid."""
 
     code = "invalid_runner"
+    default_remedy = "correct the declaration of the runner; see docs/runners.md"
 
 
 class RunnerNotFound(InputError):
@@ -348,7 +355,7 @@ class CursorExpired(StateError):
     """Events after this cursor were purged. A reader that continued would miss them."""
 
     code = "cursor_expired"
-    default_remedy = "start again from `oldest` and read the whole inbox once"
+    default_remedy = "continue after `details.oldest`: the events up to there were deleted"
 
 
 class CursorAhead(StateError):
@@ -362,6 +369,7 @@ class IllegalTransition(StateError):
     """A record cannot change to this state."""
 
     code = "illegal_transition"
+    default_remedy = "read the record again: its state does not allow this call"
 
 
 class RunNotOpen(StateError):
@@ -397,6 +405,7 @@ class DuplicateRecord(StateError):
     """A record with this id exists already."""
 
     code = "duplicate_record"
+    default_remedy = "use another id, or read the record that has this id"
 
 
 class DedupeKeyInUse(StateError):
@@ -411,6 +420,7 @@ class VersionConflict(StateError):
 
     code = "version_conflict"
     retryable = True
+    default_remedy = "read the record again, then repeat the change"
 
 
 class QueueFull(StateError):
@@ -440,6 +450,7 @@ class MailboxClosed(StateError):
 
     code = "mailbox_closed"
     retryable = True
+    default_remedy = "repeat the call on an open mailbox"
 
 
 class MailboxForked(StateError):
@@ -457,6 +468,7 @@ class LifecycleBusy(StateError):
 
     code = "lifecycle_busy"
     retryable = True
+    default_remedy = "repeat the call in a second"
 
 
 class ThreadAlreadyRunning(StateError):
@@ -464,18 +476,21 @@ class ThreadAlreadyRunning(StateError):
 
     code = "thread_already_running"
     branch = "runtime error"
+    default_remedy = "repeat the call after the run of the thread has ended"
 
 
 class ResultConflict(StateError):
     """The dispatch already has another result. Nothing was changed."""
 
     code = "result_conflict"
+    default_remedy = "send no more results for this dispatch: the first one counts"
 
 
 class StaleResult(StateError):
     """The result belongs to a dispatch that must no longer be executed. Nothing was changed."""
 
     code = "stale_result"
+    default_remedy = "send no more results for this dispatch, and end its work"
 
 
 class ResultTooEarly(StateError):
@@ -490,6 +505,7 @@ class RunUnsuccessful(StateError):
     """The awaited run failed or was cancelled. The text gives the reason."""
 
     code = "run_unsuccessful"
+    default_remedy = "correct the reason that the message gives, then enqueue the work again"
 
 
 class AccessError(PostroomError):

@@ -6,9 +6,11 @@ The delivery mode of a pending message says when it is read: at which boundary, 
 which run.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.records import Record, field, replace
@@ -19,6 +21,14 @@ Json = Any
 
 TASKS_UPDATED = "<background-tasks-updated />"
 """Tells a run that waited for its tasks to check them: they ended, or were lost with their process."""
+
+
+id_of = attrgetter("id")
+"""Returns the id of a message."""
+
+
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Characters that a name must not contain, because a terminal or a line of a log cannot show them."""
 
 
 def storable(text: str) -> str:

@@ -217,7 +217,7 @@ class Inspection:
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
         """Return which place it waits for, where that is not this process."""
-        place, places = tx.runs.dispatches.place(thread_id), self._core.places()
+        place, places = tx.runs.dispatches.place(thread_id), self._core.places
         if places is None or not place or place in places:
             return None
         return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))
@@ -258,7 +258,9 @@ class Inspection:
         row = await self._row(dispatch_id)
         if row.status is not RunDispatchStatus.DEAD_LETTER:
             raise IllegalTransition(
-                f"dispatch {dispatch_id!r} is {row.status.label}, not a dead letter", value=dispatch_id
+                f"dispatch {dispatch_id!r} is {row.status.label}, not a dead letter",
+                value=dispatch_id,
+                remedy="list the dead letters: `postroom runs dead` or mailbox.dead_letters",
             )
         return row
 

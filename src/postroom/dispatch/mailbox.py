@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from random import Random
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from postroom.concurrency import SystemTimer
 from postroom.contracts.accepting import Accept
@@ -17,7 +17,7 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds, time_ordered_ids
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, InvalidSubmission, MailboxClosed
-from postroom.contracts.events import RuntimeEventDurability
+from postroom.contracts.events import CanonicalEventDraft, RuntimeEventDurability
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
@@ -25,26 +25,31 @@ from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.capture import Capture, EventBuffer
-from postroom.dispatch.completion import Completion
+from postroom.dispatch.capture import Capture
+from postroom.dispatch.completion import Completion, MailboxWorker, Workers
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control
-from postroom.dispatch.core import Core
+from postroom.dispatch.core import Core, Pinning
 from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, ServerEvents
 from postroom.dispatch.inspection import Inspection, Reason
-from postroom.dispatch.limits import MailboxWorker, Workers
 from postroom.dispatch.metrics import MailboxMetrics
-from postroom.dispatch.planning import build_dispatch, reusable_waiting_run
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
-from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
-from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submission, Submissions
+from postroom.dispatch.submission import (
+    MailboxSubmitResult,
+    Prepared,
+    Submission,
+    Submissions,
+    build_dispatch,
+    reusable_waiting_run,
+)
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Joined, Transaction
 
 T = TypeVar("T")
+_COMMITS: Final = "use an executor that commits its steps with their events, such as AgentRuntime"
 
 
 class Mailbox:
@@ -484,9 +489,13 @@ class Mailbox:
             return self
         executor = self._core.executor
         if not executor.has_commit_coordinator():
-            raise InvalidSubmission("runtime event capture requires an executor with CommitCoordinator")
+            raise InvalidSubmission(
+                "runtime event capture requires an executor with CommitCoordinator", remedy=_COMMITS
+            )
         if not executor.stages_events():
-            raise InvalidSubmission("runtime event capture requires an executor with StagedCommitCoordinator")
+            raise InvalidSubmission(
+                "runtime event capture requires an executor with StagedCommitCoordinator", remedy=_COMMITS
+            )
         if not origin.strip():
             raise InvalidRecord("the origin of captured events must not be blank", value=origin)
         self._core.capture = Capture(durability, origin)
@@ -521,7 +530,7 @@ class Mailbox:
 
     async def reusable_waiting_run_id(self, thread_id: str) -> str | None:
         """Return the run that new input to the thread would let go on."""
-        run = reusable_waiting_run(await self._core.threads.submission_facts(thread_id))
+        run = reusable_waiting_run(await self._core.threads.submission_state(thread_id))
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
@@ -554,7 +563,12 @@ class Mailbox:
         return self._recovery.repair
 
     def wrap_dispatch_runtime_event_sink(
-        self, inner: EventSink, dispatch: RunDispatch, buffer: EventBuffer, *, resumed: bool = False
+        self,
+        inner: EventSink,
+        dispatch: RunDispatch,
+        buffer: list[CanonicalEventDraft],
+        *,
+        resumed: bool = False,
     ) -> EventSink:
         """Return a sink that stages what is to be kept into `buffer`; `inner` when nothing is kept."""
         capture = self._core.capture
@@ -584,4 +598,5 @@ def _refuse_other_place(executor: RunDispatchExecutor, stores: RunStores) -> Non
         raise InvalidSubmission(
             "mailbox run_store must match executor CommitCoordinator: they write to different places",
             value=place,
+            remedy="open the mailbox on the stores of the executor",
         )

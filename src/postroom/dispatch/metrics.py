@@ -164,7 +164,11 @@ class MailboxMetrics:
                     f"{name} has other labels", value=[*labels], remedy=f"its labels: {needs}"
                 )
             return recorded.get(tuple(labels[label] for label in kept.labels), 0.0)
-        raise InvalidArgument(f"a mailbox has no metric {name!r}", value=name)
+        raise InvalidArgument(
+            f"a mailbox has no metric {name!r}",
+            value=name,
+            remedy="see docs/reference/metrics.md for the names",
+        )
 
     def _kept(self) -> list[_Number | _Seconds]:
         return [kept for kept in vars(self).values() if isinstance(kept, _Number | _Seconds)]

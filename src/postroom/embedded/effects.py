@@ -1,4 +1,4 @@
-"""What the end of a run tells those who wait for it, and the waking of one that sleeps, in one change."""
+"""Effects of the end of a run, in the same change: an event for waiting handles, and timed wake-ups."""
 
 import asyncio
 from typing import Final
@@ -21,17 +21,17 @@ _WRITER: Final = "embedded"
 
 
 class Watch:
-    """A run of this process whose end somebody may wait for."""
+    """A run of this process whose end a caller may await."""
 
     def __init__(self) -> None:
         self.told = asyncio.Event()
-        """Set when the run has ended, or when somebody should look whether it has."""
+        """Set when the run has ended, or when the waiter should check the database."""
         self.run: RunRecord | None = None
-        """The run as its end was stored; None before that."""
+        """The run as stored at its end; None before that."""
 
 
 class Ends(RunEffects):
-    """Writes an event when a run has ended or waits, so that handles hear of it in every process.
+    """Writes an event when a run ends or waits, so that handles in every process learn of it.
 
     It also passes the ended run to the watches of this process, so that they need not read it.
     """
@@ -40,16 +40,16 @@ class Ends(RunEffects):
         self._watches: WeakValueDictionary[str, Watch] = WeakValueDictionary()
 
     def watch(self, message_id: str) -> Watch:
-        """Return the watch of the run that will be given this message; it lasts while somebody holds it."""
+        """Return the watch of the run that will get this message; it exists as long as it is referenced."""
         return self._watches.setdefault(message_id, Watch())
 
     def close(self) -> None:
-        """Have everybody who waits look for themselves: no end is told any more."""
+        """Wake all waiters, so that they check the database: from now on no end is announced."""
         for watch in list(self._watches.values()):
             watch.told.set()
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the event of a run that is done, or asks; one that goes on by itself is queued for then."""
+        """Write the event of a run that is done or asks; queue a run that resumes by itself."""
         is_done = run.status is RunStatus.DONE
         asked = run.waiting.tickets if run.waiting is not None else ()
         if asked and (asked[0].tool_name == SLEEP or asked[0].on_timeout is OnTimeout.GO_ON):
@@ -57,7 +57,7 @@ class Ends(RunEffects):
         if (asked and asked[0].tool_name == SLEEP) or (not is_done and not asked):
             return
         kind, end = ENDED if is_done else WAITS, run.termination
-        # A run that is begun again may wait for the same question: each dispatch has an event of its own.
+        # A restarted run may wait for the same question: each dispatch has its own event.
         key = f"{kind}/{run.run_id}/" + (f"{asked[0].ticket_id}/{run.dispatch_id}" if asked else "")
         told: dict[str, Json] = {
             "text": run.final_output or "",
@@ -78,10 +78,10 @@ class Ends(RunEffects):
             correlation_id=run.dispatch_id,
             options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
         )
-        tx.events.append((draft,), ended_run=run)
+        tx.events.add(draft, ended_run=run)
 
     def stored(self, run: RunRecord) -> None:
-        """Tell the watches of a run; they have to look themselves if it is not done."""
+        """Wake the watches of a run; if it is not done, they check the database."""
         for message_id in run.activation.trigger_message_ids if self._watches and run.activation else ():
             if (watch := self._watches.get(message_id)) is not None:
                 watch.run = run if run.status is RunStatus.DONE else None
@@ -89,7 +89,7 @@ class Ends(RunEffects):
 
 
 def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:
-    """Queue the run again, due when it goes on by itself; once, however often its end is written."""
+    """Queue the run again, due when it resumes by itself; repeated calls queue it once."""
     waiting = run.waiting
     if waiting is None or run.dispatch_id != waiting.since_dispatch_id:
         return

@@ -1,4 +1,4 @@
-"""A handle: what a program holds of a run that it has enqueued, or that another process has."""
+"""A program's handle of a run, enqueued by this process or another."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -24,8 +24,8 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS, Watch
+from postroom.embedded.items import T, refuse_other_text, refuse_other_type
 from postroom.embedded.running import LOGGED, SLEEP, STEP
-from postroom.embedded.values import T, refuse_other_text, refuse_other_type
 from postroom.stores.runs.ports import LOOK_AGAIN_AFTER
 from postroom.stores.store import refuse_forked
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 _PAGE: Final = 200
 _TOLD_WITHIN_S: Final = 1
 _ONE_LOOK_S: Final = 1
-"""Seconds within which a database surely answers a look."""
+"""Seconds within which a database surely answers a read."""
 _MAX_CURSOR: Final = 10**18 - 1
-"""The largest cursor: both databases can hold it."""
+"""The largest cursor that both databases can store."""
 
 
 class State(StrEnum):
-    """Where a run is: `queued`, `running`, `waiting` for a person or an instant, or how it has ended.
+    """The state of a run: `queued`, `running`, `waiting` for a person or an instant, or its result.
 
-    It is queued as well before its next attempt, and when it may go on and waits for its turn.
+    A run is also `queued` before its next attempt, and when it may resume and waits for its turn.
     """
 
     QUEUED = "queued"
@@ -58,27 +58,27 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run as it is now; instants are milliseconds since the epoch."""
+    """The state of a run at one moment; instants are milliseconds since the epoch."""
 
     state: State
     text: str = ""
-    """What it has answered."""
+    """The answer of the run."""
     error: str | None = None
     question: str | None = None
-    """What it asks, while it waits for a person."""
+    """The question of the run, while it waits for a person."""
     question_id: str | None = None
-    """Names that question in an answer."""
+    """The id of that question, for an answer."""
     enqueued_at: int = 0
     finished_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Something that a run told; `cursor` is where to go on behind it.
+    """An event of a run; pass `cursor` as `after` to continue behind it.
 
-    `text`: more of the answer. `reset`: what was told of the answer so far does not count. `step`: a step's
-    result is stored. `log`: a line of its log. `question`: it waits for a person. `end`: it is over, with its
-    whole answer.
+    `text`: more of the answer. `reset`: the answer starts again, and earlier text does not count. `step`: the
+    result of a step is stored. `log`: a line of the log. `question`: the run waits for a person. `end`: the
+    run is over; the event has the whole answer.
     """
 
     cursor: int
@@ -96,7 +96,7 @@ class RunEvent:
 def _needs_question_id(
     method: Callable[P, Coroutine[Any, Any, None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Refuse a call without the id of a question with an error that says where the id is."""
+    """Refuse a call without the id of a question, with an error that says where to find the id."""
 
     @wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -111,7 +111,7 @@ def _needs_question_id(
 
 
 class RunHandle:
-    """Waits for a run, looks at it, answers it and ends it, from any process that has the database."""
+    """Waits for a run, reads it, answers it and ends it, from any process with the database."""
 
     def __init__(
         self,
@@ -122,9 +122,9 @@ class RunHandle:
         *,
         is_new: bool = False,
     ) -> None:
-        """Make the handle of a run; `watch` was begun before this process accepted the run.
+        """Make the handle of a run; `watch` began before this process accepted the run.
 
-        `is_new` says that the run was stored since then: it cannot have ended before.
+        `is_new`: the run was stored after the watch began, so it cannot have ended before.
         """
         self._mailbox = mailbox
         self._watch = watch
@@ -142,18 +142,19 @@ class RunHandle:
     async def result(self, *, timeout: float | timedelta | None = None, type: type[T]) -> T: ...
 
     async def result(self, *, timeout: float | timedelta | None = None, type: Any = None) -> Any:
-        """Return what the run answered: text, or with `type` a value of that type.
+        """Return the answer of the run: text, or with `type` a value of that type.
 
-        `timeout` is a number of seconds, or a timedelta. With 0 or less it returns the answer of a run that
-        is over, and does not wait. None waits without a limit.
+        `timeout` is a number of seconds, or a timedelta. With 0 or less, the call returns the answer of a run
+        that is over, and does not wait. None waits without a limit.
 
-        While the database is unavailable, this waits.
+        While the database is unavailable, the call waits.
 
         Raises:
-            TimeoutError: The run did not end within `timeout`. It goes on; call this again to wait on.
-            RunUnsuccessful: it failed, or was cancelled.
-            InvalidArgument: `timeout` is no number, `type` is no type, or the answer is no value of it.
-            UnknownRun: there is no such run any more.
+            TimeoutError: The run did not end within `timeout`. It continues; call this again to wait longer.
+            RunUnsuccessful: The run failed or was cancelled.
+            InvalidArgument: `timeout` is not a number, `type` is not a type, or the answer is not a value of
+                that type.
+            UnknownRun: The run does not exist any longer.
         """
         refuse_forked(self._mailbox.process)
         timeout = _seconds(timeout)
@@ -161,7 +162,7 @@ class RunHandle:
             refuse_other_type("type", type)
         run = self._told_end()
         if run is None and timeout is not None and timeout < _ONE_LOOK_S:
-            run = await self._loaded()  # a look is not cut off: a run that is over is found
+            run = await self._loaded()  # this read has no timeout, so that a run that is over is found
         if run is None or run.status is not RunStatus.DONE:
             try:
                 async with asyncio.timeout(timeout):
@@ -177,14 +178,19 @@ class RunHandle:
                 f"run {self.id} was cancelled" if _state(run) is State.CANCELLED else f"run {self.id} failed"
             )
             why = run.error or (run.termination.value if run.termination else None)
-            raise RunUnsuccessful(f"{what}: {why}" if why else what, value=self.id)
+            remedy = (
+                "enqueue the work again if it is still wanted"
+                if _state(run) is State.CANCELLED
+                else "correct the reason, then call mailbox.dead_letters.replay(run_id)"
+            )
+            raise RunUnsuccessful(f"{what}: {why}" if why else what, value=self.id, remedy=remedy)
         return text if type is None else _decoded(text, type)
 
     async def status(self) -> RunState:
-        """Return the run as it is now.
+        """Return the current state of the run.
 
         Raises:
-            UnknownRun: there is no such run any more.
+            UnknownRun: The run does not exist any longer.
         """
         run = await self._loaded()
         stores, row = self._mailbox.stores, None
@@ -202,16 +208,16 @@ class RunHandle:
         )
 
     async def cancel(self) -> bool:
-        """End the run, whether it is queued, at work or waits; False when it is over already."""
+        """End the run, whether it is queued, active or waiting; return False if it is already over."""
         return await self._mailbox.cancel(self.id)
 
     @_needs_question_id
     async def answer(
         self, text: str = "", *, question_id: str, approved: bool | None = None, by: str = ""
     ) -> None:
-        """Answer the question with this id; the run goes on with the answer.
+        """Answer the question with this id; the run resumes with the answer.
 
-        While the database is unavailable, this waits.
+        While the database is unavailable, the call waits.
 
         `mailbox.questions`, the `question` event and `status()` have the id as `question_id`. An answer to an
         earlier question never counts for a later one.
@@ -224,7 +230,11 @@ class RunHandle:
         refuse_other_text("by", by)
         refuse_other_text("question_id", question_id)
         if approved is not None and not isinstance(approved, bool):
-            raise InvalidArgument("approved must be True, False or None", value=repr(approved)[:80])
+            raise InvalidArgument(
+                "approved must be True, False or None",
+                value=repr(approved)[:80],
+                remedy="pass True for yes, False for no, or leave out approved",
+            )
         run = await self._retried(self._loaded)
         asked = open_questions(run)
         if all(one.tool_call_id != question_id for one in asked):
@@ -244,18 +254,18 @@ class RunHandle:
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
         """Yield the events of the run after a cursor, then each new event, until the run is over.
 
-        `after` is the `cursor` of the last event that the reader has; a string with that number is taken as
-        well, as a browser sends it (`Last-Event-ID`). None and 0 mean from the first event.
+        `after` is the `cursor` of the last event that the reader has. It may be a string with that number, as
+        a browser sends it (`Last-Event-ID`). None and 0 start at the first event.
 
-        While the database is unavailable, this waits.
+        While the database is unavailable, the iteration waits.
 
         Raises:
-            InvalidArgument: `after` is no cursor.
+            InvalidArgument: `after` is not a cursor.
             CursorAhead: The cursor is beyond the newest event.
         """
         after = _cursor(after)
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
-        has_text, is_over = after > 0, False  # what was told before a cursor is not known
+        has_text, is_over = after > 0, False  # events before the cursor are unknown
         question: object = None
         while True:
             page = await self._retried(partial(store.list, scope, after=after, limit=_PAGE))
@@ -265,7 +275,7 @@ class RunHandle:
                 if told is None or (told.type == "reset" and not has_text):
                     continue
                 if told.type == "question":
-                    if told.data == question:  # the run was begun again, and waits for the same answer
+                    if told.data == question:  # the run started again, and waits for the same answer
                         continue
                     question = told.data
                 has_text = told.type == "text" or (has_text and told.type != "reset")
@@ -283,8 +293,8 @@ class RunHandle:
     async def _ended(self) -> RunRecord:
         """Wait until the run has ended, and return it.
 
-        The end of a run that only this process can execute is told in memory, if it was open when the watch
-        was begun; a second without that is reason to look.
+        If only this process can execute the run, and it was open when the watch began, its end is announced
+        in memory. After a second without an announcement the database is checked.
         """
         watch, changes = self._watch, self._mailbox.stores.store.changes
         if watch is not None and self._mailbox.is_exclusive:
@@ -308,7 +318,7 @@ class RunHandle:
         return run if run is not None and run.run_id == self.id else None
 
     async def _has_its_last_event(self) -> bool:
-        """Return whether the run is over for its dispatch, too.
+        """Return whether the dispatch of the run has ended, too.
 
         An executor that commits its own steps stores the end of the run first. The change that ends the
         dispatch writes the `end` event.
@@ -330,7 +340,7 @@ class RunHandle:
 
 
 def _not_asked(run: RunRecord, question_id: str, asked: Sequence[RunWaitingTicket]) -> StaleDecision:
-    """Return the refusal of an answer to a question that a run does not ask; it names the open questions."""
+    """Return the error for an answer to a question that is not open; it names the open questions."""
     now = ", and ".join(f"{one.question!r} (id {one.tool_call_id!r})" for one in asked) or "nothing"
     return StaleDecision(
         f"run {run.run_id} does not ask question {question_id!r} now; it asks {now}",
@@ -341,7 +351,7 @@ def _not_asked(run: RunRecord, question_id: str, asked: Sequence[RunWaitingTicke
 
 
 def unknown_run(run_id: str) -> UnknownRun:
-    """Return the refusal of an id that names no run."""
+    """Return the error for an id without a run."""
     return UnknownRun(
         f"there is no run {run_id!r}",
         value=run_id,
@@ -350,13 +360,13 @@ def unknown_run(run_id: str) -> UnknownRun:
 
 
 def open_questions(run: RunRecord) -> list[RunWaitingTicket]:
-    """Return what a run that waits asks; one that sleeps asks nothing."""
+    """Return the open questions of a waiting run; a sleeping run has none."""
     is_waiting = run.status is RunStatus.WAITING
     return [ticket for ticket in run.open_tickets if is_waiting and ticket.tool_name != SLEEP]
 
 
 def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> State:
-    """Return where a run is; its dispatch says whether one that is open is at work, or waits for its turn."""
+    """Return the state of a run; for an open run, its dispatch distinguishes running from queued."""
     if row is not None and row.status is RunDispatchStatus.CLAIMED:
         return State.RUNNING
     if row is not None and row.status is RunDispatchStatus.QUEUED:
@@ -409,7 +419,11 @@ def _decoded(text: str, type: Any) -> Any:
         return text if type is str else msgspec.json.decode(text, type=type)
     except msgspec.DecodeError as error:
         name = getattr(type, "__name__", type)
-        raise InvalidArgument(f"the answer is not of type {name}: {error}") from error
+        raise InvalidArgument(
+            f"the answer is not of type {name}: {error}",
+            value=text[:80],
+            remedy="leave out type to get the text, or pass the type that the run returns",
+        ) from error
 
 
 def _told(event: CanonicalEvent, cursor: int) -> RunEvent | None:

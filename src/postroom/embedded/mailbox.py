@@ -1,4 +1,4 @@
-"""The front door of the library: open a mailbox, enqueue work, wait for it."""
+"""The entry point of the library: open a mailbox, enqueue work, wait for it."""
 
 import asyncio
 import dataclasses
@@ -32,11 +32,10 @@ from postroom.dispatch.sinks import OutputKept
 from postroom.dispatch.submission import refuse_other_content
 from postroom.embedded.effects import Ends, Watch
 from postroom.embedded.handle import RunEvent, RunHandle, unknown_run
-from postroom.embedded.items import Item
+from postroom.embedded.items import Item, refuse_other_id
 from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited, refuse_no_parameter
 from postroom.embedded.schedules import RunSchedules
-from postroom.embedded.values import refuse_other_id
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.sqlite.store import SqliteStore
@@ -47,7 +46,7 @@ MEMORY: Final = "memory"
 _REPAIRED_LATER: Final = MailboxLifecycleConfig(
     startup_recovery=StartupRecoveryConfig(max_attempts=10_000, retry_delay=timedelta(seconds=1))
 )
-"""What a former process left is repaired in the background, however long the database is away."""
+"""The leftovers of a former process are recovered in the background, however long the database is down."""
 _BOUNDS_OF_A_THREAD: Final = ("max_queued_per_thread", "max_pending_per_thread")
 _LEAST: Final = {
     "max_concurrent_runs": 1,
@@ -59,34 +58,34 @@ _LEAST: Final = {
 A third of a lease is the time for its renewal. If the database needs longer, the run is stopped.
 """
 _AT_ONCE: Final = 100
-"""Items that are looked at before others of the event loop have their turn: some milliseconds."""
+"""Items checked before other tasks of the event loop get a turn: some milliseconds."""
 
 
 class Mailbox:
-    """Durable work for conversations: one run a thread at a time, in order, on one machine or many."""
+    """Durable work for conversations: one run per thread at a time, in order, on one machine or many."""
 
     def __init__(
         self, queue: Queue, stores: RunStores, ends: Ends | None = None, *, is_exclusive: bool = False
     ) -> None:
-        """Put the library's face on a queue; `ends` are its effects, which tell ends in memory.
+        """Wrap a queue in the library's interface; `ends` are its effects, which announce ends in memory.
 
-        `is_exclusive` says that no other process executes runs of these stores.
+        `is_exclusive`: no other process executes runs of these stores.
         """
         self.is_exclusive = is_exclusive
         self.process = os.getpid()
-        """The process that may use this mailbox; one that is forked from it may not."""
+        """The process that may use this mailbox; a process forked from it may not."""
         self._ends = ends
         self.admin = queue
-        """The queue itself, with all that adapters need."""
+        """The queue itself, with all functions that adapters need."""
         self.stores = stores
         self.pending = Pending(self)
         """Messages that no run has read yet."""
         self.questions = Questions(self)
-        """What runs wait to be told."""
+        """The open questions of runs."""
         self.dead_letters = DeadLetters(self)
-        """The dead letters: failed runs that wait for somebody."""
+        """The dead letters: failed runs that wait for an operator."""
         self.schedules = RunSchedules(queue, stores, lambda thread, run: RunHandle(self, thread, run))
-        """Work that is enqueued again and again."""
+        """Work that is enqueued repeatedly."""
 
     @classmethod
     @asynccontextmanager
@@ -98,17 +97,17 @@ class Mailbox:
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> AsyncIterator["Mailbox"]:
-        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, go on with what was left, and take work.
+        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, take new work.
 
-        `work` is a coroutine function of a `Run`, or an executor; None: this process hands work over and
-        follows it, and others do it. At the end runs at work are given
-        `config.drain_grace`, and what has not ended goes back to the queue. On PostgreSQL everything is in
-        one `schema`, which is made when it is missing.
+        `work` is a coroutine function of a `Run`, or an executor. With None, this process enqueues work and
+        follows it, and other processes execute it. On exit, active runs get `config.drain_grace` to end, and
+        the others return to the queue. On PostgreSQL everything is in one `schema`, which is created if it is
+        missing.
 
         Raises:
             ConfigError: An argument is invalid, the folder of the database does not exist, or no run could
-                execute with `config`. Nothing was made or changed.
-            StoreError: the database cannot be opened.
+                execute with `config`. Nothing was created or changed.
+            StoreError: The database cannot be opened.
         """
         _refuse_no_work(work)
         _refuse_other_config(config, is_worker=work is not None)
@@ -147,18 +146,19 @@ class Mailbox:
     ) -> RunHandle:
         """Accept work for a conversation; it is durable when this returns. Runs of a thread take turns.
 
-        `content` is text, or anything that msgspec encodes. With `key` the same content again returns the run
-        of the first call, and other content is refused. Limits and budgets count the run by `agent`, `tenant`
-        and `limit_key`. `priority` 0 is served first, 255 last. A run that fails is retried for about ten
-        minutes, or as often as `attempts` says; `retry_delay` is doubled each time, up to `max_retry_delay`.
-        The end of a server is no failure: it may interrupt the run 20 times, or `interruptions` times.
+        `content` is text, or any value that msgspec encodes. With `key`, a repeated call with the same
+        content returns the run of the first call, and other content is refused. Limits and budgets count the
+        run by `agent`, `tenant` and `limit_key`. `priority` 0 is served first, 255 last. A failed run is
+        retried for about ten minutes, or `attempts` times; `retry_delay` doubles each time, up to
+        `max_retry_delay`. The end of a server does not count as a failure: it may interrupt the run 20 times,
+        or `interruptions` times.
 
         Raises:
-            InvalidArgument, InvalidSubmission: it cannot be stored, or an option is out of range, or the
-                deadline has passed; nothing was written, and the active run goes on.
+            InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
+                deadline has passed; nothing was written, and the active run continues.
             IdempotencyConflict: A run of the thread has this key and other content; nothing was written.
-            SubmissionRejected, QueueFull: the thread takes no more.
-            MailboxClosed: the mailbox is closing.
+                SubmissionRejected, QueueFull: The thread accepts no more work.
+            MailboxClosed: The mailbox is closing.
         """
         request = Item(
             thread,
@@ -181,6 +181,7 @@ class Mailbox:
             raise InvalidArgument(
                 f"when_busy must be one of {', '.join(BusyPolicy)}, not {when_busy!r:.80}",
                 value=repr(when_busy)[:80],
+                remedy="leave out when_busy: then the run waits for its turn",
             ) from error
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
@@ -200,21 +201,21 @@ class Mailbox:
     async def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
     ) -> list[RunHandle]:
-        """Accept much work, in commits of some hundreds; return the handles in the order of the items.
+        """Accept many items, in commits of some hundreds; return the handles in the order of the items.
 
-        All items are looked at before the first is written. Each commit is stored whole or not at all, and
-        after it `progress` is called with how many are stored, and of how many. When the call fails or the
-        process dies on the way, earlier commits stand: call again with the same items, each with a `key`, and
-        those that are stored already keep their runs.
+        All items are checked before the first is written. Each commit is stored whole or not at all. After
+        each commit `progress` is called with the number of stored items and the total. If the call fails or
+        the process dies midway, earlier commits remain. Then call again with the same items, each with a
+        `key`: stored items keep their runs.
 
         Raises:
             InvalidArgument: `items` is not iterable, or `progress` is not callable; nothing was written.
-            InvalidArgument, InvalidSubmission: an item cannot be stored, as the text says, which begins with
-                its index; nothing was written.
+                InvalidArgument, InvalidSubmission: An item cannot be stored, as the text says, which begins
+                with its index; nothing was written.
             IdempotencyConflict: Another item has the same thread and key and other content; nothing was
-                written. Or a stored run has: the commits before stand.
-            QueueFull: the thread of an item takes no more; the commits before stand.
-            MailboxClosed: the mailbox is closing.
+                written. Or a stored run has: earlier commits remain.
+            QueueFull: The thread of an item accepts no more work; earlier commits remain.
+            MailboxClosed: The mailbox is closing.
         """
         refuse_forked(self.process)
         if not isinstance(items, Iterable):
@@ -227,11 +228,12 @@ class Mailbox:
             raise InvalidArgument(
                 f"progress must be a function of two numbers or None, not {type(progress).__name__}",
                 value=repr(progress)[:80],
+                remedy="pass a function such as print, or leave out progress",
             )
         requests, named = list[RunActivation](), dict[str, RunActivation]()
         for index, item in enumerate(items):
             if index % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)  # others are served meanwhile
+                await asyncio.sleep(0)  # other tasks get a turn
             try:
                 request = _request_of(item)
                 if request.run_id is not None:
@@ -248,15 +250,15 @@ class Mailbox:
         ]
 
     def _watch(self, request: RunActivation) -> Watch | None:
-        """Return the watch of the run of a request; to be called before the run can end."""
+        """Return the watch of the run of a request; call it before the run can end."""
         message_id = request.messages[0].id
         return None if self._ends is None or message_id is None else self._ends.watch(message_id)
 
     async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
-        """Return the run that was given the message with this id; None if there is none yet.
+        """Return the run that got the message with this id; None if there is none yet.
 
         Raises:
-            IdempotencyConflict: It was given other content under this key.
+            IdempotencyConflict: The run got other content under this key.
         """
         threads, thread = self.stores.threads, request.thread_id
         if not joins:
@@ -276,7 +278,7 @@ class Mailbox:
         )
         if waiting is not None:
             run_id = waiting.mode.target_run_id
-            if waiting.revision == 1:  # one that a person edited is not compared
+            if waiting.revision == 1:  # a message that a person edited is not compared
                 refuse_other_content(request, run_id or "", [waiting.message])
             return run_id
         if run is None:
@@ -293,7 +295,7 @@ class Mailbox:
         tenant: str = "",
         limit_key: str = "",
     ) -> AsyncIterator[RunEvent]:
-        """Enqueue work and yield what its run tells, until it is over; see `RunHandle.events`."""
+        """Enqueue work and yield the events of its run, until it is over; see `RunHandle.events`."""
         handle = await self.enqueue(thread, content, key=key, tenant=tenant, limit_key=limit_key)
         async for event in handle.events():
             yield event
@@ -302,7 +304,7 @@ class Mailbox:
         """Return the handle of a run that any process has enqueued.
 
         Raises:
-            UnknownRun: there is none with this id.
+            UnknownRun: No run has this id.
         """
         refuse_other_id("the id of a run", run_id)
         run = await self.stores.threads.load_run(run_id)
@@ -311,17 +313,20 @@ class Mailbox:
         return RunHandle(self, run.thread_id, run_id)
 
     async def cancel(self, id: str) -> bool:
-        """End the run with this id, or what a thread with this id has at work; False when there is none."""
+        """End the run with this id, or the active run of the thread with this id.
+
+        False without such a run.
+        """
         refuse_other_id("the id of a run or a thread", id)
         return await self.admin.cancel(id)
 
 
 async def _nothing(run: Run) -> None:
-    """What a process that does no work never comes to."""
+    """Placeholder for a process without work; never called."""
 
 
 def _refuse_no_work(work: object) -> None:
-    """Refuse what could do no work, before anything is opened."""
+    """Refuse work that cannot be executed, before anything is opened."""
     if work is None or isinstance(work, RunDispatchExecutor):
         return
     if is_awaited(work):
@@ -364,9 +369,9 @@ def queue_over(  # noqa: PLR0913 - every part by name
     steps: Timer | None = None,
     ends: Ends | None = None,
 ) -> Queue:
-    """Return a queue over open stores, whose rounds are not started.
+    """Return a queue over open stores, with its loops not started.
 
-    `timer` is what it goes by, `steps` what work goes by while it runs: without them time as it passes.
+    `timer` is the queue's time, `steps` the time of running work; without them real time passes.
     """
     runs, executor, steps = stores.runs, work, steps or SystemTimer()
     config = dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive)
@@ -385,9 +390,9 @@ def queue_over(  # noqa: PLR0913 - every part by name
 
 
 async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
-    """Return the opened database that an address names; the end of `opened` closes it.
+    """Return the opened database of an address; it is closed with `opened`.
 
-    A caller that is cancelled meanwhile leaves no open database behind.
+    A cancelled call leaves no open database behind.
 
     Raises:
         ConfigError, StoreError: As `opened_stores`.
@@ -402,11 +407,11 @@ async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Cloc
 
 
 def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
-    """Open the database that an address names. Blocks.
+    """Open the database of an address. Blocks.
 
     Raises:
-        ConfigError: the address or the schema is none, or the folder of the file does not exist.
-        StoreError: the database cannot be opened.
+        ConfigError: The address or the schema is invalid, or the folder of the file does not exist.
+        StoreError: The database cannot be opened.
     """
     if not isinstance(schema, str):
         raise ConfigError(
@@ -446,7 +451,7 @@ def _parts(url: object) -> SplitResult:
 
 def _no_address(url: object) -> ConfigError:
     shown = repr(url)
-    if isinstance(url, str):  # what is before the last @ may be a password
+    if isinstance(url, str):  # the part before the last @ may be a password
         _, at, host = storable(url).rpartition("@")
         shown = f"…@{host}" if at else repr(host)
     return ConfigError(
@@ -471,7 +476,7 @@ def _refuse_no_folder(folder: Path) -> None:
 
 
 def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
-    """Return what carries commands to runs at work, in all processes that share the database."""
+    """Return the channels that carry commands to active runs, in all processes with the database."""
     if stores.is_exclusive:
         return LocalLiveChannels()
     from postroom.stores.postgres.live import PostgresLiveChannels

@@ -1,4 +1,4 @@
-"""What operators look at and change: messages not read yet, open questions, and dead letters."""
+"""Operations for operators: on unread messages, open questions and dead letters."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.embedded.handle import RunHandle, open_questions, unknown_run
-from postroom.embedded.values import refuse_other_id, refuse_other_text
+from postroom.embedded.items import refuse_other_id, refuse_other_text
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox
 
 
 class Pending:
-    """The messages of a conversation that no run has read yet: they can be changed until one does."""
+    """The unread messages of a conversation: they can be changed until a run reads them."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._queue = mailbox.admin
@@ -32,30 +32,32 @@ class Pending:
         """Replace the text of the message with this id.
 
         Raises:
-            AlreadyConsumed, UnknownMessage: a run has read it, or there is none.
+            AlreadyConsumed, UnknownMessage: A run has read it, or it does not exist.
         """
         _refuse_other_texts(thread, id)
         refuse_other_text("the text of a message", text)
         return await self._queue.edit_pending(thread, Message.user(text, id=id))
 
     async def retract(self, thread: str, id: str) -> PendingMessage:
-        """Take the message with this id back.
+        """Withdraw the message with this id.
 
         Raises:
-            AlreadyConsumed, UnknownMessage: a run has read it, or there is none.
+            AlreadyConsumed, UnknownMessage: A run has read it, or it does not exist.
         """
         _refuse_other_texts(thread, id)
         return await self._queue.retract_pending(thread, id)
 
     async def reorder(self, thread: str, ids: Sequence[str]) -> tuple[PendingMessage, ...]:
-        """Put them into another order.
+        """Change the order of the messages.
 
         Raises:
-            VersionConflict, InvalidRecord: these are not the messages that wait.
+            VersionConflict, InvalidRecord: These are not the waiting messages.
         """
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
             raise InvalidArgument(
-                f"ids must be a list of the ids of messages, not {type(ids).__name__}", value=repr(ids)[:80]
+                f"ids must be a list of the ids of messages, not {type(ids).__name__}",
+                value=repr(ids)[:80],
+                remedy="pass the ids of all messages that pending.list(thread) returns, in the new order",
             )
         _refuse_other_texts(thread, *ids)
         return await self._queue.reorder_pending(thread, ids)
@@ -69,7 +71,7 @@ def _refuse_other_texts(thread: str, *ids: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """A question of a waiting run. `at` is when it was asked, in milliseconds since the epoch."""
+    """A question of a waiting run; `at` is its time in milliseconds since the epoch."""
 
     question_id: str
     """The id that `RunHandle.answer` needs; no later question of the run has it."""
@@ -103,7 +105,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead letter: a run with its last error, and how many attempts failed. `at` is in milliseconds.
+    """A dead letter: a run with its last error, and the number of failed attempts. `at` is in milliseconds.
 
     `interruptions` counts executions that the end of a server or a lost lease cut off.
     """
@@ -117,7 +119,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters: each waits until somebody has it tried again, or discards it."""
+    """The dead letters: each waits until an operator replays or discards it."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._mailbox = mailbox
@@ -139,28 +141,28 @@ class DeadLetters:
             last = page[-1]
 
     async def replay(self, run_id: str) -> RunHandle:
-        """Have it tried again as a new run on the same messages, and return that run.
+        """Retry it as a new run on the same messages, and return that run.
 
         Raises:
-            UnknownRun, IllegalTransition: there is no such dead letter, or its thread has an open question.
+            UnknownRun, IllegalTransition: No such dead letter exists, or its thread has an open question.
         """
         dispatch_id = await self._dispatch_of(run_id)
         try:
             again = await self._queue.replay_dead_letter(dispatch_id)
-        except UnknownDispatch as error:  # somebody else was faster
+        except UnknownDispatch as error:  # another caller was faster
             raise _no_dead_letter(run_id) from error
         return RunHandle(self._mailbox, again.thread_id, again.run_id)
 
     async def discard(self, run_id: str) -> None:
-        """Remove it for good; the run keeps its error.
+        """Remove it permanently; the run keeps its error.
 
         Raises:
-            UnknownRun, IllegalTransition: there is no such dead letter.
+            UnknownRun, IllegalTransition: No such dead letter exists.
         """
         dispatch_id = await self._dispatch_of(run_id)
         try:
             await self._queue.discard_dead_letter(dispatch_id)
-        except UnknownDispatch as error:  # somebody else was faster
+        except UnknownDispatch as error:  # another caller was faster
             raise _no_dead_letter(run_id) from error
 
     async def _dispatch_of(self, run_id: str) -> str:

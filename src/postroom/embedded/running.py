@@ -1,8 +1,8 @@
-"""Runs as functions: a coroutine answers a run, step by step, and what it has done is not done again.
+"""Runs as functions: a coroutine answers a run in steps, and finished steps are not repeated.
 
-    begun ─▶ step ─▶ ask ─▶ (waits, holds nothing) ─▶ begun again: stored steps return at once ─▶ answer
+    started ─▶ step ─▶ ask ─▶ (waits without a worker) ─▶ started again: stored steps return at once ─▶ answer
 
-The result of a step is an event in the log of its run, written with the proof that its worker owns the run.
+The result of a step is an event in the log of its run, written only while the worker's claim is valid.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.dispatch.sinks import TEXT
-from postroom.embedded.values import (
+from postroom.embedded.items import (
     as_text,
     data_of,
     instant_of,
@@ -71,15 +71,15 @@ from postroom.stores.transaction import Transaction
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
 SPENT: Final = "CostStored"
-"""What an execution that failed has used outside its steps."""
+"""The event with the usage of a failed execution outside its steps."""
 ASK: Final = "ask"
 SLEEP: Final = "sleep"
 _WRITER: Final = "run"
 _PAGE: Final = 500
 _SHOWN_OF_QUESTION: Final = 40
-"""Most characters of a question in the name of its step."""
+"""Maximum characters of a question in the name of its step."""
 _USES: Final = ("input_tokens", "output_tokens", "cost_micros")
-"""What a run says that it has used."""
+"""The usage that a run reports."""
 _MOST_USED: Final = 2**53
 _LAST_INSTANT: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
@@ -90,13 +90,13 @@ Function = Callable[["Run"], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a person said to a question; `approved` is None where it was no yes and no no."""
+    """A person's answer to a question; `approved` is None if it was neither yes nor no."""
 
     text: str
     approved: bool | None
     by: str = ""
     timed_out: bool = False
-    """Whether nobody answered in time; then `text` is empty and `approved` is None: silence is no yes."""
+    """Whether nobody answered in time; then `text` is empty and `approved` is None: silence is not a yes."""
 
     @classmethod
     def of(cls, decision: ToolCallResume) -> "Answer":
@@ -107,7 +107,10 @@ class Answer:
 
 
 def is_awaited(work: object) -> bool:
-    """Whether a call of this is awaited: a coroutine function, a `partial` of it, or an object called so."""
+    """Whether its calls are awaited.
+
+    A coroutine function, a `partial` of one, or an object with an async call.
+    """
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
         getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
     )
@@ -117,11 +120,11 @@ def refuse_no_parameter(work: object) -> None:
     """Refuse a function that cannot be called with a run alone.
 
     Raises:
-        ConfigError: as said.
+        ConfigError: The function needs other parameters.
     """
     try:
         inspect.signature(cast("Callable[..., object]", work)).bind(None)
-    except ValueError:  # its parameters cannot be looked at
+    except ValueError:  # its parameters cannot be inspected
         return
     except TypeError as error:
         raise ConfigError(
@@ -132,11 +135,11 @@ def refuse_no_parameter(work: object) -> None:
 
 
 _STEP_USES: ContextVar[list[Usage] | None] = ContextVar("step_uses", default=None)
-"""What the step has used that executes in this context."""
+"""The usage of the step that executes in this context."""
 
 
 class Suspended(BaseException):
-    """Unwinds a function whose run waits; no `except Exception` of a program holds it up."""
+    """Unwinds a function whose run waits; no `except Exception` of a program stops it."""
 
     def __init__(self, ticket: RunWaitingTicket) -> None:
         super().__init__(ticket.reason)
@@ -145,28 +148,28 @@ class Suspended(BaseException):
 
 @dataclass(slots=True, kw_only=True)
 class _Memory:
-    """What a run did before, and what it has used in this execution."""
+    """The run's earlier results, and the usage of this execution."""
 
     steps: dict[str, Json]
     is_streamed: bool
-    """Whether something was told of the answer, which does not count now."""
+    """Whether an earlier execution streamed text, which does not count now."""
     answers: Mapping[str, ToolCallResume]
-    """By the call that asked."""
+    """The answers, by the call that asked."""
     waited: Mapping[str, RunWaitingTicket]
-    """What the run waited on when it was let go on."""
+    """The tickets on which the run waited before it resumed."""
     used: set[str] = field(default_factory=set)
     usage: Usage = field(default_factory=Usage)
-    """What the run record does not have yet."""
+    """The usage that the run record does not have yet."""
     counted: Usage = field(default_factory=Usage)
     """The part of it that budgets have counted, with the steps that used it."""
     unnamed: Counter[str] = field(default_factory=Counter)
-    """How many of a kind had no name of their own."""
+    """The number of unnamed steps of each kind."""
     is_suspended: bool = False
-    """Whether the function was to unwind: it waits for something."""
+    """Whether the function had to unwind because the run waits."""
 
 
 class Run:
-    """One run as its function sees it: what it is to answer, and what it may do durably."""
+    """A run as its function sees it: the messages to answer, and the durable operations."""
 
     def __init__(
         self,
@@ -186,7 +189,7 @@ class Run:
         self.interruptions = activation.interruptions
         """How many executions the end of a server, or a lost lease, has cut off; no attempt counts them."""
         self.messages: Sequence[Message] = activation.messages
-        """What it is to answer, in order."""
+        """The messages to answer, in order."""
         self._activation = activation
         self._control = control
         self._sink = sink
@@ -198,24 +201,27 @@ class Run:
 
     @property
     def text(self) -> str:
-        """What it is to answer, as text; of several messages, one a line."""
+        """The messages to answer as text, one per line."""
         return "\n".join(map(text_of, self.messages))
 
     @property
     def data(self) -> Json:
-        """What was enqueued, as plain data: of several messages, the last."""
+        """The enqueued content as plain data; with several messages, that of the last."""
         return data_of(self.messages[-1]) if self.messages else None
 
     def input(self, type: type[T]) -> T:
-        """Return what was enqueued as a value of a type.
+        """Return the enqueued content as a value of a type.
 
         Raises:
-            InvalidArgument: it is no such value; the run fails with it.
+            InvalidArgument: The content is not such a value; the run fails with this error.
         """
         return typed(self.data, type, "the enqueued content")
 
     async def history(self) -> tuple[Message, ...]:
-        """Return the conversation up to what this run answers: earlier questions, each before its answer."""
+        """Return the conversation before the messages to answer.
+
+        Earlier questions, each before its answer.
+        """
         asked, threads = {message.id for message in self.messages}, self._control.threads
         messages = await retried(lambda: threads.conversation(self.thread_id, self.id), self._timer)
         return tuple(one for one in messages if one.id not in asked and self._control.shows(one))
@@ -231,17 +237,18 @@ class Run:
         returns: Any = None,
         **kwargs: object,
     ) -> Any:
-        """Call a function once for this run: when the run comes again, its stored result is returned.
+        """Call a function once for this run; a restarted run gets the stored result.
 
-        The result is durable when this returns. A crash between the call and that has it called again. It is
-        plain data when it comes from the store; with `returns` it is a value of that type both times. A
-        failure is tried `attempts` times, after `delay`, doubled each time; then it is raised.
+        The result is durable when this returns. After a crash before that, the function is called again. A
+        stored result is plain data; with `returns` it is a value of that type in both cases. A failing
+        function is called up to `attempts` times, after `delay`, which doubles each time; then its error is
+        raised.
 
         Raises:
-            InvalidStep: the name is blank, or was used in this run before.
-            InvalidArgument: An argument has the wrong type or range, or the result cannot be stored.
-                The run fails with it and is not retried, unless the function of the run catches it.
-            StaleClaim: the run is not this worker's any more.
+            InvalidStep: The name is blank, or was used in this run before.
+            InvalidArgument: An argument has the wrong type or range, or the result cannot be stored. The run
+                fails with it and is not retried, unless the function of the run catches it.
+            StaleClaim: This worker does not own the run any longer.
         """
         _refuse_other_options(name, function, attempts, delay, returns)
         if self._is_done(name):
@@ -264,24 +271,28 @@ class Run:
     async def ask(
         self, question: str, *, timeout: timedelta | None = None, name: str | None = None
     ) -> Answer:
-        """Ask a person, and return the answer. Until it comes the run waits, and holds no worker.
+        """Ask a person, and return the answer. Until then the run waits, without a worker.
 
-        The function is begun again with the answer: what comes before is to be in steps. Questions are told
-        apart by `name`, or by their text, and the same text by its order. With `timeout` the run goes on when
-        nobody has answered for so long: the answer says `timed_out`, and none is taken any more.
+        The function starts again with the answer, so put earlier work into steps. Questions are identified by
+        `name`, or by their text, and equal texts by their order. With `timeout`, the run resumes if nobody
+        answers in time: the answer has `timed_out`, and later answers are refused.
 
         Raises:
-            InvalidStep: the name is blank, or was used in this run before.
-            InvalidArgument: the question is blank or no text, or the timeout is not a `timedelta` over 0.
+            InvalidStep: The name is blank, or was used in this run before.
+            InvalidArgument: The question is blank or not text, or the timeout is not a `timedelta` over 0.
         """
         refuse_other_text("the question", question)
         if not question.strip():
-            raise InvalidArgument("the question must not be blank", value=question)
+            raise InvalidArgument(
+                "the question must not be blank", value=question, remedy="pass the text that the person reads"
+            )
         if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
             raise InvalidArgument(
-                "the timeout of a question must be a timedelta above 0", value=repr(timeout)[:80]
+                "the timeout of a question must be a timedelta above 0",
+                value=repr(timeout)[:80],
+                remedy="leave out timeout: then the question stays open without a limit",
             )
-        if name is None:  # not its place: what is asked side by side comes in any order
+        if name is None:  # not its position: concurrent questions come in any order
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
             name = self._numbered(f"{ASK}-{words}-{sha256(question.encode()).hexdigest()[:8]}")
         nobody = Answer(text="", approved=None, timed_out=True)
@@ -313,13 +324,13 @@ class Run:
         )
 
     async def sleep(self, until: timedelta | datetime, *, name: str | None = None) -> None:
-        """Go on later, after a time or at an instant; meanwhile the run holds no worker.
+        """Resume later, after a time or at an instant; meanwhile the run needs no worker.
 
-        The function is begun again then: what comes before is to be in steps.
+        The function starts again then, so put earlier work into steps.
 
         Raises:
-            InvalidStep: the name is blank, or was used in this run before.
-            InvalidArgument: it is neither a `timedelta` nor a `datetime` with a time zone.
+            InvalidStep: The name is blank, or was used in this run before.
+            InvalidArgument: `until` is neither a `timedelta` nor a `datetime` with a time zone.
         """
         name = self._numbered(SLEEP) if name is None else name
         if self._is_done(name):
@@ -348,15 +359,17 @@ class Run:
         )
 
     async def stream(self, text: str) -> None:
-        """Tell more of the answer to whoever follows, here or elsewhere; kept a moment later.
+        """Send more of the answer to all followers, in any process; it is stored a moment later.
 
         Raises:
-            InvalidArgument: `text` is no text.
+            InvalidArgument: `text` is not text.
         """
         refuse_forked(self._process)
         if not isinstance(text, str):  # half a character is kept as `?`, as in what a program prints
             raise InvalidArgument(
-                f"the text to stream must be text, not {type(text).__name__}", value=repr(text)[:80]
+                f"the text to stream must be text, not {type(text).__name__}",
+                value=repr(text)[:80],
+                remedy="pass a str: convert other data first",
             )
         await self._sink.emit(TextDelta(delta=text))
 
@@ -364,8 +377,8 @@ class Run:
         """Write a line into the log of the run; durable when this returns.
 
         Raises:
-            InvalidArgument: `text` is no text, or a fact cannot be stored.
-            StaleClaim: the run is not this worker's any more.
+            InvalidArgument: `text` is not text, or a fact cannot be stored.
+            StaleClaim: This worker does not own the run any longer.
         """
         refuse_other_text("the text to log", text)
         self._count += 1
@@ -374,13 +387,13 @@ class Run:
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
-        """Count what the run has used up, for budgets and its record; the cost in millionths of USD.
+        """Add to the usage of the run, for budgets and its record; the cost is in millionths of USD.
 
-        Call it within a step: it is stored with the result of the step, and counts once. Outside of steps,
-        and in a step that fails, it is counted when the execution ends: again for each execution.
+        Call it within a step: the usage is stored with the result of the step, and counts once. Outside
+        steps, and in a failing step, it is counted when the execution ends, once for each execution.
 
         Raises:
-            InvalidArgument: a number is no whole one, or negative.
+            InvalidArgument: A number is not an integer, or is negative.
         """
         refuse_forked(self._process)
         for name, used in (
@@ -389,7 +402,11 @@ class Run:
             ("cost_micros", cost_micros),
         ):
             if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= _MOST_USED:
-                raise InvalidArgument(f"{name} must be an integer of at least 0", value=repr(used)[:80])
+                raise InvalidArgument(
+                    f"{name} must be an integer from 0 to 2**53",
+                    value=repr(used)[:80],
+                    remedy=f"leave out {name} if nothing was used",
+                )
         usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros)
         if (uses := _STEP_USES.get()) is not None:
             uses.append(usage)
@@ -412,7 +429,9 @@ class Run:
         refuse_forked(self._process)
         refuse_other_id("the name of a step", name)
         if not name.strip():
-            raise InvalidStep("a step needs a name", value=name)
+            raise InvalidStep(
+                "a step needs a name", value=name, remedy="pass a name that no other step of the run has"
+            )
         if name in self._memory.used:
             raise InvalidStep(
                 f"step {name!r} occurs twice in one run", value=name, remedy="give each step a different name"
@@ -446,7 +465,7 @@ class Run:
         raise AssertionError("a step needs at least one attempt")
 
     async def _keep_spending(self) -> None:
-        """Count what an execution that failed has used outside its steps, once even if a reply is lost."""
+        """Count the usage of a failed execution outside its steps, once even if a reply is lost."""
         used = self._memory.usage.beyond(self._memory.counted)
         if spends := self._control.spends(used):
             trace = self._activation.trace
@@ -454,7 +473,7 @@ class Run:
             await self._keep(SPENT, f"{trace.dispatch_id}/{trace.session_id}", payload, spends=spends)
 
     async def _keep_step(self, name: str, value: Json, used: Usage) -> None:
-        """Store the result of a step, and count what the step has used in the same commit."""
+        """Store the result of a step, and count the usage of the step in the same commit."""
         payload: dict[str, Json] = {"name": name, "value": value}
         if used != Usage():
             payload["used"] = {one: getattr(used, one) for one in _USES}
@@ -464,7 +483,7 @@ class Run:
     async def _keep(
         self, kind: str, key: str, payload: dict[str, Json], *, spends: tuple[Spending, ...] = ()
     ) -> None:
-        """Append an event to the run's log; refused where the run is another worker's by now."""
+        """Append an event to the run's log; refused if another worker owns the run by now."""
         draft = CanonicalEventDraft(
             scopes=(EventScope.thread(self.thread_id), EventScope.run(self.id)),
             event_kind=kind,
@@ -479,7 +498,7 @@ class Run:
 
 
 class FunctionExecutor(RunDispatchExecutor):
-    """Runs a coroutine for each run; what it returns is the answer."""
+    """Runs a coroutine for each run and returns its result as the answer."""
 
     def __init__(self, function: Function, stores: RunStores, timer: Timer) -> None:
         self._function = function
@@ -491,10 +510,11 @@ class FunctionExecutor(RunDispatchExecutor):
         return True
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Call the function and return what it returned; a run that waits is begun again later.
+        """Call the function and return its result; a waiting run starts again later.
 
         Raises:
-            InvalidActivation: the run is not handed over by a mailbox; and what the function raises.
+            InvalidActivation: The run does not come from a mailbox.
+            Exception: Any error of the function.
         """
         control = activation.control
         if not isinstance(control, RunControl) or activation.run_id is None:
@@ -537,10 +557,10 @@ class FunctionExecutor(RunDispatchExecutor):
     async def _remembered(
         self, activation: RunActivation, control: RunControl
     ) -> tuple[RunActivation, _Memory]:
-        """Return the request as the run was first made, and what was done of it."""
+        """Return the request as the run first got it, and the run's earlier results."""
         run_id, steps = activation.run_id or "", dict[str, Json]()
         run, is_streamed, used = control.run, False, Usage()
-        if run is not None and run.session_id != activation.trace.session_id:  # it has begun before
+        if run is not None and run.session_id != activation.trace.session_id:  # it has started before
             steps, used, is_streamed = await self._steps(run_id)
             used = used.beyond(run.usage)  # by executions that were cut off
             ids = run.input.trigger_message_ids if run.input is not None else ()
@@ -560,7 +580,7 @@ class FunctionExecutor(RunDispatchExecutor):
         return activation, memory
 
     async def _steps(self, run_id: str) -> tuple[dict[str, Json], Usage, bool]:
-        """Return the results of a run's steps, what they have used, and whether it has streamed anything."""
+        """Return the results of a run's steps, their usage, and whether the run has streamed anything."""
         scope, after = EventScope.run(run_id).key, 0
         steps: dict[str, Json] = {}
         used = Usage()
@@ -579,7 +599,10 @@ class FunctionExecutor(RunDispatchExecutor):
 
 
 async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Return what a function returns on a thread; who is cancelled waits for it: no thread can be stopped."""
+    """Return the result of a function on a thread.
+
+    A cancelled caller waits for it: threads cannot be stopped.
+    """
     call = partial(copy_context().run, function, *args, **kwargs)
     done = unreported(asyncio.get_running_loop().run_in_executor(None, call))
     try:
@@ -590,10 +613,10 @@ async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs:
 
 
 def _suspension(raised: BaseException) -> Suspended:
-    """Return what a function waits for; of what it asked side by side, in a task group, the first.
+    """Return the suspension of a function; with several in a task group, the first.
 
     Raises:
-        What failed beside it; of several failures, the group of them.
+        BaseException: An error beside the suspension; several errors as their group.
     """
     if isinstance(raised, Suspended):
         return raised
@@ -620,7 +643,7 @@ _REASONS: Final = {ASK: WaitingReason.USER_INPUT, SLEEP: WaitingReason.EXTERNAL_
 def _refuse_other_options(
     name: object, function: object, attempts: int, delay: timedelta, returns: Any
 ) -> None:
-    """Refuse options of a step that do not fit, before its function is called."""
+    """Refuse invalid options of a step, before its function is called."""
     if not callable(function):
         raise InvalidArgument(
             f"the function of step {name!r} must be callable, not {type(function).__name__}",
@@ -628,9 +651,17 @@ def _refuse_other_options(
             remedy="pass the function, then its arguments: run.step(name, function, argument)",
         )
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-        raise InvalidArgument("attempts must be an integer of at least 1", value=repr(attempts)[:80])
+        raise InvalidArgument(
+            "attempts must be an integer of at least 1",
+            value=repr(attempts)[:80],
+            remedy="leave out attempts: then the function is called once",
+        )
     if not isinstance(delay, timedelta) or delay < timedelta(0):
-        raise InvalidArgument("delay must be a timedelta of at least 0", value=repr(delay)[:80])
+        raise InvalidArgument(
+            "delay must be a timedelta of at least 0",
+            value=repr(delay)[:80],
+            remedy="leave out delay: then a retry waits 1 second",
+        )
     if returns is not None:
         refuse_other_type("returns", returns)
 
@@ -639,7 +670,7 @@ def _in_range(instant: int, given: timedelta) -> int:
     """Return an instant that a calendar has.
 
     Raises:
-        InvalidArgument: It is after the year 9999.
+        InvalidArgument: The instant is after the year 9999.
     """
     if instant > _LAST_INSTANT:
         raise InvalidArgument(
@@ -654,5 +685,9 @@ def _instant(until: timedelta | datetime, now: int) -> int:
     if isinstance(until, timedelta):
         return _in_range(now + max(milliseconds(until), 0), until)
     if not isinstance(until, datetime):
-        raise InvalidArgument("sleep needs a timedelta or a datetime", value=repr(until)[:80])
+        raise InvalidArgument(
+            "sleep needs a timedelta or a datetime",
+            value=repr(until)[:80],
+            remedy="pass timedelta(seconds=30), or a datetime with a time zone",
+        )
     return instant_of(until, "the time of sleep")

@@ -1,4 +1,4 @@
-"""Schedules of the library: runs that are enqueued again and again, each tick once over all processes."""
+"""Schedules of the library: runs that are enqueued repeatedly, each tick once over all processes."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,10 +13,9 @@ from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.dispatch.mailbox import Mailbox as Queue
-from postroom.dispatch.planning import refuse_bad_delivery, validate_run_inputs
+from postroom.dispatch.submission import refuse_bad_delivery, validate_run_inputs
 from postroom.embedded.handle import RunHandle
-from postroom.embedded.items import Item
-from postroom.embedded.values import message_of, plain, refuse_other_id
+from postroom.embedded.items import Item, message_of, plain, refuse_other_id
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Transaction
@@ -26,7 +25,7 @@ RUN: Final = "run"
 
 
 class _Submission(msgspec.Struct, frozen=True):
-    """What is enqueued at each tick."""
+    """The work that each tick enqueues."""
 
     thread: str
     content: Json
@@ -57,22 +56,22 @@ class RunTarget(Target):
         self._queue = queue
 
     async def submit(self, firing: Firing) -> str:
-        """Enqueue the run of a tick, which is named after it."""
+        """Enqueue the run of a tick, which is named after the tick."""
         asked = msgspec.convert(firing.schedule.payload, _Submission)
         await self._queue.submit_background(asked.request(firing.key), first=firing.joined(firing.key))
         return firing.key
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Say whether the run of an earlier tick waits, is at work, or is tried again later."""
+        """Return whether the run of an earlier tick is queued, active or due for a retry."""
         run = tx.runs.threads.load_run(made)
         return run is not None and run.status is not RunStatus.DONE
 
 
 class RunSchedules:
-    """What a program does with its schedules: `mailbox.schedules`."""
+    """The schedules of a program: `mailbox.schedules`."""
 
     def __init__(self, queue: Queue, stores: RunStores, handle: Callable[[str, str], RunHandle]) -> None:
-        """Keep what it works with; `handle` makes a handle of a thread and a run."""
+        """Keep the parts; `handle` makes a handle from a thread and a run."""
         self.kept = Schedules(stores.store, {RUN: RunTarget(queue)})
         self._handle = handle
 
@@ -96,17 +95,18 @@ class RunSchedules:
         interruptions: int | None = None,
         replaces: bool = False,
     ) -> Schedule:
-        """Enqueue `content` on a thread again and again; durable when this returns.
+        """Enqueue `content` on a thread repeatedly; durable when this returns.
 
-        Its instants are those of a `cron` line of five fields, read in `zone`, or come `every` so often. What
-        nobody was there for is `missed`: `skip`, `once` or `all` (the last 100). While the last run is open,
-        a tick is passed over where `overlap` is `skip`; else its run waits for its turn. `jitter` puts each
-        tick off by up to so much. The same call again changes nothing, so that a program makes it at each
-        start; with `replaces` one that says something else takes the place of the first.
+        The ticks are those of a `cron` line of five fields, read in `zone`, or follow each other at the
+        interval `every`. `missed` decides about ticks that no process served: `skip`, `once` or `all` (the
+        last 100). While the last run is open, a tick is skipped if `overlap` is `skip`; else its run waits
+        for its turn. `jitter` delays each tick by a random time up to this. A repeated call has no effect, so
+        a program can make it at each start. With `replaces`, a different schedule of this name is replaced.
 
         Raises:
-            InvalidSchedule, InvalidArgument, InvalidSubmission: it cannot be kept, or not be enqueued.
-            DuplicateRecord: there is another of this name, and it is not to be replaced.
+            InvalidSchedule, InvalidArgument, InvalidSubmission: The schedule cannot be stored, or its work
+                cannot be enqueued.
+            DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         _text(name)
         Item(
@@ -152,32 +152,32 @@ class RunSchedules:
         return found
 
     async def pause(self, name: str) -> Schedule:
-        """Enqueue nothing more until it is resumed.
+        """Pause a schedule: it enqueues nothing until `resume`.
 
         Raises:
-            UnknownSchedule, InvalidArgument: there is none of this name, or it is no text.
+            UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
         """
         return await self.kept.pause(RUN, _text(name))
 
     async def resume(self, name: str) -> Schedule:
-        """Go on with the next tick; those of the pause are not made up for.
+        """Resume with the next tick; ticks during the pause are not made up for.
 
         Raises:
-            UnknownSchedule, InvalidArgument: there is none of this name, or it is no text.
+            UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
         """
         return await self.kept.resume(RUN, _text(name))
 
     async def trigger(self, name: str) -> RunHandle:
-        """Enqueue one run now, paused or not, and return its handle; the ticks stay where they are.
+        """Enqueue one run now, even if paused, and return its handle; the ticks stay the same.
 
         Raises:
-            UnknownSchedule, InvalidArgument: there is none of this name, or it is no text.
+            UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
         """
         schedule = await self.kept.named(RUN, _text(name))
         return self._handle(str(schedule.payload["thread"]), await self.kept.trigger(RUN, name))
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule; runs that it has enqueued go on. False when there is none of this name."""
+        """Remove a schedule; its enqueued runs continue. Return False if no schedule has this name."""
         return await self.kept.remove(RUN, _text(name))
 
 
@@ -187,7 +187,7 @@ def _text(name: str) -> str:
 
 
 def _refuse_unfit(submission: _Submission) -> None:
-    """Refuse what could not be enqueued when the time has come."""
+    """Refuse work that could not be enqueued at its time."""
     request = submission.request("schedule")
     refuse_bad_delivery(request)
     validate_run_inputs(request.thread_id, request.messages, allow_empty=False, new_id=lambda: "")

@@ -1,1 +1,1 @@
-"""What runs agents in place of the runtime: one folder for each way, each an executor of the mailbox."""
+"""Executors that run agents outside the runtime: one folder for each kind."""

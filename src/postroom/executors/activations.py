@@ -1,4 +1,4 @@
-"""What executors read of a request that is begun from its beginning: whose run it is, what it is asked."""
+"""The identity and prompt of a new request, for executors."""
 
 import uuid
 
@@ -11,18 +11,18 @@ from postroom.contracts.messages import Message, storable
 
 
 def identity_of(activation: RunActivation) -> RunIdentity:
-    """Return which run it is, and where it comes from."""
+    """Return the identity of the run and its origin."""
     return executor.identity_of(activation, run_id=activation.run_id or f"run_{uuid.uuid4().hex}")
 
 
 def prompt_of(activation: RunActivation) -> str:
-    """Return what the run was asked: the texts of its messages, a blank line between two.
+    """Return the prompt of the run: the texts of its messages, separated by blank lines.
 
-    What a caller told of the conversation stands before its message.
+    The caller's context for the conversation comes before its message.
 
     Raises:
-        InvalidActivation: there is no text in them.
-        InvalidArgument: the caller asks for what only models do.
+        InvalidActivation: The messages contain no text.
+        InvalidArgument: The caller asks for something that only models can do.
     """
     texts = [text for message in activation.messages for text in _told(message) if text.strip()]
     if not texts:

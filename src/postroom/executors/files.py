@@ -1,4 +1,4 @@
-"""The files of a run for its program: a private folder with those that came, and one for those it leaves."""
+"""The files of a run: a private folder with the received files, and one for files to send."""
 
 import asyncio
 import shutil
@@ -24,7 +24,7 @@ OUTBOX: Final = "POSTROOM_OUTBOX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRoom:
-    """What a program is told of files."""
+    """The files of a run, as its program sees them."""
 
     activation: RunActivation
     """The request, with the files named in its messages."""
@@ -34,10 +34,10 @@ class FileRoom:
     files: RunFiles | None = None
 
     async def send(self) -> None:
-        """Take what the program has left, by name; links and folders are not followed.
+        """Take the program's files, by name; links and folders are not followed.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: A file could not be stored.
         """
         if self.files is None or self.outbox is None:
             return
@@ -54,10 +54,10 @@ class FileRoom:
 async def file_room(
     activation: RunActivation, files: RunFiles | None, folder: Path
 ) -> AsyncIterator[FileRoom]:
-    """Make the folder of a run, for its owner alone, and remove it behind the block.
+    """Make the private folder of a run, and remove it after the block.
 
     Raises:
-        ServerUnavailable: a file could not be fetched now.
+        ServerUnavailable: A file could not be fetched now.
     """
     if files is None:
         yield FileRoom(activation=activation, variables={})
@@ -115,7 +115,7 @@ class _Copies:
 
 
 class _PendingWithFiles:
-    """What waits for a run at work, with the files of it named."""
+    """The messages for an active run, with their files named."""
 
     def __init__(self, within: PendingBoundary, copies: _Copies) -> None:
         self._within = within
@@ -135,7 +135,7 @@ class _PendingWithFiles:
 
 
 async def without_files(activation: RunActivation) -> RunActivation:
-    """Return the request with its files named as not taken, for an agent that is given none."""
+    """Return the request with its files listed as not delivered, for an agent that gets none."""
     control = activation.control
     if not isinstance(control, RunControl) or control.files is None:
         return activation

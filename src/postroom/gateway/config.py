@@ -73,8 +73,11 @@ def _several(value: object) -> object:
 Line = Annotated[
     str,
     Meta(
-        pattern=r"^\S(.{0,510}\S)?\Z",
-        extra={"write": "a text of one line, of 1 to 512 characters, without spaces around it"},
+        pattern=r"^(?!\s)[^\x00-\x1f\x7f-\x9f]{1,512}(?<!\s)\Z",
+        extra={
+            "write": "a text of one line, of 1 to 512 characters, without control characters and without "
+            "spaces around it"
+        },
     ),
 ]
 Lines = Annotated[tuple[Line, ...], Meta(min_length=1, max_length=1_000, extra={"read": _several})]

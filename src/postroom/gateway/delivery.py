@@ -147,12 +147,6 @@ class OutgoingMessage:
             self.parts[self.sent : self.sent + 1] = fitting
 
 
-def parts_of(text: str, adapter: BasePlatformAdapter) -> Sequence[str]:
-    """Return a text in parts that the channel takes."""
-    capabilities = adapter.capabilities
-    return split(text, limit=capabilities.limit, unit=capabilities.unit)
-
-
 _LOG = get_logger(__name__)
 _MOST_CARDS = 50
 _NO_CHANNEL = SendResult.failed(SendErrorKind.NOT_FOUND, "its channel is not connected here")
@@ -254,14 +248,16 @@ class Delivery:
             return await self._given_up(row, reply, closes, "it is too old to be sent")
         if address is None:
             return await self._given_up(row, reply, closes, "its target is unknown")
-        for target, rest in ((row.target, 0), (self._target(row, address.source), UNTOLD_MS)):
-            if self._is_elsewhere(target):
-                return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         # Looked up before the text is sent: a failing store must not have the text sent again.
         voice = None if self.voice_of is None else await self.voice_of(row, reply, address.source)
         result = await self._sent(row, reply, address)
+        is_served = self.serves(row.target)
+        if result is _NO_CHANNEL and (not is_served or self._target(row, address.source) in self._adapters):
+            # This server stood still, or is stopping, and has lost the channel since the row was claimed.
+            rest = UNTOLD_MS if is_served else 0
+            return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if not result.success:
             return await self._failed(row, reply, closes, result)
         return await self._delivered(row, reply, closes.change(reply.failed, voice), closes.inbound_ids)
@@ -306,10 +302,6 @@ class Delivery:
     def _target(self, row: OutboxMessage, source: SessionSource) -> str:
         return row.target if source.person is None else target_name(source.platform.value, source.account)
 
-    def _is_elsewhere(self, target: str) -> bool:
-        """Return whether another server has a bot of ours: this server stood still, and lost the lease."""
-        return target in self._adapters and not self.serves(target)
-
     async def _address(
         self, reply: Reply, inbound: Sequence[InboundMessage], files: tuple[ChatFile, ...]
     ) -> ReplyAddress | None:
@@ -337,18 +329,22 @@ class Delivery:
         result = await outgoing.send_rest(adapter)
         if not result.success:
             return result
-        send_steps = self._ask if reply.questions else self._send_files
-        return await send_steps(adapter, reply, outgoing)
+        if reply.questions:
+            return await self._ask(adapter, reply, outgoing)
+        files = outgoing.address.files
+        if not files:  # of a mail message
+            for position, file in enumerate(reply.files):
+                files += (await attached(file, reply.thread_id, position, self._stores.files),)
+        return await self._send_files(adapter, outgoing, files) if files else result
 
     async def _send_files(
-        self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
+        self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, files: tuple[ChatFile, ...]
     ) -> SendResult:
         """Send the files behind a text; of one that is not taken the chat is told.
 
         What has arrived is kept before the next is sent: a process that dies here repeats one at most.
         """
-        files = outgoing.address.files or await self._files_of(reply)
-        if files and not outgoing.steps_sent:
+        if not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
         for file in files[outgoing.steps_sent :]:
             result = await self._send_file(adapter, outgoing, file)
@@ -379,15 +375,6 @@ class Delivery:
             return await adapter.send(source.chat_id, text, None, metadata)
         return result
 
-    async def _files_of(self, reply: Reply) -> tuple[ChatFile, ...]:
-        """Return what came with a mail message, to be sent behind its text."""
-        return tuple(
-            [
-                await attached(one, reply.thread_id, position, self._stores.files)
-                for position, one in enumerate(reply.files)
-            ]
-        )
-
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
@@ -403,11 +390,12 @@ class Delivery:
             return outgoing
         if asks and (not reply.text.strip() or capabilities.holds_requests or not shows_drafts(capabilities)):
             outgoing.opening, outgoing.marks_step = reply.text.strip(), row.may_have_arrived
+            self._presenter.drafts.pop(reply.run_id or "", None)
             return outgoing
         text = self._text_of(reply, address.source, adapter)
         if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
-        outgoing.parts = list(parts_of(text, adapter))
+        outgoing.parts = list(split(text, limit=capabilities.limit, unit=capabilities.unit))
         outgoing.details = reply.details
         if asks:
             outgoing.address = replace(address, answers=address.read)
@@ -427,7 +415,7 @@ class Delivery:
         if not reply.run_id:
             return
         presenter, asked_by = self._presenter, outgoing.key if reply.questions else None
-        shown, found = presenter.take_shown(reply.run_id), None
+        shown, found = presenter.drafts.get(reply.run_id), None
         if shown is None or asked_by is not None:
             found = await self._sessions.address(reply.thread_id)
         if shown is not None:
@@ -529,8 +517,8 @@ class Delivery:
         self._outgoing.pop(row.outbox_id, None)
         self._metrics.delivered(self._clock.now() - row.created_at)
         self._presenter.seen.clear(inbound_ids)
-        if reply.run_id:
-            self._presenter.forget(reply.run_id)
+        if reply.run_id and not reply.questions:  # a run that asked may have another draft by now
+            self._presenter.drafts.pop(reply.run_id, None)
         return Performed(also=change)
 
     async def _failed(

@@ -1,6 +1,6 @@
 """What a chat is shown while an answer is written: a decision for each delta and instant, without any I/O.
 
-                Show / Edit            failed(retry_after_ms): waits so long, then goes on
+                   Look                failed(retry_after_ms): waits so long, then goes on
     collecting ─────────────▶ under way ──done──▶ collecting
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
@@ -26,35 +26,19 @@ _CLOSING_FENCE = re.compile(r"(?:\A|\n) {0,3}(?:`{3,}|~{3,})\s*\Z")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Show:
-    """Show this draft: nothing was shown yet."""
-
-    text: str
-    reasoning: str = ""
-    """The reasoning of the model before and between the text so far."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
-    """Show this instead of the draft."""
-
-    text: str
-    reasoning: str = ""
-
-
-Step: TypeAlias = Show | Edit | None
-"""What to do; None: nothing."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Look:
+class Look:
     """A draft as it is shown: its text, how far into the answer it reaches, and whether more would fit."""
 
     text: str
     end: int
     is_full: bool
     reasoning: str = ""
+    """The reasoning of the model before and between the text so far."""
+
+
+Step: TypeAlias = Look | None
+"""The draft to show now; None: there is nothing to do."""
 
 
 class Draft:
@@ -70,8 +54,8 @@ class Draft:
         self._length = 0
         self._looked_at = 0
         """How much of the answer had come at the last look."""
-        self._shown: _Look | None = None
-        self._under_way: _Look | None = None
+        self._shown: Look | None = None
+        self._under_way: Look | None = None
         self._next_look = 0
         self._is_over = False
 
@@ -86,7 +70,7 @@ class Draft:
 
     def stands(self) -> None:
         """Take note that the chat shows a draft already, which another process left there."""
-        self._shown = _Look("", 0, is_full=False)
+        self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:
         """Take the next piece of the answer and say what to do."""
@@ -143,15 +127,11 @@ class Draft:
         """Say what to do when time has passed."""
         return self._look(now) if self.left_ms(now) == 0 else None
 
-    def _end_step(self, verb: str) -> _Look:
+    def _end_step(self, verb: str) -> Look:
         look, self._under_way = self._under_way, None
         if look is None:
             raise IllegalTransition(f"the draft has no active step that could be {verb}", value=verb)
         return look
-
-    def _text(self) -> str:
-        self._deltas = ["".join(self._deltas)]
-        return self._deltas[0]
 
     def _look(self, now: int) -> Step:
         """Show what there is, if it is more than what is shown."""
@@ -162,27 +142,22 @@ class Draft:
         if shown is not None and look.reasoning != shown.reasoning:
             if look.end < shown.end:
                 look = replace(shown, reasoning=look.reasoning)
-            return self._begin_step(look, now)
-        if shown is not None and look.end <= shown.end and not look.is_full:
+        elif shown is not None and look.end <= shown.end and not look.is_full:
             return None
-        if shown is not None and (look.end <= shown.end or look.text == shown.text):
+        elif shown is not None and (look.end <= shown.end or look.text == shown.text):
             self._shown = replace(shown, end=max(look.end, shown.end), is_full=look.is_full)
             return None
-        return self._begin_step(look, now)
-
-    def _begin_step(self, look: _Look, now: int) -> Step:
         self._under_way = look
         self._next_look = now + self._interval_ms
-        if self._shown is None:
-            return Show(text=look.text, reasoning=look.reasoning)
-        return Edit(text=look.text, reasoning=look.reasoning)
+        return look
 
-    def _draw(self) -> _Look | None:
+    def _draw(self) -> Look | None:
         """Return the first part of what has come; None if it is blank and there is no reasoning.
 
         It reads no more of the answer than can matter for one part.
         """
-        text = self._text()
+        text = "".join(self._deltas)
+        self._deltas = [text]
         lead = _BLANK_LINES.match(text)
         start = lead.end() if lead else 0
         text = text[start : start + 2 * self._capabilities.limit]
@@ -192,8 +167,8 @@ class Draft:
         pieces = cut(settled, limit=self._capabilities.limit, unit=self._capabilities.unit)
         reasoning = "".join(self._thoughts).strip()
         if not pieces:
-            return _Look("", 0, is_full=False, reasoning=reasoning) if reasoning else None
-        return _Look(pieces[0].of(settled), start + pieces[0].end, len(pieces) > 1, reasoning)
+            return Look("", 0, is_full=False, reasoning=reasoning) if reasoning else None
+        return Look(pieces[0].of(settled), start + pieces[0].end, len(pieces) > 1, reasoning)
 
 
 def settled(draft: str) -> str:

@@ -18,7 +18,7 @@ MOST_EARLIER = 50
 _MOST_GROUPS = 1_000
 _MOST_SESSIONS = 10_000
 _MOST_TEXT = 1_000
-_METADATA = "earlier"
+EARLIER = "earlier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class GroupTalk:
         if len(self._read) > _MOST_SESSIONS:
             self._read.popitem(last=False)
         said = [f"{remark.name}: {remark.text}" for remark in new]
-        return {_METADATA: {"said": said, "mark": token_hex(4)}}
+        return {EARLIER: {"said": said, "mark": token_hex(4)}}
 
 
 def with_earlier(words: str, metadata: dict[str, Json]) -> str:
     """Return a message's words, behind what was said before it in its group."""
-    earlier = metadata.get(_METADATA)
+    earlier = metadata.get(EARLIER)
     if not earlier:
         return words
     said: Sequence[str] = earlier["said"]

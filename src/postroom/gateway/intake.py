@@ -13,7 +13,6 @@ from hashlib import sha256
 
 from postroom.contracts.chat import (
     MAX_INBOUND,
-    InboundDraft,
     InboundMessage,
     InboundMove,
     InboundStatus,
@@ -119,13 +118,14 @@ class Intake:
         if routed is None:
             return
         source = event.source = routed
-        self._note_album(event, source)
-        if event.addressed and self._people.may_write(source):
+        if album_of(event) is not None:
+            self._note_album(event, source)
+        if "thread_root" in event.metadata and event.addressed and self._people.may_write(source):
             self._note_thread(event, source, is_answered=True)
         session_key = self._config.session_key(source)
-        if not event.is_command():
+        if self._config.group_context and not event.is_command():
             event.metadata = self._group_talk.unread(source, session_key) | event.metadata
-        draft = InboundDraft(
+        draft = InboundMessage(
             key=inbound_key(source, event.message_id),
             session_key=session_key,
             sender_id=source.user_id,
@@ -168,24 +168,22 @@ class Intake:
                 self._threads_answered.popitem(last=False)
 
     async def _routed(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
-        """Return where a message comes from with the agent that answers it; None when it is for nobody."""
-        chosen = await self._chosen(source) if event.addressed else None
+        """Return the source of a message with the agent that answers it; None if it is for nobody.
+
+        A chosen agent that cannot be reached any more is given up.
+        """
+        chosen = await self._sessions.chosen_agent(source) if event.addressed else None
+        if chosen is not None and chosen not in reachable(self._config.routes, source):
+            await self._sessions.choose_agent(source, None)
+            key = f"gone/{chosen}/{self._clock.now()}"
+            await self._notices.tell(source, wording.agent_gone(short_name(chosen)), key=key)
+            chosen = None
         decision = decide(self._config.routes, event, chosen)
         if decision is not None:
             return replace(source, agent=decision.agent)
         if self._people.may(source, PersonRole.VIEWER):
             passed_on = (f"(forwards {one.author or 'somebody'}: {one.text})" for one in event.forwarded)
             self._group_talk.heard(source, event.message_id, " ".join((event.text, *passed_on)))
-        return None
-
-    async def _chosen(self, source: SessionSource) -> str | None:
-        """Return the agent that was chosen with /agent; one that cannot be reached any more is given up."""
-        chosen = await self._sessions.chosen_agent(source)
-        if chosen is None or chosen in reachable(self._config.routes, source):
-            return chosen
-        await self._sessions.choose_agent(source, None)
-        key = f"gone/{chosen}/{self._clock.now()}"
-        await self._notices.tell(source, wording.agent_gone(short_name(chosen)), key=key)
         return None
 
     async def edited(self, event: MessageEvent) -> None:
@@ -400,7 +398,8 @@ class Intake:
             return False
         await worker.decided.wait()
         event.source = await self._people.learn(event.source)
-        self._note_album(event, event.source)
+        if album_of(event) is not None:
+            self._note_album(event, event.source)
         if worker.has(message.inbound_id):
             return False
         worker.put(event)
@@ -416,10 +415,9 @@ class Intake:
 
     def _note_album(self, event: MessageEvent, source: SessionSource) -> None:
         """Note that the other messages of an album are for us too, however late they come."""
-        if album_of(event) is not None:
-            self._albums_for_us[_sent_album(event, source)] = source
-            while len(self._albums_for_us) > _MOST_ALBUMS:
-                self._albums_for_us.popitem(last=False)
+        self._albums_for_us[_sent_album(event, source)] = source
+        while len(self._albums_for_us) > _MOST_ALBUMS:
+            self._albums_for_us.popitem(last=False)
 
     def _checked(self, event: MessageEvent) -> SessionSource:
         source = event.source

@@ -63,11 +63,13 @@ class _Scope:
 
     def wait(self, who: Hashable, now: int) -> int:
         """Return how long it takes until it is this one's turn."""
+        self._drop_places(now)
         began, until = self.quiet
         quiet = until - now if began <= now < until else 0
         if self.rate is None:
             return quiet
-        ahead, most, per_ms = self._ahead(who, now), self.rate.most, self.rate.per_ms
+        most, per_ms = self.rate.most, self.rate.per_ms
+        ahead = list(self.line).index(who) if who in self.line else len(self.line)
         used = self.used(now)
         free = max(most - len(used), 0)
         slots = [now - per_ms] * free + used[len(used) - (most - free) :]
@@ -75,23 +77,19 @@ class _Scope:
 
     def has_half(self, now: int) -> bool:
         """Say whether nobody waits and half of the room is left."""
+        self._drop_places(now)
         used = self.used(now)
-        return not self.waits(now) and (self.rate is None or 2 * len(used) <= self.rate.most - 1)
+        return not self.line and (self.rate is None or 2 * len(used) <= self.rate.most - 1)
 
-    def waits(self, now: int) -> bool:
-        """Say whether anybody has a place in the line."""
-        for one in [one for one, until in self.line.items() if until < now]:
-            del self.line[one]
-        return bool(self.line)
+    def _drop_places(self, now: int) -> None:
+        """Remove places of the line that are not kept any more."""
+        if self.line:
+            self.line = {who: until for who, until in self.line.items() if until >= now}
 
     def is_idle(self, now: int) -> bool:
         """Say whether nothing of it needs to be remembered."""
-        return not self.under_way and not self.used(now) and not self.waits(now) and self.quiet[1] <= now
-
-    def _ahead(self, who: Hashable, now: int) -> int:
-        if not self.waits(now):
-            return 0
-        return next((at for at, one in enumerate(self.line) if one == who), len(self.line))
+        self._drop_places(now)
+        return not self.under_way and not self.used(now) and not self.line and self.quiet[1] <= now
 
 
 class Pacing:
@@ -142,7 +140,10 @@ class Pacing:
         who = object() if key is None else key
         while True:
             now = self._clock.now()
-            wait, scope = max(((one.wait(who, now), one) for one in scopes), key=lambda pair: pair[0])
+            wait, scope = -1, scopes[0]
+            for one in scopes:
+                if (needs := one.wait(who, now)) > wait:
+                    wait, scope = needs, one
             if gives_way:
                 return wait or (0 if all(one.has_half(now) for one in scopes) else KEPT_MS)
             comes_back = now + wait > patience

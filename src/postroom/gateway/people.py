@@ -27,13 +27,13 @@ CODE_ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 CODE_LENGTH = 8
 _KNOWN_FOR_MS = 30_000
 _MOST_KNOWN = 10_000
-_ASKED_FOR_A_SECRET = {
+ROLES_OF_HOLDERS = {
     Platform.WEB: PersonRole.OWNER,
     Platform.API_SERVER: PersonRole.OPERATOR,
     Platform.WEBHOOK: PersonRole.MEMBER,
     Platform.LOCAL: PersonRole.OWNER,
 }
-"""Platforms whose adapters let nobody through without a secret of ours, and whom they count as."""
+"""The role of everybody who has the secret of a channel, on platforms whose adapters ask for one."""
 
 
 class People:
@@ -79,13 +79,13 @@ class People:
         config = self._config.platforms.get(source.platform)
         allow = config.allow if config is not None else {}
         if source.user_id is None:
-            return _ASKED_FOR_A_SECRET.get(source.platform)
+            return ROLES_OF_HOLDERS.get(source.platform)
         if source.user_id in allow:
             return allow[source.user_id]
         if source.is_bot:
             return None
         _, kept = self._known.get((source.platform.value, source.user_id), (0, None))
-        return kept or _ASKED_FOR_A_SECRET.get(source.platform) or allow.get("*")
+        return kept or ROLES_OF_HOLDERS.get(source.platform) or allow.get("*")
 
     def may(self, source: SessionSource, role: PersonRole) -> bool:
         """Say whether somebody's role reaches this one."""

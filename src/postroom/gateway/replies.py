@@ -276,24 +276,20 @@ class ChatEffects(RunEffects):
         """Return the answer of a run that is done, or the questions of one that waits."""
         if not is_chat(run.thread_id):
             return ()
-        if run.status is not RunStatus.WAITING:
-            reply: Reply | None = self._answer(tx, run)
-        else:
+        if run.status is RunStatus.WAITING:
             reply = self._question(run)
+        else:  # it names its place, so that delivery does not look it up
+            reply = answer_of(run)
+            read, files = tx.chats.answered(reply.inbound_ids[:MAX_INBOUND], run.thread_id, run.run_id)
+            reply = replace(
+                reply,
+                source=(read[-1].body.get("source") or None) if read else None,
+                answers=tuple([message.key.message_id for message in read]),
+                leaves_files=bool(files),
+            )
         if reply is None:
             return ()
         return (reply.draft(f"{reply.kind}/{run.run_id}/{run.dispatch_id}"),)
-
-    def _answer(self, tx: Transaction, run: RunRecord) -> Reply:
-        """Return what a run says at its end, and where, so that who delivers it need not look."""
-        reply = answer_of(run)
-        read, files = tx.chats.answered(reply.inbound_ids[:MAX_INBOUND], run.thread_id, run.run_id)
-        return replace(
-            reply,
-            source=(read[-1].body.get("source") or None) if read else None,
-            answers=tuple(message.key.message_id for message in read),
-            leaves_files=bool(files),
-        )
 
     def _question(self, run: RunRecord) -> Reply | None:
         waiting = run.waiting
@@ -314,4 +310,4 @@ class ChatEffects(RunEffects):
 def inbound_ids_of(run: RunRecord) -> tuple[int, ...]:
     """Return the inbound messages that a run answers."""
     ids = run.input.trigger_message_ids if run.input else ()
-    return tuple(sorted({inbound_id for inbound_id in map(inbound_id_of, ids) if inbound_id is not None}))
+    return tuple(sorted(set(filter(None, map(inbound_id_of, ids)))))

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
-from postroom.contracts.chat import ChatSession, InboundDraft, InboundMove, InboundStatus
+from postroom.contracts.chat import ChatSession, InboundMessage, InboundMove, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
@@ -23,7 +23,7 @@ from postroom.gateway import status, wording
 from postroom.gateway.commands import ANSWERS_QUESTIONS, Answer, Command, Commands, help_text, resolve_command
 from postroom.gateway.config import GatewayConfig, is_person, short_name
 from postroom.gateway.events import ButtonPress, Card, MessageEvent
-from postroom.gateway.handover import NOTHING_ELSE, Admission, AdmissionKind, Handover
+from postroom.gateway.handover import Admission, AdmissionKind, Handover, NotHandedOver
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices, notice_key
 from postroom.gateway.people import People
@@ -36,7 +36,6 @@ from postroom.gateway.to_people import ToPeople
 from postroom.gateway.worker import AT_ONCE, ChatWorker, ChatWorkers, album_of, merge_album
 from postroom.log import get_logger
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Joined
 
 _LOG = get_logger(__name__)
 _AGENT_PENDING_SENTINEL = object()
@@ -122,7 +121,9 @@ class GatewayRunner:
     @property
     def workers(self) -> ChatWorkers:
         """The workers of all chats."""
-        found: ChatWorkers = self.__dict__.setdefault("_workers", ChatWorkers())
+        found = self.__dict__.get("_workers")
+        if not isinstance(found, ChatWorkers):
+            found = self.__dict__["_workers"] = ChatWorkers()
         return found
 
     async def _handle_message(self, event: MessageEvent) -> Answer:
@@ -171,7 +172,7 @@ class GatewayRunner:
         finally:
             worker.stop()
 
-    async def begin(self, event: MessageEvent, draft: InboundDraft, worker: ChatWorker) -> bool:
+    async def begin(self, event: MessageEvent, draft: InboundMessage, worker: ChatWorker) -> bool:
         """Store a message and hand it over in one change, if its chat and its session are idle.
 
         Return False if the message must be stored on its own: another try then finds nothing of this one.
@@ -186,10 +187,14 @@ class GatewayRunner:
         worker.is_active = True
         self._running_agents[key] = _AGENT_PENDING_SENTINEL
         try:
-            return await self._hand_over(event, source, key, draft)
+            await self._hand_over(event, source, key, draft)
+        except NotHandedOver:
+            return False
         except PostroomError as error:
             _LOG.info("message.not_begun_at_once", reason=error.describe())
             return False
+        else:
+            return True
         finally:
             self._end_turn(key)
             worker.is_active = False
@@ -255,42 +260,44 @@ class GatewayRunner:
         return None
 
     async def _hand_over(
-        self, event: MessageEvent, source: SessionSource, key: str, draft: InboundDraft | None = None
-    ) -> bool:
-        """Hand a message over; with a draft it is kept by that, and False says that it could not be both."""
+        self, event: MessageEvent, source: SessionSource, key: str, draft: InboundMessage | None = None
+    ) -> None:
+        """Hand a message over, or store it and hand it over with a draft.
+
+        Raises:
+            NotHandedOver: A message with a draft must be stored on its own.
+        """
         services = self.services
         if key in self.workers.stop_requested:
+            if draft is not None:
+                raise NotHandedOver
             await services.notices.answer(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
             await self._close(event, InboundStatus.DONE, reason=wording.STOPPED)
-            return True
+            return
         session, began_anew = await services.sessions.current(key, source)
         if began_anew and services.sessions.reset_policy(session, source).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
         if is_person(source.agent):
             session, _ = await services.sessions.of(key, source)
             await self._pass_on(event, source, session, key)
-            return True
+            return
         activity = services.sessions.activity(session, source)
-        also = NOTHING_ELSE if activity is None else Joined(locks=activity.locks, change=activity.change)
         mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
-        if draft is not None:
-            admission = await services.handover.begin(event, draft, session, mode=mode, also=also)
-            if admission is None:
-                return False
-        else:
-            if services.stores.is_shared:
-                await self._wait_for_earlier(event, key)
-            admission = await services.handover.hand_over(event, session, mode=mode, also=also)
+        if draft is None and services.stores.is_shared:
+            await self._wait_for_earlier(event, key)
+        admission = await services.handover.hand_over(
+            event, session, draft=draft, mode=mode, activity=activity
+        )
         if activity is not None:
             services.sessions.note(activity)
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
-            services.presenter.show_typing(source)
+            if admission.kind is not AdmissionKind.STARTED:  # a run shows this itself
+                services.presenter.show_typing(source)
             services.presenter.seen.show(event)
         await self._acknowledge(event, source, key, admission)
         if key in self.workers.stop_requested and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)
-        return True
 
     async def _pass_on(
         self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str

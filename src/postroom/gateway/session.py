@@ -83,70 +83,28 @@ class SessionSource(Record, frozen=True, kw_only=True):
         return cls(**{**told, "platform": Platform(told["platform"])})
 
 
-class SessionKey(Record, frozen=True, kw_only=True):
-    """The parts of a session's key; two messages with equal parts belong to one session."""
-
-    platform: Platform
-    chat_type: str
-    chat_id: str | None = None
-    thread_id: str | None = None
-    participant: str | None = None
-    agent: str | None = None
-    person: str | None = None
-
-    def render(self) -> str:
-        """Return the key as text. A colon within a part is written `%3A`, so that parts stay apart."""
-        parts = (self.platform.value, self.chat_type, self.chat_id, self.thread_id, self.participant)
-        if self.person is not None:
-            parts = ("person", self.person, None, None, None)
-        named = [PREFIX, *filter(None, (self.agent or _MAIN, *parts))]
-        key = ":".join(named)
-        if _PLAIN.fullmatch(key) and key.count(":") == len(named) - 1:
-            return key
-        return ":".join(quote(part, safe="!@#$&'()*+,;=/?~ ") for part in named)
-
-
-def session_key_of(
-    source: SessionSource, *, group_sessions_per_user: bool = True, thread_sessions_per_user: bool = True
-) -> SessionKey:
-    """Return the parts of a source's key.
-
-    Each agent has sessions of its own. Direct messages are one session a chat and thread, and one for all
-    linked chats of a person; elsewhere each participant has a session of their own unless that is switched
-    off, for threads on their own.
-    """
-    if source.person is not None:
-        return SessionKey(platform=source.platform, chat_type="dm", agent=source.agent, person=source.person)
-    if source.chat_type == "dm":
-        chat_id = source.chat_id or None
-        alone = chat_id is None and source.thread_id is None
-        participant = source.user_id if alone else None
-        return SessionKey(
-            platform=source.platform,
-            chat_type="dm",
-            chat_id=chat_id,
-            thread_id=source.thread_id,
-            participant=participant,
-            agent=source.agent,
-        )
-    per_user = thread_sessions_per_user if source.thread_id else True
-    participant = source.user_id if group_sessions_per_user and per_user else None
-    return SessionKey(
-        platform=source.platform,
-        chat_type=source.chat_type,
-        chat_id=source.chat_id or None,
-        thread_id=source.thread_id,
-        participant=participant,
-        agent=source.agent,
-    )
-
-
 def build_session_key(
     source: SessionSource, group_sessions_per_user: bool = True, thread_sessions_per_user: bool = True
 ) -> str:
-    """Return the key of a source's session as text, for instance `agent:main:telegram:dm:12345`."""
-    return session_key_of(
-        source,
-        group_sessions_per_user=group_sessions_per_user,
-        thread_sessions_per_user=thread_sessions_per_user,
-    ).render()
+    """Return the key of a source's session, for instance `agent:main:telegram:dm:12345`.
+
+    Each agent has sessions of its own. Direct messages are one session a chat and thread, and one for all
+    linked chats of a person; elsewhere each participant has a session of their own unless that is switched
+    off, for threads on their own. A colon within a part is written `%3A`, so that parts stay apart.
+    """
+    chat_id = source.chat_id or None
+    if source.person is not None:
+        parts: tuple[str | None, ...] = ("person", source.person)
+    elif source.chat_type == "dm":
+        is_alone = chat_id is None and source.thread_id is None
+        participant = source.user_id if is_alone else None
+        parts = (source.platform.value, "dm", chat_id, source.thread_id, participant)
+    else:
+        per_user = group_sessions_per_user and (thread_sessions_per_user or not source.thread_id)
+        participant = source.user_id if per_user else None
+        parts = (source.platform.value, source.chat_type, chat_id, source.thread_id, participant)
+    named = [PREFIX, *filter(None, (source.agent or _MAIN, *parts))]
+    key = ":".join(named)
+    if _PLAIN.fullmatch(key) and key.count(":") == len(named) - 1:
+        return key
+    return ":".join(quote(part, safe="!@#$&'()*+,;=/?~ ") for part in named)

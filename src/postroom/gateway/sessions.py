@@ -8,16 +8,16 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 from urllib.parse import unquote
 
-from postroom.contracts.chat import ChatSession, SessionThread, session_locks
+from postroom.contracts.chat import ChatSession, SessionThread, inbound_id_of, session_locks
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, Message
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.replies import target_of, thread_name
-from postroom.gateway.session import Platform, SessionKey, SessionSource
+from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.transaction import Transaction
 
@@ -112,14 +112,18 @@ class Sessions:
         session = await self.load(key)
         if session is None:
             return self._kept(await self._store.open(self._fresh(key, source, now))), False
-        if self._is_over(session, source, now):
+        is_delivered = source.person is None or self._is_delivered(session.thread_id)
+        policy = self.reset_policy(session, source)
+        if not is_delivered or ends_session(policy, active_at=session.active_at, now=now):
             return await self.begin_anew(key, source), True
         return session, False
 
     def activity(self, session: ChatSession, source: SessionSource) -> "Activity | None":
         """Return what is to be written down of a session in which something is said now, if anything is."""
-        now = self._clock.now()
-        if now - session.active_at < _TOUCH_AFTER_MS and _is_at(session, source):
+        now, there = self._clock.now(), (session.source.get("platform"), session.source.get("chat_id"))
+        # The session of linked chats may have been active elsewhere.
+        is_here = source.person is None or there == (source.platform.value, source.chat_id)
+        if is_here and now - session.active_at < _TOUCH_AFTER_MS:
             return None
         return Activity(session.session_key, session.thread_id, source.to_dict(), now)
 
@@ -213,7 +217,7 @@ class Sessions:
             UnknownThread: there is no such session.
         """
         for _ in range(_TRIES):
-            session = await self._store.load(key)
+            session = await self.load(key)
             if session is None:
                 raise UnknownThread(f"there is no session {key!r}", value=key)
             after = change(session)
@@ -231,8 +235,10 @@ class Sessions:
 
         A session that was begun there meanwhile goes on; the earlier one is kept under the old id.
         """
-        old = SessionKey(platform=platform, chat_type="group", chat_id=chat_id).render()
-        new = SessionKey(platform=platform, chat_type="group", chat_id=new_id).render()
+        old, new = (
+            build_session_key(SessionSource(platform=platform, chat_type="group", chat_id=group))
+            for group in (chat_id, new_id)
+        )
         moved = 0
         for session in await self._below(old):
             if session.source.get("account", "default") == account:
@@ -275,16 +281,17 @@ class Sessions:
                 break
         return found
 
-    async def place_of(self, thread_id: str, inbound_ids: Sequence[int]) -> tuple[str, SessionSource] | None:
+    async def place_of(self, thread_id: str, messages: Sequence[Message]) -> tuple[str, SessionSource] | None:
         """Return the session of a run's thread, and the chat in which the run is answered.
 
         Of linked chats that is the one in which its last message was said.
         """
         found = await self.address(thread_id)
-        if found is None or found[1].person is None or not inbound_ids:
+        if found is None or found[1].person is None:
             return found
-        messages = await self._intake_log.messages(inbound_ids[-1:])
-        source = messages[0].body.get("source") if messages else None
+        ids = [inbound_id for one in messages if (inbound_id := inbound_id_of(one.id or "")) is not None]
+        last = await self._intake_log.messages(ids[-1:]) if ids else ()
+        source = last[0].body.get("source") if last else None
         return (found[0], SessionSource.from_dict(source)) if source else found
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
@@ -348,20 +355,6 @@ class Sessions:
         """Say whether the channel is connected that delivers a thread's answers: it is named after it."""
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(one.value == platform for one in self._config.get_connected_platforms())
-
-    def _is_over(self, session: ChatSession, source: SessionSource, now: int) -> bool:
-        if source.person is not None and not self._is_delivered(session.thread_id):
-            return True
-        policy = self.reset_policy(session, source)
-        return ends_session(policy, active_at=session.active_at, now=now)
-
-
-def _is_at(session: ChatSession, source: SessionSource) -> bool:
-    """Say whether a session was last active in this chat; that of linked chats may have been elsewhere."""
-    if source.person is None:
-        return True
-    there = session.source.get("platform"), session.source.get("chat_id")
-    return there == (source.platform.value, source.chat_id)
 
 
 def _quiet_key(address: ChatAddress) -> str:

@@ -23,7 +23,6 @@ from postroom.contracts.agent_events import (
     StreamReset,
     TextDelta,
 )
-from postroom.contracts.chat import inbound_id_of
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunDispatchExecutor
@@ -33,7 +32,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.runs import TerminationKind
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
-from postroom.gateway.drafts import Draft, Edit, Show, Step
+from postroom.gateway.drafts import Draft, Look, Step
 from postroom.gateway.events import MessageEvent, SendErrorKind
 from postroom.gateway.pacing import KEPT_MS
 from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, send_metadata
@@ -194,7 +193,8 @@ class StreamingPresenter:
         self._config = config
         self._clock = clock
         self._timer = timer
-        self._shown: OrderedDict[str, Shown] = OrderedDict()
+        self.drafts: OrderedDict[str, Shown] = OrderedDict()
+        """By run: what its chat is shown of an answer that is not delivered yet."""
         self._tasks = Tasks("chat presenter")
         self.seen = SeenMarks(self.adapters, timer)
 
@@ -216,20 +216,16 @@ class StreamingPresenter:
             one.capabilities.holds_requests and name.value == platform for name, one in self.adapters.items()
         )
 
-    def take_shown(self, run_id: str) -> Shown | None:
-        """Return what is shown of a run's answer, for its delivery; None when nothing is."""
-        return self._shown.get(run_id)
-
-    def forget(self, run_id: str) -> None:
-        """Let go of what was shown: the answer is delivered."""
-        self._shown.pop(run_id, None)
-
     @asynccontextmanager
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
         """Show a run while it executes; what it tells is put into the queue that is given, if one is."""
-        address = await self._address(activation)
+        try:
+            address = await self.sessions.place_of(activation.thread_id, activation.messages)
+        except PostroomError as error:
+            _LOG.warning("run.not_shown", thread_id=activation.thread_id, reason=error.describe())
+            address = None
         if address is None:
             yield None
             return
@@ -251,15 +247,6 @@ class StreamingPresenter:
             if self.runs.get(key) is run:
                 del self.runs[key]
             await tasks.close()
-
-    async def _address(self, activation: RunActivation) -> tuple[str, SessionSource] | None:
-        ids = (inbound_id_of(message.id or "") for message in activation.messages)
-        asked = [inbound_id for inbound_id in ids if inbound_id is not None]
-        try:
-            return await self.sessions.place_of(activation.thread_id, asked)
-        except PostroomError as error:
-            _LOG.warning("run.not_shown", thread_id=activation.thread_id, reason=error.describe())
-            return None
 
     async def _typing(self, adapter: BasePlatformAdapter, source: SessionSource) -> None:
         while True:
@@ -322,11 +309,15 @@ class StreamingPresenter:
 
     async def _draft_of(self, adapter: BasePlatformAdapter, chat_id: str, run: RunInChat) -> Shown:
         """Return the draft of a run; a further try goes on in the message of the try before."""
-        shown = self._shown.get(run.run_id)
+        shown = self.drafts.get(run.run_id)
         if shown is not None:
             await self._begin_again(adapter, chat_id, shown)
             return shown
-        shown = Shown(self._empty_draft(adapter.capabilities))
+        capabilities, interval = adapter.capabilities, milliseconds(self._config.edit_interval)
+        if capabilities.streams:  # its edits are the stream
+            interval = 0
+        interval = max(interval, capabilities.min_edit_interval_ms)
+        shown = Shown(Draft(capabilities, least_new=self._config.buffer_threshold, interval_ms=interval))
         shown.message_id = await self.left_draft(adapter, run.key, run.run_id)
         if shown.message_id is not None:
             shown.draft.stands()
@@ -366,7 +357,7 @@ class StreamingPresenter:
             await self.sessions.changed(
                 key, lambda one: replace(one, settings={**one.settings, _DRAFT: draft})
             )
-        self.forget(run_id)
+        self.drafts.pop(run_id, None)
 
     async def _keep_draft_id(self, run: RunInChat, message_id: str) -> None:
         """Store the id of the newest draft, so that after a crash the answer takes its place."""
@@ -378,20 +369,13 @@ class StreamingPresenter:
         except PostroomError as error:
             _LOG.warning("draft.not_kept", run_id=run.run_id, reason=error.describe())
 
-    def _empty_draft(self, capabilities: ChannelCapabilities) -> Draft:
-        """Return an empty draft; to a channel that streams, its edits are the stream."""
-        interval = capabilities.min_edit_interval_ms
-        if not capabilities.streams:
-            interval = max(interval, milliseconds(self._config.edit_interval))
-        return Draft(capabilities, least_new=self._config.buffer_threshold, interval_ms=interval)
-
     async def _take_step(
         self,
         adapter: BasePlatformAdapter,
         chat_id: str,
         run: RunInChat,
         shown: Shown,
-        step: Show | Edit,
+        step: Look,
         metadata: dict[str, Json],
     ) -> Step:
         if step.reasoning:
@@ -411,15 +395,19 @@ class StreamingPresenter:
         return shown.draft.failed(now=now, retry_after_ms=wait)
 
     def _remember(self, run_id: str, shown: Shown) -> None:
-        self._shown[run_id] = shown
-        if len(self._shown) > _MOST_SHOWN:
-            self._shown.popitem(last=False)
+        self.drafts[run_id] = shown
+        if len(self.drafts) > _MOST_SHOWN:
+            self.drafts.popitem(last=False)
 
 
 def answered_by(activation: RunActivation) -> tuple[str, ...]:
     """Return the platform's ids of the messages that a run was begun by."""
-    told = (block.data.get("message_id") for one in activation.messages for block in one.content[:1])
-    return tuple(str(message_id) for message_id in told if message_id is not None)
+    found = []
+    for message in activation.messages:
+        message_id = message.content[0].data.get("message_id") if message.content else None
+        if message_id is not None:
+            found.append(str(message_id))
+    return tuple(found)
 
 
 def _outlives(capabilities: ChannelCapabilities) -> bool:
@@ -477,7 +465,17 @@ class ChatExecutor(ExecutorAround):
         """Execute a run and return how it ended."""
         if not is_chat(activation.thread_id):
             return await self._within.run(activation, sink)
-        activation = self._with_files(await self._without_hidden(activation))
+        if isinstance(control := activation.control, RunControl):
+            if self._files is not None:
+                control = replace(control, files=self._files(activation))
+            if hidden := await self._presenter.sessions.hidden(activation.thread_id):
+                asked = {message_id for read in hidden.values() for message_id in read}
+                control = replace(
+                    control,
+                    hidden_runs=control.hidden_runs | hidden.keys(),
+                    hidden_message_ids=control.hidden_message_ids | asked,
+                )
+            activation = replace(activation, control=control)
         run_id = activation.run_id or ""
         async with self._presenter.shown(activation, lambda: self._within.cancel(run_id)) as deltas:
             seen = _DeltaSink(sink, deltas)
@@ -485,24 +483,3 @@ class ChatExecutor(ExecutorAround):
         if result.termination.type is TerminationKind.CANCELLED and not result.response:
             return replace(result, response=seen.text)  # a program keeps no partial answer itself
         return result
-
-    def _with_files(self, activation: RunActivation) -> RunActivation:
-        """Return the request with a way to the files of its messages."""
-        control = activation.control
-        if self._files is None or not isinstance(control, RunControl):
-            return activation
-        return replace(activation, control=replace(control, files=self._files(activation)))
-
-    async def _without_hidden(self, activation: RunActivation) -> RunActivation:
-        """Return the request with what was undone on its thread out of its sight."""
-        hidden = await self._presenter.sessions.hidden(activation.thread_id)
-        control = activation.control
-        if not hidden or not isinstance(control, RunControl):
-            return activation
-        asked = {message_id for read in hidden.values() for message_id in read}
-        control = replace(
-            control,
-            hidden_runs=control.hidden_runs | hidden.keys(),
-            hidden_message_ids=control.hidden_message_ids | asked,
-        )
-        return replace(activation, control=control)

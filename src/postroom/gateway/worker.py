@@ -98,7 +98,10 @@ class ChatWorkers:
     def of(self, source: SessionSource) -> ChatWorker:
         """Return the worker of a chat."""
         chat = (source.platform, source.account, source.chat_id or source.user_id)
-        return self.by_chat.setdefault(chat, ChatWorker())
+        found = self.by_chat.get(chat)
+        if found is None:
+            found = self.by_chat[chat] = ChatWorker()
+        return found
 
 
 def album_of(event: MessageEvent) -> str | None:

@@ -1,18 +1,8 @@
-"""The table of administration: each address is declared once, with its callers, its words and its operations.
+"""The routes of administration, made from the table of operations."""
 
-Routes, permissions and the reference pages are made from it. A module of operations says for each method what
-it asks for and what it does:
-
-    prune = SERVER.at("/admin/prune", "Deletes the messages that ...", is_long=True)
-
-    @prune("POST", Prune)
-    async def _(server: Server, asked: Prune) -> object:
-        return await server.operations.prune(dry_run=asked.dry_run)
-"""
-
-from collections.abc import Awaitable, Callable, Mapping
-from enum import StrEnum
-from typing import Any, Generic, TypeVar
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -21,123 +11,75 @@ from starlette.routing import Route
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.misfits import misfit
+from postroom.contracts.operations import Operation
+from postroom.contracts.work import Work, told
 from postroom.http_api.long_work import LongWork
 
-
-class Who(StrEnum):
-    """Whom an address answers."""
-
-    ANYONE = "anyone"
-    PROVED_THERE = "callers that the path authenticates itself"
-    """A channel, or a result by its signature: each authenticates its callers itself."""
-    PEOPLE = "people"
-    """Who has logged in; the server's token counts as well."""
-    LOOKERS = "agents, programs and people"
-    """A named token as far as its scopes go."""
-    CALLERS = "agents and programs"
-    HOOKS = "the operator and runs"
-    ADMINS = "the operator and `admin`"
-    OPERATOR = "the operator"
-
-
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a body asks for."""
-
-
-class Query(msgspec.Struct, frozen=True):
-    """What the parameters of an address ask for; other parameters are ignored."""
-
-
-S = TypeVar("S")
-A = TypeVar("A", bound=msgspec.Struct)
 D = TypeVar("D")
-Operation = Callable[[S, A], Awaitable[object]]
-"""Does what is asked of a service, and returns the answer: plain JSON data, or a response of its own."""
+S = TypeVar("S", bound=msgspec.Struct)
+_YES = {"yes": "true", "": "false"}
+"""How addresses give a field that is true or false; the words of JSON are accepted, too."""
 
 
-class Address(Generic[S]):
-    """One address of administration."""
+def administration_routes(operations: Iterable[Operation], services: Mapping[type[Any], Any]) -> list[Route]:
+    """Return a route for each address of the operations whose service is among `services`.
 
-    def __init__(self, path: str, words: str, who: Who, *, is_long: bool) -> None:
-        self.path, self.words, self.who, self.is_long = path, words, who, is_long
-        self.methods: dict[str, Callable[[S, Request], Awaitable[Response]]] = {}
-
-    def __call__(
-        self, method: str, asks: type[A], *, status: int = 200
-    ) -> Callable[[Operation[S, A]], Operation[S, A]]:
-        """Return the decorator of the operation behind a method.
-
-        `asks` is read from the JSON body, or with GET from the parameters of the address.
-        """
-
-        def declared(run: Operation[S, A]) -> Operation[S, A]:
-            async def answer(service: S, request: Request) -> Response:
-                asked = asked_of(request, asks) if method == "GET" else await read_body(request, asks)
-                found = await run(service, asked)
-                if isinstance(found, Response):
-                    return found
-                return JSONResponse(dict(found) if isinstance(found, Mapping) else found, status_code=status)
-
-            self.methods[method] = answer
-            return run
-
-        return declared
-
-    def raw(self, method: str) -> Callable[[Callable[[S, Request], Awaitable[Response]]], None]:
-        """Return the decorator of an operation that reads the request itself."""
-
-        def declared(run: Callable[[S, Request], Awaitable[Response]]) -> None:
-            self.methods[method] = run
-
-        return declared
-
-    def route(self, service: S, work: LongWork) -> Route:
-        """Return the route of the address; how far an operation is can be asked of `work` if it is long."""
-
-        async def answer(request: Request) -> Response:
-            run = self.methods["GET" if request.method == "HEAD" else request.method]
-            return await run(service, request)
-
-        endpoint = work.watched(self.path, answer) if self.is_long else answer
-        return Route(self.path, endpoint, methods=list(self.methods))
+    The progress of long work can be asked from the service `LongWork`, if there is one.
+    """
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        if operation.service in services:
+            by_path.setdefault(operation.path, {})[operation.method] = operation
+    return [_route(path, rows, services) for path, rows in by_path.items()]
 
 
-class Table(Generic[S]):
-    """The addresses of one service, in the order in which they were declared."""
+def _route(path: str, rows: Mapping[str, Operation], services: Mapping[type[Any], Any]) -> Route:
+    taken = {method: frozenset(inspect.signature(row.run).parameters) for method, row in rows.items()}
 
-    def __init__(self) -> None:
-        self.addresses: list[Address[S]] = []
+    async def answer(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        operation, parameters = rows[method], taken[method]
+        kind = operation.command
+        command = read_query(request, kind) if method == "GET" else await read_body(request, kind)
+        given = {"command": command, "request": request, **msgspec.structs.asdict(command)}
+        assert operation.service is not None  # noqa: S101 - of the rows with a service
+        found = await operation.run(
+            services[operation.service], **{name: given[name] for name in given if name in parameters}
+        )
+        if isinstance(found, Response):
+            return found
+        plain = told(found) if isinstance(found, Work) else found
+        document = {operation.answer_key: plain} if operation.answer_key else plain
+        return JSONResponse(document, status_code=operation.status)
 
-    def at(self, path: str, words: str, who: Who = Who.ADMINS, *, is_long: bool = False) -> Address[S]:
-        """Declare an address; `words` say what its operations do."""
-        made = Address[S](path, words, who, is_long=is_long)
-        self.addresses.append(made)
-        return made
-
-    def routes(self, service: S, work: LongWork | None = None) -> list[Route]:
-        """Return the routes to a service."""
-        watched = work or LongWork()
-        return [one.route(service, watched) for one in self.addresses]
+    is_long = any(row.doing for row in rows.values())
+    work = services.get(LongWork)
+    return Route(path, work.watched(path, answer) if is_long and work else answer, methods=list(rows))
 
 
-def asked_of(request: Request, kind: type[A]) -> A:
-    """Return what the parameters of an address ask for.
+def read_query(request: Request, kind: type[S]) -> S:
+    """Return the parameters of an address as a command.
 
     Raises:
         InvalidArgument: They do not fit.
     """
+    flags = {one.name for one in msgspec.structs.fields(kind) if one.default is False}
+    given = {
+        name: _YES.get(value, value) if name in flags else value
+        for name, value in request.query_params.items()
+    }
     try:
-        return msgspec.convert(dict(request.query_params), kind, strict=False)
+        return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        names = ", ".join(getattr(kind, "__struct_fields__", ()))
+        names = ", ".join(kind.__struct_fields__)
         raise InvalidArgument(misfit(str(error))[:300], remedy=f"the parameters are: {names}") from error
 
 
 async def read_body(request: Request, kind: type[D]) -> D:
-    """Return a JSON body as what it is to be.
+    """Return a JSON body as a value of this type.
 
     Raises:
-        InvalidArgument: it does not fit.
+        InvalidArgument: It does not fit.
     """
     names = getattr(kind, "__struct_fields__", ())
     remedy = f"send a JSON object with {', '.join(names)} as text" if names else "send a JSON object"
@@ -147,6 +89,3 @@ async def read_body(request: Request, kind: type[D]) -> D:
         raise InvalidArgument(misfit(str(error))[:300], remedy=remedy) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}"[:300], remedy=remedy) from error
-
-
-AnyTable = Table[Any]

@@ -1,9 +1,9 @@
 """How far long work of the operator's routes is."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from postroom.contracts import progress
 
@@ -31,7 +31,7 @@ class LongWork:
 
         return answer
 
-    async def told(self, request: Request) -> Response:
-        """Say how far the work is that a path was asked for."""
-        doing, done, total = self._far.get(request.query_params.get("of", ""), ("", 0, 0))
-        return JSONResponse({"doing": doing, "done": done, "total": total})
+    async def progress(self, of: str) -> Mapping[str, object]:
+        """Return the progress of the work that a request for the path `of` waits for."""
+        doing, done, total = self._far.get(of, ("", 0, 0))
+        return {"doing": doing, "done": done, "total": total}

@@ -1,8 +1,9 @@
 """Who may call which address: one table, and the one function that asks it. What it does not name is closed.
 
 `application` puts `check` in front of every route, so that a new one answers nobody until it has a row here.
-Operations have their scopes in their own table (`mail.operations`); an address of one lets callers as far as
-that. `Guard`, before all this, found out who calls.
+The rows of operations come from their own table (`postroom.app.operations`), which also has the scopes that
+an operation of mail needs; the address of such an operation lets callers as far as that. `Guard`, before all
+this, found out who calls.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +14,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.contracts.errors import NotPermitted
+from postroom.contracts.operations import Operation, Who
 from postroom.contracts.tokens import ADMIN, Grant
-from postroom.http_api.administration import AnyTable, Who
-from postroom.http_api.chat_routes import CHATS
-from postroom.http_api.operators import HOOKS, PEOPLE, QUESTIONS, RUNNERS, RUNS, SCHEDULES, SERVER, TOKENS
-from postroom.http_api.rest.document import DOCUMENT, EVENTS, address_of, method_of
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.http_api.rest.document import DOCUMENT, EVENTS
 from postroom.mcp_server.callers import GRANT_SCOPE
 
 _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
@@ -52,8 +50,13 @@ _OAUTH: Final = "GET POST PUT PATCH DELETE OPTIONS"
 _DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "openid-configuration")
 
 
-def table(mcp_path: str = "/mcp") -> tuple[Permission, ...]:
-    """Return every address there is, and whom it answers."""
+def table(operations: Sequence[Operation], mcp_path: str = "/mcp") -> tuple[Permission, ...]:
+    """Return every address, with the callers that it answers, over all operations."""
+    mail = [one for one in operations if one.service is None]
+    administration: dict[tuple[str, Who], set[str]] = {}
+    for one in operations:
+        if one.service is not None:
+            administration.setdefault((one.path, one.who), set()).add(one.method)
     return (
         *_rows(Who.ANYONE, "GET /healthz", "GET /readyz", "GET POST /login", "GET /static/{name}"),
         *_rows(
@@ -66,16 +69,22 @@ def table(mcp_path: str = "/mcp") -> tuple[Permission, ...]:
         *_rows(
             Who.CALLERS,
             f"GET POST PUT PATCH DELETE OPTIONS {mcp_path}",
-            *(f"{method_of(one)} OPTIONS {address_of(one)}" for one in ALL_OPERATIONS if one.changes),
+            *(f"{one.method} OPTIONS {one.path}" for one in mail if one.who is Who.CALLERS),
         ),
         *_rows(
             Who.LOOKERS,
             f"GET OPTIONS {DOCUMENT}",
             f"GET OPTIONS {EVENTS}",
-            *(f"{method_of(one)} OPTIONS {address_of(one)}" for one in ALL_OPERATIONS if not one.changes),
+            *(f"{one.method} OPTIONS {one.path}" for one in mail if one.who is Who.LOOKERS),
         ),
         *_PAGES,
-        *_ADMINISTRATION,
+        *_rows(Who.ADMINS, "GET /metrics"),
+        *_rows(Who.HOOKS, "POST /hooks/{client}/{event}"),
+        *_rows(Who.ADMINS, "POST /watch"),
+        *(
+            Permission(path=path, methods=frozenset(methods), who=who)
+            for (path, who), methods in administration.items()
+        ),
         *_CHANNELS,
     )
 
@@ -109,23 +118,6 @@ _PAGES: Final = tuple(
         "GET /chats",
         "GET POST /chats/{run_id:path}",
     )
-)
-_TABLES: Final[tuple[AnyTable, ...]] = (
-    TOKENS,
-    HOOKS,
-    SERVER,
-    PEOPLE,
-    RUNNERS,
-    RUNS,
-    QUESTIONS,
-    SCHEDULES,
-    CHATS,
-)
-"""The tables of administration, in the order in which the page of permissions shows them."""
-ADDRESSES: Final = tuple(one for each in _TABLES for one in each.addresses)
-_ADMINISTRATION: Final = (
-    *_rows(Who.ADMINS, "GET /metrics"),
-    *(Permission(path=one.path, methods=frozenset(one.methods), who=one.who) for one in ADDRESSES),
 )
 _CHANNELS: Final = tuple(
     _rows(

@@ -1,7 +1,7 @@
 """Every route of this room, and the application that answers each refusal as problem JSON."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -13,71 +13,87 @@ from starlette.types import Lifespan
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError, ResultTooEarly
+from postroom.contracts.operations import Operation
+from postroom.contracts.tokens import Grant
 from postroom.executors.remote import RemoteExecutor
-from postroom.http_api.chat_routes import CHATS, ChatOperations, Chats, UndeliveredOperations
+from postroom.http_api.administration import administration_routes, read_body
 from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.guard import CHANNEL_SCOPE, OpenPath
-from postroom.http_api.operations import FreshReadiness, Operations
-from postroom.http_api.operators import QUESTIONS, RUNNERS, RUNS, SCHEDULES, SERVER, TOKENS, Server
+from postroom.http_api.long_work import LongWork
 from postroom.http_api.other_servers import OtherServers
-from postroom.http_api.permissions import Permission, close, table
+from postroom.http_api.permissions import Permission, close
+from postroom.http_api.readiness import FreshReadiness, Readiness
 from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.sessions import LoginService
-from postroom.mail.named_tokens import NamedTokens
+from postroom.mcp_server.callers import GRANT_SCOPE
 from postroom.services.calls import Calls
-from postroom.services.following import EventFollowing
-from postroom.services.questions import QuestionService
-from postroom.services.runners import RunnerService
-from postroom.services.schedules import MailSchedules
+from postroom.services.following import EventFollowing, Following
+from postroom.services.hooks import Hooks
 from postroom.services.statuses import status_of
-from postroom.services.work import WorkService
 from postroom.version import __version__
 
+_AGENT_TOKEN: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
 _DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "openid-configuration")
 _OAUTH: Final = ("/authorize", "/oauth/token", "/register", "/token")
 _ANY_METHOD: Final = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-def routes(  # noqa: PLR0913 - what the routes ask, by name
-    operations: Operations,
+def routes(  # noqa: PLR0913 - the parts behind the routes, by name
     login: LoginService,
     *,
+    ready: Callable[[], Awaitable[Readiness]],
     registry: CollectorRegistry,
     clock: Clock,
+    operations: Iterable[Operation],
+    services: Mapping[type[Any], Any],
     mcp_path: str = "/mcp",
     refresh: Callable[[], Awaitable[None]] | None = None,
-    chats: ChatOperations | None = None,
-    undelivered: UndeliveredOperations | None = None,
-    runners: RunnerService | None = None,
-    questions: QuestionService | None = None,
-    runs: WorkService | None = None,
-    schedules: MailSchedules | None = None,
-    tokens: NamedTokens | None = None,
     calls: Calls | None = None,
     events: EventFollowing | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, REST, OAuth's clean refusals.
 
-    Whom each answers is said in `permissions`, as far as `Guard` marked who calls. `refresh` brings
-    the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
-    `undelivered` for what no chat took,
-    `runners` for the agents that are run here, `runs` for what they were asked, `questions` for what they
-    wait to be told, `schedules` for what is sent again and again, `tokens` for named tokens, `calls` for the
-    mail room, `events` for what happens in it.
+    `permissions` says which callers each answers, as `Guard` marked them. `ready` checks whether the server
+    can work, and `refresh` updates the gauges of the registry before they are shown. An operation of
+    administration has a route if its service is among `services`; REST has routes with `calls` and `events`.
     """
-    server = Server(operations, login)
+    own = {LongWork: LongWork(), LoginService: login}
     return [
-        *_health_routes(operations, registry, clock, refresh),
+        *_health_routes(ready, registry, clock, refresh),
         *login.routes(),
-        *SERVER.routes(server, server.work),
-        *([] if undelivered is None else CHATS.routes(Chats(operations, chats, undelivered))),
-        *([] if runners is None else RUNNERS.routes(runners)),
-        *([] if questions is None else QUESTIONS.routes(questions)),
-        *([] if runs is None else RUNS.routes(runs)),
-        *([] if schedules is None else SCHEDULES.routes(schedules)),
-        *([] if tokens is None else TOKENS.routes(tokens)),
-        *_rest(calls, events, login),
+        *administration_routes(operations, {**services, **own}),
+        *(
+            []
+            if calls is None or events is None
+            else rest_routes(calls, events, session_cookie=login.cookie_name)
+        ),
         *_no_oauth(mcp_path),
+    ]
+
+
+def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
+    """Return where hooks of clients and of Git call, and where `postroom watch` waits for messages."""
+
+    async def hook(request: Request) -> Response:
+        token, grant = request.headers.get(_AGENT_TOKEN), request.scope.get(GRANT_SCOPE)
+        body = await read_body(request, dict[str, Any])
+        told = await hooks.answer(
+            request.path_params["client"],
+            request.path_params["event"],
+            body,
+            agent_token=token,
+            grant=grant if isinstance(grant, Grant) and grant.run_id is not None else None,
+        )
+        return JSONResponse(dict(told))
+
+    async def watch(request: Request) -> Response:
+        body = await read_body(request, dict[str, Any])
+        found = await following.messages(body, agent_token=request.headers.get(_AGENT_TOKEN))
+        return JSONResponse(dict(found))
+
+    return [
+        Route("/hooks/{client}/{event}", hook, methods=["POST"]),
+        Route("/watch", watch, methods=["POST"]),
     ]
 
 
@@ -85,13 +101,13 @@ def application(
     routes: list[BaseRoute],
     *,
     lifespan: Lifespan[Starlette] | None = None,
-    permissions: Sequence[Permission] | None = None,
+    permissions: Sequence[Permission],
 ) -> Starlette:
-    """Return an application in which every refusal is problem JSON, of unknown paths and methods too.
+    """Return an application in which every refusal is problem JSON, also of unknown paths and methods.
 
-    Each route answers whom `permissions` say, by default postroom's; one that they do not name, nobody.
+    A route answers the callers that its row of `permissions` names, and without a row nobody.
     """
-    close(routes, table() if permissions is None else permissions)
+    close(routes, permissions)
     return Starlette(
         routes=routes,
         lifespan=lifespan,
@@ -99,19 +115,13 @@ def application(
     )
 
 
-def _rest(calls: Calls | None, events: EventFollowing | None, login: LoginService) -> list[Route]:
-    if calls is None or events is None:
-        return []
-    return rest_routes(calls, events, session_cookie=login.cookie_name)
-
-
 def _health_routes(
-    operations: Operations,
+    ready: Callable[[], Awaitable[Readiness]],
     registry: CollectorRegistry,
     clock: Clock,
     refresh: Callable[[], Awaitable[None]] | None,
 ) -> list[Route]:
-    readiness = FreshReadiness(operations.ready, clock)
+    readiness = FreshReadiness(ready, clock)
 
     async def healthz(_: Request) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})

@@ -11,14 +11,14 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from postroom.contracts.clock import Clock, milliseconds
-from postroom.contracts.errors import StoreError
+from postroom.contracts.errors import InvalidArgument, StoreError
 from postroom.contracts.quoting import sentence
 from postroom.http_api.errors import CHALLENGE
 from postroom.log import get_logger
@@ -79,6 +79,24 @@ class LoginService:
             Route("/login", self._come, methods=["GET", "POST"]),
             Route("/logout", self._log_out, methods=["POST"]),
         ]
+
+    async def make_link(self, request: Request, path: str) -> Mapping[str, str]:
+        """Return an address that logs in once, within 10 minutes, and leads to a page of this server.
+
+        Raises:
+            InvalidArgument: There is no such page.
+        """
+        coming = {"type": "http", "method": "GET", "path": unquote(urlsplit(path).path)}
+        is_shown = any(route.matches(coming)[0] is Match.FULL for route in request.app.routes)
+        if path != own_address(path) or not is_shown:
+            raise InvalidArgument(
+                "the path is not a page of this server",
+                value=path[:200],
+                remedy="use a path such as /p/shop/runs",
+            )
+        leads_on = "" if path == "/" else f"&next={quote(path, safe='/')}"
+        base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
+        return {"url": f"{base}/login?code={await self.codes.make()}{leads_on}"}
 
     async def _come(self, request: Request) -> Response:
         return await (self._log_in if request.method == "POST" else self._show)(request)

@@ -1,11 +1,11 @@
 """All operations of callers: one table from which tools, documents, tests and the command line are made."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final, get_type_hints
+from dataclasses import replace
+from typing import Any, Final
 
-from postroom.contracts.errors import InsufficientScope, NotPermitted
-from postroom.contracts.tokens import ADMIN, SCOPES, Grant, Scope
+from postroom.contracts.operations import Operation, Option, Who
+from postroom.contracts.tokens import ADMIN, Scope
 from postroom.mail import (
     agents,
     commands,
@@ -29,67 +29,15 @@ RUN: Final[frozenset[Scope]] = frozenset({"run"})
 """The right to act as a run that the server has started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One operation of a caller: its name, its command, its function, and the rights that it needs."""
-
-    name: str
-    command: type[Command]
-    run: Callable[[OperationContext[Any, Any], Any], Any]
-    changes: bool
-    needs: frozenset[Scope]
-    """The scopes that a named token must have, all of them; agents and the operator need none."""
-    is_of_one_project: bool = False
-    """Whether a token that is bound to a project may call it there; refused by default."""
-    destructive: bool = False
-    repeatable: bool = False
-    """Whether a repeated change leaves the same state as the first."""
-    settled: bool = False
-    """Whether it reads indexes that a store may update later: search and the list of threads."""
-
-    def __post_init__(self) -> None:
-        if not self.needs or not self.needs <= set(SCOPES):
-            raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
-
-    def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
-        """Raise unless a named token with this grant may call it; without a grant every call is permitted.
-
-        Raises:
-            InsufficientScope: The token lacks a scope.
-            NotPermitted: The token is bound to a project, and the operation concerns several.
-        """
-        if grant is not None:
-            grant.check(self.needs, self.name, is_of_one_project=self.is_of_one_project, slug=slug)
-
-    def is_open_to(self, grant: Grant | None) -> bool:
-        """Return whether a named token with this grant may call it."""
-        try:
-            self.check(grant)
-        except (InsufficientScope, NotPermitted):
-            return False
-        return True
-
-    @property
-    def description(self) -> str:
-        """Its description for a model in one line: what it does, when to use it and what to do next."""
-        return " ".join((self.command.__doc__ or "").split())
-
-    @property
-    def answer(self) -> Any:
-        """The return type that its function declares."""
-        return get_type_hints(self.run)["return"]
-
-    @property
-    def summary(self) -> str:
-        """Its description in one sentence."""
-        return (self.command.__doc__ or "").partition("\n")[0]
+_HERE: Final = {"project_key": Option(kind="project")}
+_AGENT: Final = {**_HERE, "agent_name": Option(metavar="NAME", complete="agents", help="The agent.")}
 
 
 def _looks(
     needs: frozenset[Scope],
     command: type[Command],
     run: Callable[[OperationContext[Any, Any], Any], Any],
-    **more: bool,
+    **more: Any,
 ) -> Operation:
     return Operation(name=run.__name__, command=command, run=run, changes=False, needs=needs, **more)
 
@@ -98,9 +46,11 @@ def _changes(
     needs: frozenset[Scope],
     command: type[Command],
     run: Callable[[OperationContext[Any, Any], Any], Any],
-    **more: bool,
+    **more: Any,
 ) -> Operation:
-    return Operation(name=run.__name__, command=command, run=run, changes=True, needs=needs, **more)
+    return Operation(
+        name=run.__name__, command=command, run=run, changes=True, needs=needs, who=Who.CALLERS, **more
+    )
 
 
 ALL_OPERATIONS: tuple[Operation, ...] = (
@@ -110,8 +60,29 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(SEND, commands.RegisterAgent, agents.register_agent, is_of_one_project=True),
     _changes(SEND, commands.CreateAgentIdentity, agents.create_agent_identity, is_of_one_project=True),
     _looks(READ, commands.ShowProject, threads.show_project, settled=True, is_of_one_project=True),
-    _looks(READ, commands.Whois, agents.whois, is_of_one_project=True),
-    _looks(READ, commands.ListAgents, agents.list_agents, is_of_one_project=True),
+    _looks(
+        READ,
+        commands.Whois,
+        agents.whois,
+        is_of_one_project=True,
+        line="agents show AGENT_NAME",
+        line_help="Show an agent, its waiting messages and reservations, and how a message reaches it.",
+        options=_AGENT,
+    ),
+    _looks(
+        READ,
+        commands.ListAgents,
+        agents.list_agents,
+        is_of_one_project=True,
+        line="agents list",
+        line_help="List the agents of a project.",
+        options={
+            **_HERE,
+            "include_retired": Option(name="--retired", help="Include retired agents."),
+            "limit": Option(metavar="N", help="Maximum number of agents."),
+            "after": Option(metavar="N", help="Continue after a page: its `next`."),
+        },
+    ),
     _changes(
         ADMIN,
         commands.RetireAgent,
@@ -119,14 +90,26 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         destructive=True,
         repeatable=True,
         is_of_one_project=True,
+        line="agents retire AGENT_NAME",
+        line_help="Retire an agent. It sends and receives nothing, and its reservations end.",
+        options=_AGENT,
     ),
-    _changes(ADMIN, commands.UnretireAgent, agents.unretire_agent, repeatable=True, is_of_one_project=True),
+    _changes(
+        ADMIN,
+        commands.UnretireAgent,
+        agents.unretire_agent,
+        repeatable=True,
+        is_of_one_project=True,
+        line="agents unretire AGENT_NAME",
+        options=_AGENT,
+    ),
     Operation(
         name="rotate_agent_token",
         command=commands.RotateAgentToken,
         run=agents.rotated_elsewhere,
         changes=True,
         needs=ADMIN,
+        who=Who.CALLERS,
         destructive=True,
         is_of_one_project=True,
     ),
@@ -151,7 +134,22 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(
         SEND, commands.AcknowledgeMessage, inbox.acknowledge_message, repeatable=True, is_of_one_project=True
     ),
-    _looks(READ, commands.SearchMessages, threads.search_messages, settled=True, is_of_one_project=True),
+    _looks(
+        READ,
+        commands.SearchMessages,
+        threads.search_messages,
+        settled=True,
+        is_of_one_project=True,
+        line="mail search QUERY",
+        line_help="Search the messages of a project.",
+        options={
+            **_HERE,
+            "query": Option(help='Words, "phrases", prefix*, AND OR NOT, subject:word.'),
+            "limit": Option(metavar="N", help="Maximum number of messages."),
+            "order": Option(help="Sort by newest, or by best match."),
+            "cursor": Option(metavar="N", help="Continue after a page: its `next`."),
+        },
+    ),
     _looks(READ, commands.FetchThread, threads.fetch_thread, is_of_one_project=True),
     _looks(READ, commands.SummarizeThread, threads.summarize_thread, is_of_one_project=True),
     _changes(RUN, commands.AskPerson, asking.ask_person, repeatable=True, is_of_one_project=True),
@@ -161,6 +159,14 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         contact_requests.request_contact,
         repeatable=True,
         is_of_one_project=True,
+        line="agents request-contact TO",
+        line_help="Ask an agent to accept another agent's messages. A repeated request has no effect.",
+        options={
+            **_HERE,
+            "agent_name": Option(kind="acting"),
+            "to": Option(metavar="NAME", help="The agent to ask. In another project: name@project."),
+            "reason": Option(metavar="TEXT", help="The reason for the request."),
+        },
     ),
     _changes(
         SEND,
@@ -193,7 +199,19 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         repeatable=True,
         is_of_one_project=True,
     ),
-    _looks(RESERVE, commands.ListReservations, reservations.list_file_reservations, is_of_one_project=True),
+    _looks(
+        RESERVE,
+        commands.ListReservations,
+        reservations.list_file_reservations,
+        is_of_one_project=True,
+        line="reservations list",
+        line_help="List the active reservations of a project.",
+        options={
+            **_HERE,
+            "agent_name": Option(name="--as", metavar="NAME", help="Only reservations of this agent."),
+            "limit": Option(metavar="N", help="Maximum number of reservations."),
+        },
+    ),
     _looks(READ, commands.FetchEvents, event_log.fetch_events, is_of_one_project=True),
 )
 

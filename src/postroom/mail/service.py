@@ -12,6 +12,7 @@ import msgspec
 from postroom.contracts.accepting import Accept
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
+from postroom.contracts.operations import Operation
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.waking import RunnerChange, RunnerSource
@@ -41,7 +42,7 @@ from postroom.mail.context import (
 from postroom.mail.git_identity import Recognition
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.notifying import MailChanges
-from postroom.mail.operations import OPERATIONS, READ, Operation
+from postroom.mail.operations import OPERATIONS, READ
 from postroom.mail.projects import (
     OneProject,
     find_project,

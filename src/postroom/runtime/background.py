@@ -133,7 +133,9 @@ class BackgroundTasks:
             InvalidArgument: The name has another meaning.
         """
         if name in RESERVED_NAMES:
-            raise InvalidArgument(f"{name!r} is not a valid task name", value=name)
+            raise InvalidArgument(
+                f"{name!r} is not a valid task name", value=name, remedy="use another name, or leave it out"
+            )
         if owner is None and self._host is not None:
             owner = self._host.owner_on(thread_id)
         task = BackgroundTask(

@@ -1,1 +1,1 @@
-"""Schedules: when they are due, and who submits what they say. They know no room but contracts."""
+"""Schedules: their ticks, and the submission of their work. The package depends only on contracts."""

@@ -1,10 +1,10 @@
-"""Keeps schedules, and submits what is due: each tick once, by whichever worker comes first.
+"""Stores schedules, and submits due ticks: each tick once, by the fastest worker.
 
-    hint, or the next instant ─▶ what is due ─▶ each in one change: still due? submitted, moved on
-                                     └─▶ passed over, or it failed: moved on, and why is kept with it
+    hint, or the next instant ─▶ due schedules ─▶ each in one change: still due? submitted, advanced
+                                                  └─▶ skipped or failed: advanced, and the reason is stored
 
-Any number of workers serve one database. None scans: they sleep until the first schedule is due, and look
-again now and then, for a hint may be lost and a clock may be set.
+Any number of workers serve one database. No worker scans all schedules: each sleeps until the first schedule
+is due. It also looks again now and then, because a hint may be lost and a clock may be set.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from postroom.stores.transaction import Joined, Transaction
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN: Final = timedelta(seconds=30)
-"""How long a lost hint, or a clock that was set, goes unnoticed."""
+"""How long a lost hint, or a set clock, may go unnoticed."""
 AFTER_FAILURE: Final = timedelta(milliseconds=500)
-"""When a store that is out of order is asked again."""
+"""The pause before a failing store is asked again."""
 AT_ONCE: Final = 64
-"""So many schedules are looked at and submitted at the same time; the store commits them together."""
+"""Schedules that are read and submitted at the same time; the store commits them together."""
 LONGEST_NAME: Final = 200
 MOST_LISTED: Final = 1_000
 _LONGEST_ERROR: Final = 500
@@ -51,28 +51,28 @@ C = TypeVar("C", bound=StrEnum)
 
 
 class NotDue(Exception):
-    """The schedule is not due any more: another worker was faster, or it was changed."""
+    """The schedule is no longer due: another worker was faster, or it was changed."""
 
 
 class StillOpen(Exception):
-    """What was submitted last is still open, and the schedule says not to queue behind it."""
+    """The last submission is still open, and the schedule does not queue behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """One submission for a schedule; its two steps are run in the transaction that submits."""
+    """A submission for a schedule; its two steps run in the transaction that submits."""
 
     schedule: Schedule
     key: str
-    """Names this submission: the same for all workers that try the same tick."""
+    """The name of this submission: the same for all workers that try the same tick."""
     lock: str
     begin: Callable[[Transaction], None]
-    """Runs under the lock, before anything is written. It raises when nothing is to be submitted."""
+    """Runs under the lock, before anything is written; raises if nothing must be submitted."""
     done: Callable[[Transaction, str], None]
-    """Is told what was submitted, and moves the schedule on."""
+    """Gets the id of the submission, and advances the schedule."""
 
     def joined(self, made: str) -> Joined:
-        """Return both steps as one change, for a target that knows beforehand what it submits."""
+        """Return both steps as one change, for a target that knows the submission's id in advance."""
 
         def change(tx: Transaction) -> None:
             self.begin(tx)
@@ -82,14 +82,14 @@ class Firing:
 
 
 class Target(Protocol):
-    """Submits what schedules of one kind say."""
+    """Submits the work of schedules of one kind."""
 
     async def submit(self, firing: Firing) -> str:
-        """Submit, with the steps of the firing in the same transaction; return what was submitted."""
+        """Submit, with the steps of the firing in the same transaction; return the id of the submission."""
         ...
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Say whether what was submitted before has not come to its end."""
+        """Return whether an earlier submission is still open."""
         ...
 
 
@@ -105,21 +105,25 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
     overlap: Overlap | str,
     jitter: timedelta,
 ) -> Schedule:
-    """Return a schedule that is to be added.
+    """Return a schedule to add.
 
     Raises:
-        InvalidSchedule: an argument is of another type, or there is no such policy.
+        InvalidSchedule: An argument has another type, or a policy does not exist.
     """
     zone = zone.key if isinstance(zone, ZoneInfo) else zone
-    for what, given, wanted in (
-        ("the name", name, str),
-        ("cron", cron, str | None),
-        ("every", every, timedelta | None),
-        ("zone", zone, str),
-        ("jitter", jitter, timedelta),
+    for what, given, wanted, allowed in (
+        ("the name", name, str, "text"),
+        ("cron", cron, str | None, "text such as '0 9 * * MON'"),
+        ("every", every, timedelta | None, "a timedelta"),
+        ("zone", zone, str, "text such as 'Europe/Berlin'"),
+        ("jitter", jitter, timedelta, "a timedelta"),
     ):
         if not isinstance(given, wanted) or (isinstance(given, str) and storable(given) != given):
-            raise InvalidSchedule(f"{what} of a schedule is invalid: {given!r:.80}", value=repr(given)[:80])
+            raise InvalidSchedule(
+                f"{what} of a schedule is invalid: {given!r:.80}",
+                value=repr(given)[:80],
+                remedy=f"pass {allowed}",
+            )
     return Schedule(
         schedule_id="",
         kind=kind,
@@ -142,19 +146,19 @@ class Schedules:
     """The schedules of a database, and the worker that submits them."""
 
     def __init__(self, store: SqlStore, targets: Mapping[str, Target]) -> None:
-        """Keep what it works with: `targets` submit what is due, by kind."""
+        """Keep the parts: `targets` submit due work, by kind."""
         self._store = store
         self._targets = targets
         self._clock = ClockWatch()
 
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
-        """Store a schedule under its name; one that is there and says the same stays as it is.
+        """Store a schedule under its name; an equal one with this name is unchanged.
 
-        Its first tick is the first behind now. With `replaces` one that says something else is replaced.
+        Its first tick is the first after now. With `replaces` a different one with this name is replaced.
 
         Raises:
-            InvalidSchedule: it cannot be kept; nothing was written.
-            DuplicateRecord: one of this name says something else; nothing was written.
+            InvalidSchedule: The schedule cannot be stored; nothing was written.
+            DuplicateRecord: A different schedule has this name; nothing was written.
         """
         _refuse_name(schedule.name)
         made = replace(schedule, schedule_id=uuid4().hex)
@@ -189,28 +193,30 @@ class Schedules:
         """Return a schedule.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule: No schedule has this name.
         """
         return await self._store.read(lambda tx: _known(tx, kind, name))
 
     async def listed(self, kind: str, *, after: str = "", limit: int = MOST_LISTED) -> list[Schedule]:
-        """Return schedules of a kind by name, those behind `after`."""
+        """Return the schedules of a kind after the name `after`, by name."""
         limit = max(0, min(limit, MOST_LISTED))
         return await self._store.read(lambda tx: tx.schedules.listed(kind, after=after, limit=limit))
 
     async def pause(self, kind: str, name: str) -> Schedule:
-        """Submit nothing more until it is resumed; harmless when done twice.
+        """Pause a schedule: it submits nothing until `resume`. A repeated call has no effect.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule: No schedule has this name.
         """
         return await self._changed(kind, name, lambda tx, known: replace(known, next_at=None))
 
     async def resume(self, kind: str, name: str) -> Schedule:
-        """Go on with the next tick; those of the pause are not made up for. Harmless when it is not paused.
+        """Resume with the next tick; ticks during the pause are not made up for.
+
+        Has no effect on a schedule that is not paused.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule: No schedule has this name.
         """
 
         def resumed(tx: Transaction, known: Schedule) -> Schedule:
@@ -224,7 +230,7 @@ class Schedules:
         return await self._changed(kind, name, resumed)
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Remove a schedule; what it has submitted goes on. False when there is none of this name."""
+        """Remove a schedule; its submitted work continues. Return False if no schedule has this name."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(schedule_lock(kind, name))
@@ -236,11 +242,11 @@ class Schedules:
         return await self._store.write(change, key=schedule_lock(kind, name))
 
     async def trigger(self, kind: str, name: str) -> str:
-        """Submit now, whatever its rhythm, its overlap policy or a pause say; return what was submitted.
+        """Submit now, regardless of ticks, overlap policy and pause; return the id of the submission.
 
         Raises:
-            UnknownSchedule: there is none of this name.
-            PostroomError: it was refused; nothing was submitted.
+            UnknownSchedule: No schedule has this name.
+            PostroomError: The work was refused; nothing was submitted.
         """
         known = await self.named(kind, name)
 
@@ -253,7 +259,7 @@ class Schedules:
         return await self._targets[kind].submit(firing)
 
     async def serve(self) -> None:
-        """Submit what is due, when it is, until cancelled. What fails is logged and tried again."""
+        """Submit due work until cancelled. Failures are logged and retried."""
         with self._store.changes.listen(SCHEDULES) as news:
             while True:
                 try:
@@ -265,10 +271,10 @@ class Schedules:
                     await news.wait(pause)
 
     async def submit_due(self) -> int:
-        """Submit what is due now, or pass it over, in the order of being due; return how many moved on.
+        """Submit or skip due ticks, in the order of their times; return how many schedules advanced.
 
         Raises:
-            StoreError: the store could not be looked at, or what is due could not be written.
+            StoreError: The store could not be read, or a due tick could not be written.
         """
         kinds = tuple(self._targets)
 
@@ -290,7 +296,7 @@ class Schedules:
                 put_off.append(error)
 
         planned = sorted(zip(due, plans, strict=True), key=lambda one: one[0].next_at or 0)
-        for _, at_once in groupby(planned, key=lambda one: one[0].next_at):  # what was due first comes first
+        for _, at_once in groupby(planned, key=lambda one: one[0].next_at):  # the earliest is submitted first
             async with asyncio.TaskGroup() as group:
                 for one, plan in at_once:
                     group.create_task(move(one, plan), name=f"schedule {one.name}")
@@ -331,7 +337,7 @@ class Schedules:
         return min(max(timedelta(milliseconds=due - now), timedelta(milliseconds=1)), LOOK_AGAIN)
 
     async def _moved_on(self, due: Schedule, plan: Plan | InvalidSchedule) -> bool:
-        """Submit one that is due, or pass it over; False when another worker was faster."""
+        """Submit or skip a due tick; return False if another worker was faster."""
         if isinstance(plan, InvalidSchedule):  # its zone is gone: it can name no other tick
             unfit = plan.describe()
             return await self._written(due, lambda row: _failed(replace(row, next_at=None), unfit))
@@ -373,7 +379,7 @@ class Schedules:
         return Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
 
     async def _written(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
-        """Write what becomes of a tick that is not submitted; False when another worker was faster."""
+        """Write the result of a tick that is not submitted; return False if another worker was faster."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(due.lock)
@@ -422,12 +428,12 @@ def _planned(due: Schedule, now: int) -> Plan | InvalidSchedule:
 
 
 def _at(schedule: Schedule, tick: int, *, paused: bool = False) -> Schedule:
-    """Return a schedule whose next tick is this one."""
+    """Return a schedule with this next tick."""
     return replace(schedule, tick_at=tick, next_at=None if paused else due_at(schedule, tick))
 
 
 def _started(schedule: Schedule, *, start: int, tick: int) -> Schedule:
-    """Return a schedule that is counted from this start, and whose next tick is this one."""
+    """Return a schedule that counts from this start, with this next tick."""
     return _at(replace(schedule, starts_at=start), tick)
 
 
@@ -453,10 +459,10 @@ def _known(tx: Transaction, kind: str, name: str) -> Schedule:
 
 
 def _still_due(tx: Transaction, due: Schedule) -> Schedule:
-    """Return the row of a schedule that is due as it was seen.
+    """Return the row of a due schedule, unchanged since it was read.
 
     Raises:
-        NotDue: it was moved on, changed, paused or removed.
+        NotDue: The schedule was advanced, changed, paused or removed.
     """
     row = tx.schedules.named(due.kind, due.name)
     if row is None or row.next_at is None or (row.schedule_id, row.tick_at) != (due.schedule_id, due.tick_at):
@@ -469,6 +475,7 @@ def _refuse_name(name: str) -> None:
         raise InvalidSchedule(
             f"the name of a schedule must have 1 to {LONGEST_NAME} printable characters",
             value=name[:LONGEST_NAME],
+            remedy="use a short name such as 'report', without line breaks",
         )
 
 
@@ -476,11 +483,13 @@ def _chosen(policy: type[C], given: str, argument: str) -> C:
     """Return the policy of this name.
 
     Raises:
-        InvalidSchedule: there is none.
+        InvalidSchedule: No policy has this name.
     """
     try:
         return policy(given)
     except ValueError as error:
         raise InvalidSchedule(
-            f"{argument} must be one of {', '.join(policy)}, not {str(given)[:40]!r}", value=str(given)[:40]
+            f"{argument} must be one of {', '.join(policy)}, not {str(given)[:40]!r}",
+            value=str(given)[:40],
+            remedy=f"leave out {argument} to use its default",
         ) from error

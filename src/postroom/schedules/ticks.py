@@ -1,8 +1,8 @@
-"""When a schedule is due: its ticks, and what becomes of one. Time zones are read from files.
+"""The ticks of a schedule, and the decision about each. Time zones are read from files.
 
-A cron line is read in its time zone as Debian's cron reads it. A local time that a clock change leaves out is
-due at the first minute behind the change; one that comes twice is due the first time. A line whose minute or
-hour begins with `*` goes by the time that passes: it has no tick that is left out, and none that comes twice.
+A cron line is read in its time zone in the same way as Debian's cron. A local time that a clock change skips
+is due at the first minute after the change; a repeated local time is due the first time. A line whose minute
+or hour begins with `*` follows the elapsed time: its ticks are neither skipped nor repeated.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from postroom.contracts.schedules import Missed, Schedule
 LATE: Final = timedelta(minutes=1)
 """With `skip`, a tick that is later than this counts as missed."""
 MOST_MISSED: Final = 100
-"""With `all`, at most so many ticks are made up for: the last ones."""
+"""With `all`, at most this many ticks are made up for: the last ones."""
 SHORTEST: Final = timedelta(seconds=1)
 """The shortest interval."""
 KEPT_SILENT: Final = timedelta(hours=3)
@@ -36,20 +36,20 @@ _LOOKED_AT: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is done about a schedule that is due."""
+    """The decision about a due schedule."""
 
     tick: int
     submits: bool
-    """Whether this tick is submitted, or passed over."""
+    """Whether this tick is submitted, or skipped."""
     then: int
-    """The tick that is next."""
+    """The next tick."""
 
 
 def planned(schedule: Schedule, now: int) -> Plan:
-    """Decide about a schedule that is due, by its policy for ticks that nobody was there for.
+    """Decide about a due schedule, by its policy for missed ticks.
 
     Raises:
-        InvalidSchedule: its time zone is not known any more.
+        InvalidSchedule: Its time zone is no longer known.
     """
     tick = schedule.tick_at
     then = next_tick(schedule, tick)
@@ -68,16 +68,16 @@ def planned(schedule: Schedule, now: int) -> Plan:
 
 
 def next_tick(schedule: Schedule, after: int) -> int:
-    """Return the first tick behind an instant.
+    """Return the first tick after an instant.
 
     Raises:
-        InvalidSchedule: there is none in the next 50 years, or the time zone is not known.
+        InvalidSchedule: No tick exists in the next 50 years, or the time zone is unknown.
     """
     if schedule.every_ms is not None:
         start, every = schedule.starts_at, schedule.every_ms
         return start + (max(after - start, 0) // every + 1) * every
     for tick in _cron(schedule, after):
-        if tick > after:  # local times go back where clocks are set back
+        if tick > after:  # local times repeat when clocks are set back
             return tick
     raise InvalidSchedule(
         f"{schedule.cron!r} never fires", value=schedule.cron, remedy="use a day that exists"
@@ -85,12 +85,12 @@ def next_tick(schedule: Schedule, after: int) -> int:
 
 
 def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int]:
-    """Return where a schedule starts and its next tick, both unchanged unless the clock was set back.
+    """Return a schedule's start and next tick, both unchanged unless the clock was set back.
 
-    An interval goes on: its next tick is at most one interval away. Its ticks move by `back_ms`, or by as
-    much as that needs if it is 0 because nobody measured it. Then differences under
-    `SET_BACK_MS` are ignored: clocks of two servers differ. A cron line with `*` as its minute or hour goes
-    on with its first tick after `now`. Other cron lines do not repeat a tick of the next 3 hours.
+    An interval continues: its next tick is at most one interval away. Its ticks move by `back_ms`. If that is
+    0, because nobody measured it, they move by the necessary time. Then differences under `SET_BACK_MS` are
+    ignored, because clocks of two servers differ. A cron line with `*` as its minute or hour continues with
+    its first tick after `now`. Other cron lines do not repeat a tick of the next 3 hours.
 
     Raises:
         InvalidSchedule: The time zone is unknown.
@@ -116,10 +116,10 @@ def due_at(schedule: Schedule, tick: int) -> int:
 
 
 def refuse_unfit(schedule: Schedule) -> None:
-    """Refuse a schedule that cannot be kept.
+    """Refuse a schedule that cannot be stored.
 
     Raises:
-        InvalidSchedule: it names the argument, what was given and what is allowed.
+        InvalidSchedule: The error names the argument, its value and the allowed values.
     """
     _zone(schedule.zone)
     if (schedule.cron is None) == (schedule.every_ms is None):
@@ -134,6 +134,7 @@ def refuse_unfit(schedule: Schedule) -> None:
             raise InvalidSchedule(
                 f"an interval must be from {SHORTEST.total_seconds():g} s to {_LONGEST.days} days",
                 value=f"{schedule.every_ms / 1000:g} s",
+                remedy="pass every=timedelta(minutes=5), for example",
             )
     first = next_tick(schedule, schedule.created_at)
     if not schedule.jitter_ms:
@@ -143,11 +144,12 @@ def refuse_unfit(schedule: Schedule) -> None:
         raise InvalidSchedule(
             f"the jitter must be at least 0 s and less than the {closest / 1000:g} s between two times",
             value=f"{schedule.jitter_ms / 1000:g} s",
+            remedy="give a shorter jitter, or leave it out",
         )
 
 
 def _closest(schedule: Schedule, first: int) -> int:
-    """Return how close ticks of a cron line come to each other, from the first on."""
+    """Return the smallest distance between ticks of a cron line, from the first on."""
     ticks = [first]
     while len(ticks) < _LOOKED_AT:
         try:
@@ -173,7 +175,7 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
 
 
 def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[int]:
-    """Yield the ticks of a line behind an instant, or before it; also some of the hour around it."""
+    """Yield the ticks of a line after an instant, or before it; also some within an hour of it."""
     line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _LONGEST_LINE:
         raise InvalidSchedule(
@@ -186,12 +188,12 @@ def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
 
 
 def _is_elapsed(schedule: Schedule) -> bool:
-    """Return whether a cron line goes by the time that passes, not by what clocks show."""
+    """Return whether a cron line follows the elapsed time instead of local clocks."""
     return any(field.startswith("*") for field in (schedule.cron or "").split()[:2])
 
 
 def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
-    """Yield ticks as clocks on the wall show them, in seconds since the epoch."""
+    """Yield ticks by local clocks, in seconds since the epoch."""
     for tick in _local_ticks(line, start + _offset(zone, start), reverse):
         first, second = (int(tick.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
         # Where clocks are set ahead, the later offset has the earlier instant, and the change is between.
@@ -199,9 +201,9 @@ def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[i
 
 
 def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
-    """Yield ticks by the time that passes, in seconds: with one offset up to each change of clocks.
+    """Yield ticks by elapsed time, in seconds: with one offset up to each clock change.
 
-    The library's own reading of zones is not used: some changes of clocks had it look for ever.
+    The library's own support of zones is not used: some clock changes sent it into an endless loop.
     """
     begin, known, offset = start, start, _offset(zone, start)
     while True:
@@ -219,7 +221,7 @@ def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator
 
 
 def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
-    """Yield the ticks of a line behind a local time, or before it, in a place whose clocks never change."""
+    """Yield the ticks of a line after a local time, or before it, in a place without clock changes."""
     try:
         return CronSim(line, _EPOCH + timedelta(seconds=start), reverse=reverse)
     except (CronSimError, ValueError, AssertionError) as error:
@@ -237,7 +239,7 @@ def _offset(zone: ZoneInfo, moment: int) -> int:
 
 
 def _change(zone: ZoneInfo, before: int, behind: int) -> int:
-    """Return the first instant behind one at which the offset is another; `behind` has another."""
+    """Return the first instant after `before` with another offset; `behind` has another offset."""
     offset = _offset(zone, before)
     while behind - before > 1:
         middle = (before + behind) // 2

@@ -1,1 +1,1 @@
-"""What pages, routes, tools, the command line and chats call: one service for each kind of thing."""
+"""Services for pages, routes, tools, the command line and chats: one for each kind of thing."""

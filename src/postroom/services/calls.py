@@ -1,6 +1,6 @@
-"""One call of an operation, the same for every edge: arguments read, done, told to who listens, counted.
+"""A call of an operation, the same for every edge: read arguments, perform, notify listeners, count.
 
-News is a hint: a client that misses one finds the message in its inbox all the same.
+News is a hint: a client that misses it still finds the message in its inbox.
 """
 
 import time
@@ -16,12 +16,13 @@ import anyio.lowlevel
 
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import InvalidArgument, PostroomError, ToolNotListed
+from postroom.contracts.operations import Operation
 from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
 from postroom.mail.commands import Command, ReplyMessage, read_command
 from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
-from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT, Operation
+from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT
 from postroom.mail.service import Mail, named_in
 from postroom.stores.changes import SharedChanges
 
@@ -30,22 +31,25 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 _LISTENER: ContextVar[tuple[Grant | None, Sequence[str]]] = ContextVar("listener", default=(None, ()))
-"""By which named token the stream came that is being opened, and what it listens to."""
+"""The named token of the stream that is being opened, and the resources it listens to."""
 _HEARD_AGAIN: Final = timedelta(hours=1)
 
 
 def _topic(uri: str) -> str:
-    """Return the topic on which other servers tell that a resource changed."""
+    """Return the topic on which other servers announce changes of a resource."""
     return f"resource:{uri}"
 
 
 class Subscriptions:
-    """The listening clients of this process, which hear what changed here and, by hints, at other servers."""
+    """The listening clients of this process; they hear of changes here and, by hints, at other servers."""
 
     def __init__(
         self, *, holds: Callable[[Grant], bool] | None = None, shared: SharedChanges | None = None
     ) -> None:
-        """`holds` says whether a named token is still good: one that is not is told nothing more."""
+        """`holds` returns whether a named token is still valid.
+
+        Listeners with an invalid token get nothing.
+        """
         self._holds = holds or (lambda _: True)
         self._shared = shared
         self._listeners: dict[object, tuple[Callable[[ServerEvent], None], Grant | None]] = {}
@@ -53,11 +57,11 @@ class Subscriptions:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody may listen."""
+        """Whether there may be listeners."""
         return bool(self._listeners) or self._shared is not None
 
     async def publish(self, event: "ServerEvent") -> None:
-        """Tell every listener; one that fails does not keep the news from the others."""
+        """Notify every listener; a failing listener does not affect the others."""
         for ticket in list(self._listeners):
             self._tell(ticket, event)
         await anyio.lowlevel.checkpoint()
@@ -72,7 +76,7 @@ class Subscriptions:
             _LOG.exception("subscription.listener_failed")
 
     def subscribe(self, listener: Callable[["ServerEvent"], None]) -> Callable[[], None]:
-        """Add a listener and return what removes it; removing twice is harmless."""
+        """Add a listener and return a function that removes it; a repeated removal has no effect."""
         ticket = object()
         grant, uris = _LISTENER.get()
         self._listeners[ticket] = listener, grant
@@ -86,7 +90,7 @@ class Subscriptions:
         return unsubscribe
 
     async def _hear(self, ticket: object, uri: str) -> None:
-        """Tell a listener whenever another server says that a resource changed."""
+        """Notify a listener whenever another server reports a change of a resource."""
         from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens
 
         assert self._shared is not None  # noqa: S101 - who subscribes has asked
@@ -98,7 +102,7 @@ class Subscriptions:
     @staticmethod
     @contextmanager
     def heard_by(grant: Grant | None, uris: Sequence[str] = ()) -> Iterator[None]:
-        """Have what subscribes inside listen to these resources, by this token."""
+        """Make subscriptions in the block listen to these resources, with this token."""
         before = _LISTENER.set((grant, uris))
         try:
             yield
@@ -108,7 +112,7 @@ class Subscriptions:
     async def announce(self, uris: Sequence[str]) -> None:
         """Tell listeners that these resources changed."""
         if self._shared is not None:
-            self._shared.share(map(_topic, uris))
+            self._shared.share([*map(_topic, uris)])
         if not self._listeners:
             return
         from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens
@@ -118,7 +122,7 @@ class Subscriptions:
 
 
 def touched(operation: str, answer: Any, slug: str) -> list[str]:
-    """Return the resources that an operation's answer says were changed, within the project `slug`."""
+    """Return the resources that an operation changed according to its answer, within the project `slug`."""
     match operation:
         case "send_message" | "reply_message":
             return _messages(answer, slug)
@@ -153,7 +157,7 @@ def _messages(answer: Any, slug: str) -> list[str]:
 
 
 Observe = Callable[[str, str, float], None]
-"""Counts one call: which operation, how it ended, how many seconds it took."""
+"""Counts a call: its operation, its result, its duration in seconds."""
 
 
 class Calls:
@@ -168,7 +172,7 @@ class Calls:
         observe: Observe | None = None,
         mcp_path: str = "/mcp",
     ) -> None:
-        """`mcp_path` is where the MCP endpoint is; `/full` below it is the address of all operations."""
+        """`mcp_path` is the path of the MCP endpoint; `/full` below it is the address of all operations."""
         self._mail = mail
         self._operations = {operation.name: operation for operation in operations}
         self._news = news or Subscriptions()
@@ -184,13 +188,13 @@ class Calls:
         follows: str | None = None,
         is_file_taken: bool = False,
     ) -> Any:
-        """Perform the operation of this name on plain arguments and return its plain answer.
+        """Perform the named operation on plain arguments and return its plain answer.
 
-        `follows` is the traceparent that the caller sent along; no decision hangs on it. If `is_file_taken`,
-        get_attachment returns the record and the bytes of the whole file.
+        `follows` is the caller's traceparent; no decision depends on it. If `is_file_taken`, get_attachment
+        returns the record and the bytes of the whole file.
 
         Raises:
-            PostroomError: it was refused, or there is none of this name here; nothing changed.
+            PostroomError: The call was refused, or no such operation exists here; nothing changed.
         """
         began = time.perf_counter()
         known, outcome = "unknown", "internal_error"
@@ -228,7 +232,7 @@ class Calls:
         return answer
 
     async def _answered_trace(self, operation: Operation, arguments: dict[str, Any]) -> str | None:
-        """Return where in a trace the message was written that a call is to answer."""
+        """Return the trace position at which the answered message was written."""
         message = str(arguments.get("message_id"))
         if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not message.isdecimal():
             return None

@@ -1,4 +1,4 @@
-"""Ids as people give them: whole, or the beginning of one."""
+"""Ids as people type them: whole, or the beginning of one."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,10 +9,10 @@ _SHOWN: Final = 5
 
 
 def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str | None:
-    """Return which of some ids is meant: the one given, or the only one that begins so; None: no id does.
+    """Return the given id, or the only id with this beginning; None if there is none.
 
     Raises:
-        InvalidArgument: several of `what` begin so; `remedy` says where the ids are listed.
+        InvalidArgument: Several of `what` begin like this; `remedy` says where the ids are listed.
     """
     found = {one for one in ids if given and one.startswith(given)}
     if given in found:

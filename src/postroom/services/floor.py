@@ -1,4 +1,4 @@
-"""What goes on in a project now: one look over one consistent view, with a bounded number of statements."""
+"""The current activity of a project: one consistent view, with a bounded number of statements."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -40,15 +40,15 @@ MOST_WAITING: Final = 8
 MOST_DEAD: Final = 500
 """Dead letters of a project are counted up to here."""
 _MOST_RUNS: Final = 2_000
-"""Open runs of a project that are looked at, and dispatches of each status."""
+"""Maximum open runs of a project that are read, and dispatches of each status."""
 _WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 LEASES: Final = 200
-"""Live reservations that are looked at: the oldest."""
+"""Maximum live reservations that are read, the oldest first."""
 LATELY: Final = 60
-"""The newest messages of a project, among which those are looked for that nobody has read."""
+"""The newest messages of a project, in which unread ones are searched."""
 OWED: Final = 8
 HOUR: Final = 3_600_000
-"""Milliseconds."""
+"""An hour in milliseconds."""
 _MOST_AGENTS: Final = 200
 _MOST_STRETCHES: Final = 250
 _MOST_CHAINS: Final = 12
@@ -58,7 +58,7 @@ _ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
 
 
 def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> Floor:
-    """Return what goes on in a project now."""
+    """Return the current activity of a project."""
     prefix, now = project_threads(slug), tx.now()
     runs = list(islice(open_runs(tx, prefix), _MOST_RUNS))
     rows = {
@@ -93,7 +93,7 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
 
 
 def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
-    """Return how a run stands."""
+    """Return the state of a run."""
     if run.status is RunStatus.DONE:
         end = run.termination
         if end is None or end.type in _WELL:
@@ -107,7 +107,7 @@ def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
 
 
 def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None) -> Work:
-    """Return a run as people see it; `waits` says why a queued run waits, which else is left open."""
+    """Return a run as people see it; `waits` explains why a queued run waits, else that stays empty."""
     state, why, until = state_of(run, row), "", None
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
     if state == "queued" and row is None:
@@ -149,7 +149,7 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
 
 
 def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
-    """Return what the mail of a project tells: who holds what, what was not read, the last hour."""
+    """Return the data from the mail of a project: reservations, unread messages, the last hour."""
     live = reads.live_reservations(project.id, now=now, limit=LEASES)
     holds: dict[str, list[Held]] = {}
     for one in live:
@@ -183,7 +183,7 @@ def _held(one: Reservation) -> Held:
 
 
 def _attempts(reads: MailReads, agents: Sequence[int], now: int) -> list[Attempt]:
-    """Return attempts of the last hour: each that failed or asked, others where they stand close as one."""
+    """Return the attempts of the last hour; close attempts without a failure or question are merged."""
     span = Span(begin=now - HOUR, end=now + 1)
     alone = reads.attempts_alone(agents, span, limit=_MOST_STRETCHES)
     joined = [
@@ -255,7 +255,7 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
 
 
 class _Why:
-    """Says why a queued run waits, by what is known of the open runs."""
+    """Explains why queued runs wait, from the open runs."""
 
     def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
         self._now = now
@@ -263,7 +263,7 @@ class _Why:
         self._asking = {run.thread_id: run for run in runs if run.holds_others}
 
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
-        """Return why a dispatch is not executing, and until when, where that is known."""
+        """Return why a dispatch is not executing, and until when if that is known."""
         if row.available_at > self._now:
             return _why_later(row), row.available_at
         name = whose(row.thread_id)[1]
@@ -293,7 +293,7 @@ def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
 def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None) -> list[Waiting]:
     """Return the messages that wait for the next run of their reader in a project, or with "" in all.
 
-    The message that waits longest comes first. With `most_threads` the first threads by id are looked at.
+    The longest waiting message comes first. With `most_threads` only the first threads by id are read.
     """
     found = list[Waiting]()
     for thread_id in islice(_threads_waiting(tx, project_threads(slug)), most_threads):

@@ -1,4 +1,4 @@
-"""Waiting: who follows an inbox or a project's log is answered when something comes, or the wait is over."""
+"""Long polls: a caller that follows an inbox or a project's log gets new entries, or an empty answer."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -29,11 +29,11 @@ from postroom.stores.mail.access import MailReads, MailWrites
 
 BY = "watch"
 STRIDE: Final = 1_000
-"""Entries that are looked through at a time for one that the caller may see, however few it asked for."""
+"""Entries read at a time in search of one that the caller may see, however few it asked for."""
 
 
 class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Follow an inbox, and wait for what comes; no tool, and only the operator may send it."""
+    """Follow an inbox, and wait for new messages; not a tool, and reserved for the operator."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -44,19 +44,20 @@ class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Following:
-    """Answers those who wait, for one mail room."""
+    """Answers waiting callers, for one mail room."""
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
 
     async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
-        """Return what came after a cursor, as soon as there is something; nothing when the wait is over.
+        """Return the messages after a cursor as soon as there are any; nothing when the wait is over.
 
-        Messages that the caller says it showed are marked as announced. Without a cursor the answer is empty
-        and comes at once; its `next` is where to begin.
+        Messages that the caller reports as shown are marked as announced. Without a cursor the answer is
+        empty and immediate; its `next` is the cursor to begin with.
 
         Raises:
-            InvalidArgument, UnknownProject, UnknownAgent, CursorExpired, CursorAhead: it cannot be followed.
+            InvalidArgument, UnknownProject, UnknownAgent, CursorExpired, CursorAhead: The inbox cannot be
+                followed.
         """
         asked = read_command(AwaitMessages, dict(body))
         caller = Caller(agent_token=agent_token, operator=True)
@@ -99,26 +100,27 @@ def _holds(grant: Grant) -> bool:
 
 
 class EventFollowing:
-    """Answers those who wait, for one mail room."""
+    """Answers waiting callers, for one mail room."""
 
     def __init__(self, mail: Mail, holds: Callable[[Grant], bool] = _holds) -> None:
-        """Keep what it works with; `holds` says whether a named token that came is still good."""
+        """Keep the parts; `holds` returns whether a caller's named token is still valid."""
         self._mail = mail
         self._holds = holds
 
     @property
     def is_over(self) -> bool:
-        """Whether the server stops, and nobody waits any more."""
+        """Whether the server is stopping, so that nobody waits any longer."""
         return self._mail.changes.is_stopped
 
     async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
-        """Return what happened after a cursor, as soon as there is something the caller may see.
+        """Return the events after a cursor, as soon as there are any that the caller may see.
 
-        When the wait is over it is empty; `next` moves on all the same. Without a cursor the answer is empty
-        and comes at once; its `next` is where to begin.
+        When the wait is over the answer is empty, but `next` still advances. Without a cursor the answer is
+        empty and immediate; its `next` is the cursor to begin with.
 
         Raises:
-            UnknownProject, WrongToken, InsufficientScope, CursorExpired, CursorAhead: it cannot be followed.
+            UnknownProject, WrongToken, InsufficientScope, CursorExpired, CursorAhead: The log cannot be
+                followed.
         """
         if asked.after is None:
             return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
@@ -146,7 +148,7 @@ class EventFollowing:
         return fetch_events(self._context(tx, caller), command)
 
     def _context(self, tx: MailReads, caller: Caller) -> ReadContext:
-        """Return what operations of a caller work with, who may still ask."""
+        """Return the context of a caller's operations, if it may still ask."""
         OPERATIONS["fetch_events"].check(caller.grant)
         if caller.grant is not None and not self._holds(caller.grant):
             raise WrongToken(f"the token `{caller.grant.name}` was revoked or has expired")
@@ -156,7 +158,7 @@ class EventFollowing:
 
 
 def _first(found: EventsView, most: int) -> EventsView:
-    """Return no more entries than were asked for; who goes on after them misses none."""
+    """Return at most `most` entries, with the cursor after the last one."""
     if len(found["events"]) <= most:
         return found
     kept = found["events"][:most]

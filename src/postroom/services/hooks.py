@@ -1,8 +1,8 @@
-"""What hooks of client programs and of Git are answered: one question an event, one decision, one answer.
+"""Answers for hooks of client programs and of Git: one question per event, one decision, one answer.
 
-A hook says what happened and where; who is meant, what is said and what is noted is decided here. A decision
-is made on a reader first. Only when something must be noted is it made again, and noted, in one transaction:
-most calls write nothing, and a line that is given out has marked its messages.
+A hook reports what happened and where. This module finds the agent, writes the answer and notes the changes.
+A decision is first made on a reader. Only if something must be noted, it is made again, and noted, in one
+transaction. Most calls write nothing, and a line that is sent out has marked its messages.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 _LOG = get_logger(__name__)
 
 TOLD_INTERVAL = 30_000
-"""Milliseconds between two lines in the middle of a turn."""
+"""Minimum milliseconds between two lines in the middle of a turn."""
 SESSIONS_KEPT = 30 * 24 * 3_600_000
-"""Milliseconds after which a session that never ended is forgotten."""
+"""Milliseconds after which a session without an end is forgotten."""
 PURGED_AT_ONCE = 100
 MOST_PATHS = 5_000
 WAIT_SECONDS = 25.0
-"""How long one that waits for mail is kept waiting before it asks again."""
+"""Seconds for which a wait for mail is held open before the caller asks again."""
 BY = "hook"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -51,7 +51,7 @@ Outcome = Literal["silent", "tell", "hold", "allow", "deny", "error", "unknown"]
 
 
 class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happened in a client's session; no tool, and only the operator may send it."""
+    """An event in a client's session; not a tool, and reserved for the operator."""
 
     session_id: Annotated[str, Meta(max_length=400)] = ""
     cwd: _Path = ""
@@ -76,7 +76,7 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class HookAnswer(TypedDict):
-    """What a hook does. `mode` says what an `error` or an `unknown` means."""
+    """The action of a hook. `mode` says how to treat an `error` or an `unknown`."""
 
     outcome: Outcome
     text: str
@@ -85,7 +85,7 @@ class HookAnswer(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
-    """An answer, and what must be noted in the transaction in which it is given."""
+    """An answer, and the notes to write in the same transaction."""
 
     answer: HookAnswer
     notes: tuple[Callable[[WriteContext], object], ...] = ()
@@ -93,19 +93,19 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """A call with what was read from the disk for it."""
+    """A call with the data that was read from the disk for it."""
 
     kind: str
     client: str
     call: HookCall
     here: tuple[Location, ...]
     files: tuple[tuple[tuple[Location, ...], str], ...]
-    """Each file as a place that may be known, and a name in it that needs no looking up."""
+    """Each file as a location that a project may have, and a name in it that needs no resolving."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Actor:
-    """Who is meant."""
+    """The agent of a call, with its project."""
 
     project: Project
     agent: Agent
@@ -130,14 +130,14 @@ class Hooks:
         agent_token: str | None = None,
         grant: Grant | None = None,
     ) -> HookAnswer:
-        """Decide about one event of a client; `grant` is that of the run in which it happens.
+        """Decide about an event of a client; `grant` is that of the run in which it happens.
 
-        Who is not shown to be the agent, where that must be shown, is nobody. A store that fails is an answer
-        too, for hooks that check: what it means is a setting.
+        A caller without the required proof of its agent counts as nobody. For hooks that check, a failing
+        store also gives an answer, whose effect is a setting.
 
         Raises:
-            InvalidArgument: there is no such client or event, or the body does not fit.
-            StoreError: nothing was noted, and the event is none that checks.
+            InvalidArgument: The client or event is unknown, or the body is invalid.
+            StoreError: Nothing was noted, and the event does not check anything.
         """
         waits = client in WAKING and event in (WAIT, WAKE)
         kind = event if waits else EVENTS.get(client, {}).get(event)
@@ -190,13 +190,13 @@ class Hooks:
         return await self._mail.store.write(change)
 
     async def _awaited(self, event: _Event, caller: Caller) -> HookAnswer:
-        """Answer `tell` when mail came for it when idle, `unknown` to end the wait, `silent` after a while.
+        """Answer `tell` for mail in an idle session, `unknown` to end the wait, `silent` after a while.
 
-        Nothing is noted: whether who waits is still there is known only when it asks for the line.
+        Nothing is noted: only when the waiting process asks for the line, it is known to be alive.
         """
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
         if self._idling.take_over(session, since):
-            self._mail.changes.ring()  # who waited before goes now
+            self._mail.changes.ring()  # the earlier waiting process leaves now
 
         async def look() -> HookAnswer:
             if not event.call.session_id or not self._idling.waits(session, since):
@@ -227,7 +227,7 @@ _SILENT = _Decision(answer=_answer("silent"))
 
 
 def _prepared(kind: str, client: str, call: HookCall) -> _Event:
-    """Read from the disk what links and worktrees the folders of a call are."""
+    """Resolve links and worktrees of a call's folders on the disk."""
     here = locations_of(call.cwd, "/") if call.cwd else ()
     if kind == "edit":
         files = tuple((locations_of(path, call.cwd), "") for path in call.paths)
@@ -241,7 +241,7 @@ def _prepared(kind: str, client: str, call: HookCall) -> _Event:
 def _who(
     context: ReadContext, event: _Event
 ) -> tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]:
-    """Return who is meant, the agent that is named or the session's; and how to note a new one."""
+    """Return the named agent or the session's; and how to note a new one."""
     call = event.call
     bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
     if call.agent:
@@ -261,7 +261,7 @@ def _who(
 
 
 def _proved(context: ReadContext, actor: _Actor | None) -> _Actor | None:
-    """Return the actor unless the caller is not shown to be it, by the rule for every call."""
+    """Return the actor, unless the caller lacks the proof for it, by the rule for every call."""
     if actor is not None:
         try:
             check_token(context, actor.agent)
@@ -276,7 +276,7 @@ def _bind(context: WriteContext, event: _Event, agent_id: int) -> None:
 
 
 def _name_from_folder(event: _Event) -> str:
-    """Return the name of a session that names no agent: the client and its folder, as in `claude-harbour`."""
+    """Return the name for a session without an agent: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
     return f"{event.client}-{folder or 'work'}"[:LONGEST_NAME]
 
@@ -288,7 +288,7 @@ def _named(context: ReadContext, event: _Event) -> _Actor | None:
 
 
 def _acted_as(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent as which one of our tools was just called."""
+    """Return the agent of the call to our tool that just happened."""
     return _agent_in(context, event, event.call.acts_as, event.call.acts_in)
 
 
@@ -349,7 +349,7 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
 
 
 def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Say in the middle of a turn what came, now and then; work keeps the reservations of who works."""
+    """Announce new messages in the middle of a turn, now and then; the activity extends reservations."""
     if actor is None:
         return _SILENT
     nudges = context.tx.nudges(actor.agent.id)
@@ -372,7 +372,7 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 def _reserved(
     context: ReadContext, event: _Event, agent: Agent
 ) -> tuple[Callable[[WriteContext], object], ...]:
-    """Note what the session has just reserved, so that its end releases that; a run's is noted already."""
+    """Note the session's new reservations, to release them at its end; a run's are noted already."""
     ids = event.call.reserved
     if not ids or not event.call.session_id or _in_run(context):
         return ()
@@ -399,14 +399,14 @@ def _in_session(event: _Event) -> str:
 
 
 def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Say whether there is something to wake the session for; for a session that is nobody none waits."""
+    """Return whether there is a reason to wake the session; a session without an agent has none."""
     if actor is None or _in_run(context):
         return _Decision(answer=_answer("unknown"))
     return _Decision(answer=_prompt(context, event, actor).answer)
 
 
 def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Begin a turn with what came; its end is not held for what it began with."""
+    """Start a turn with the new messages; they do not hold its end."""
     told = _prompt(context, event, actor)
     if actor is None or not told.notes:
         return told
@@ -418,10 +418,10 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Hold the end of a turn once for messages that name the agent and that it has neither read nor fetched.
+    """Hold the end of a turn once for messages that name the agent and are neither read nor fetched.
 
-    A run's end is not held for what begins a run of its own: what the client said then would be taken for
-    the answer to the message that it was woken with.
+    The end of a run is not held for messages that start another run: the client's next output would be taken
+    for the answer to the message that woke it.
     """
     if actor is None or event.call.stop_active:
         return _SILENT
@@ -447,7 +447,7 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Let go of what was reserved in the session, and forget it; a run lets go when it ends itself."""
+    """Release the session's reservations, and forget the session; a run releases its own at its end."""
     call = event.call
 
     def forget(writing: WriteContext) -> None:
@@ -465,10 +465,10 @@ def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision
 
 
 def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Look whether others hold the files, in the project of each file, wherever the client was started.
+    """Check whether others reserve the files, in the project of each file, wherever the client was started.
 
-    In a project other than its own the actor is the agent with its name; without such an agent, the project's
-    files are not looked at. If nobody holds the files, the work keeps the actor's own reservations.
+    In another project the actor is the agent with the same name; without such an agent, the project's files
+    are not checked. If nobody reserves the files, the activity extends the actor's own reservations.
     """
     judged = list[tuple[Project, Agent, list[str]]]()
     for project, paths in _files_by_project(context, event):
@@ -491,7 +491,7 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
 
 
 def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
-    """Return the files of an event by the project that each lies in, as the project names them."""
+    """Return the files of an event by their project, with paths relative to it."""
     places = {known: locate(context.projects, known) for known, _ in event.files}
     found: dict[int, tuple[Project, list[str]]] = {}
     for known, name in event.files:

@@ -1,7 +1,7 @@
-"""Which sessions of clients are at work, and who waits for the mail of one that is idle.
+"""The activity of clients' sessions, and the processes that wait for mail of idle ones.
 
-It is kept in memory alone: after a restart a session counts as idle until its next event, and who waits asks
-again.
+It is kept only in memory. After a restart a session counts as idle until its next event, and waiting
+processes ask again.
 """
 
 import time
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 QUIET: Final = 120.0
-"""Seconds without an event after which a turn counts as over: one that a person breaks off has no end."""
+"""Seconds without an event after which a turn counts as over: a turn that a person interrupts has no end."""
 KEPT: Final = 10_000
-"""Sessions that are remembered; the one that was longest without an event is forgotten first."""
+"""Sessions that are remembered; the session with the oldest last event is forgotten first."""
 
 
 @dataclass(slots=True)
 class _Session:
     waiting_since: int = 0
-    """When the one that may wait began to."""
+    """The start of the only valid wait."""
     at_work_until: float = 0.0
 
 
@@ -28,16 +28,19 @@ class Idling:
         self._sessions: dict[str, _Session] = {}
 
     def note(self, session: str, kind: str, outcome: str) -> None:
-        """Note an event: a prompt or a tool is work, the end of a turn is none unless the turn goes on."""
+        """Note an event: a prompt or a tool is activity.
+
+        The end of a turn ends it unless the turn continues.
+        """
         if kind in ("prompt", "tool") or (kind, outcome) == ("wake", "tell"):
             self._of(session).at_work_until = time.monotonic() + QUIET
         elif kind == "stop" and outcome != "hold":
             self._of(session).at_work_until = 0.0
         elif kind == "end":
-            self._of(session).waiting_since += 1  # who waited for it is older than that now
+            self._of(session).waiting_since += 1  # makes earlier waits outdated
 
     def take_over(self, session: str, since: int) -> bool:
-        """Let who began to wait at that time wait in the place of all before; return whether it is new."""
+        """Let the wait with this start replace all earlier ones; return whether it is new."""
         known = self._of(session)
         if known.waiting_since >= since:
             return False
@@ -45,15 +48,15 @@ class Idling:
         return True
 
     def waits(self, session: str, since: int) -> bool:
-        """Return whether who began to wait at that time is to go on: none took its place."""
+        """Return whether the wait with this start should continue: no later one replaced it."""
         return self._of(session).waiting_since == since
 
     def waits_newer(self, session: str, since: int) -> bool:
-        """Return whether a process that began to wait later waits for the session."""
+        """Return whether a process with a later start waits for the session."""
         return self._of(session).waiting_since > since
 
     def is_at_work(self, session: str) -> bool:
-        """Return whether the session is in a turn, and is told there."""
+        """Return whether the session is in a turn, and gets its news there."""
         return self._of(session).at_work_until > time.monotonic()
 
     def _of(self, session: str) -> _Session:

@@ -11,10 +11,10 @@ from postroom.dispatch.sinks import MORE_NOTE, SHOWN, said
 from postroom.stores.transaction import Transaction
 
 EVENTS: Final = 12
-"""Events of a run among which its last lines are looked for."""
+"""The number of newest events of a run in which its last lines are searched."""
 LINES: Final = 4
 _LINE: Final = 400
-"""Characters."""
+"""Maximum characters of a line."""
 
 
 def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[CanonicalEvent], int, bool]:
@@ -26,9 +26,9 @@ def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[Canonic
 
 
 def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, most: int = SHOWN) -> Output:
-    """Return the last lines, in `most` characters, that a run has put out in these events of its log.
+    """Return the last lines, in `most` characters, of a run's output in these events of its log.
 
-    `newest` is the number of the last event. `is_cut` says that older events are not among these.
+    `newest` is the number of the last event. `is_cut` says that older events are missing.
     """
     text = "".join(map(said, events))
     shown = end_of(text, most, begins_within=is_cut)
@@ -38,7 +38,7 @@ def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, mo
 
 
 def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
-    """Return the last lines that a run has put out, and when its newest event came.
+    """Return the last lines of a run's output, and the instant of its newest event.
 
     Without lines the text is empty; without events the instant is None.
     """
@@ -48,9 +48,9 @@ def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
 
 
 def for_people(text: str, *, is_cut: bool) -> str:
-    """Return the last lines of a text that a person can read, whole ones, also while more of it comes.
+    """Return the last lines of a text that a person can read, only complete ones.
 
-    An object in JSON is of a program's protocol: the run's page has it, with all else that was put out.
+    JSON objects belong to a program's protocol: the run's page shows them, with the rest of the output.
     """
     whole = end_of(text, len(text), begins_within=is_cut)
     lines = [one for one in without_escapes(without_unfinished(whole)).splitlines() if one.strip()]

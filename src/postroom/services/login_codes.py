@@ -12,9 +12,9 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.stores.mail.store import MailStore
 
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
-"""In each form of a page: it holds what only a form that was made for the session can hold."""
+"""The field in each form of a page with a value that only forms of the session contain."""
 _TYPED: Final = ("subject", "body", "why")
-"""Fields of the pages' forms in which people write."""
+"""Text fields of the pages' forms."""
 CODE_LIFE: Final = timedelta(minutes=10)
 MOST_CODES: Final = 20
 SESSION_LIFE: Final = timedelta(days=30)
@@ -22,14 +22,14 @@ _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64}
 
 
 def typed_in(fields: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return what somebody wrote into a form that is not taken, so that it can be shown and is not lost."""
+    """Return the texts of a refused form, so that it can be shown again and is not lost."""
     return [text for name in _TYPED for text in fields.get(name, ()) if text.strip()]
 
 
 class LoginCodes:
     """Codes that open the pages once, within ten minutes; of more than twenty the oldest are dropped.
 
-    They are in the store, so that each server takes what another has made.
+    They are in the store, so that each server accepts the codes of the others.
     """
 
     def __init__(self, store: MailStore, clock: Clock) -> None:
@@ -40,7 +40,7 @@ class LoginCodes:
         """Return a new code.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: The code could not be stored.
         """
         code = f"prl_{secrets.token_urlsafe(32)}"
         hashed, ends_at = _hidden(code), self._clock.now() + milliseconds(CODE_LIFE)
@@ -51,7 +51,7 @@ class LoginCodes:
         """Return whether the code is open, and close it.
 
         Raises:
-            StoreError: it could not be closed, and is open still.
+            StoreError: The code could not be closed, and is still open.
         """
         hashed = _hidden(code)
         ends_at = await self._store.write(lambda tx: tx.take_login_code(hashed))
@@ -59,7 +59,7 @@ class LoginCodes:
 
 
 class EndedSessions:
-    """Sessions that were logged out before their end: no server takes one again."""
+    """Sessions that were logged out before their end: no server accepts them again."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
@@ -68,23 +68,23 @@ class EndedSessions:
         """Return whether a session was logged out.
 
         Raises:
-            StoreError: it cannot be known.
+            StoreError: That could not be read.
         """
         hashed = _hidden(session)
         return await self._store.read(lambda tx: tx.is_session_ended(hashed))
 
     async def add(self, session: str, *, ends_at: int) -> None:
-        """End a session, which would have ended at an instant by itself.
+        """End a session before its own end, `ends_at`.
 
         Raises:
-            StoreError: it could not be ended, and is taken still.
+            StoreError: The session could not be ended, and is still valid.
         """
         hashed = _hidden(session)
         await self._store.write(lambda tx: tx.end_session(hashed, ends_at=ends_at))
 
 
 class Sessions:
-    """Makes and recognises the cookie of somebody who logged in."""
+    """Makes and recognises the cookie of a logged-in person."""
 
     def __init__(self, key: bytes, clock: Clock, ended: EndedSessions) -> None:
         """`key` is secret and derived from the server's token for this purpose."""
@@ -101,10 +101,10 @@ class Sessions:
         return f"{payload}.{self._signature(payload)}"
 
     async def recognises(self, cookies: str) -> bool:
-        """Return whether a Cookie header holds a session that this server gave out and that has not ended.
+        """Return whether a Cookie header holds a session of this server that has not ended.
 
         Raises:
-            StoreError: it cannot be known whether it was logged out.
+            StoreError: The logout state could not be read.
         """
         session = self._session_in(cookies)
         return session is not None and not await self._ended.holds(session)
@@ -113,22 +113,22 @@ class Sessions:
         """End the session that a Cookie header names, at every server. Do nothing if it names none.
 
         Raises:
-            StoreError: it could not be ended, and is taken still.
+            StoreError: The session could not be ended, and is still valid.
         """
         session = self._session_in(cookies)
         if session is not None:
             await self._ended.add(session, ends_at=int(session.partition(".")[0]))
 
     def form_token(self, cookies: str) -> str | None:
-        """Return what a form of ours holds to be taken from this session; None when there is no session.
+        """Return the value that marks forms of this session as ours; None without a session.
 
-        It can be made of the cookie and the key alone, and says nothing about either.
+        It needs the cookie and the secret key, and reveals neither.
         """
         session = self._session_in(cookies)
         return None if session is None else self._signature(f"form.{session}")
 
     def takes_form(self, cookies: str, token: str) -> bool:
-        """Return whether a form that holds this token was made for this session."""
+        """Return whether a form with this token was made for this session."""
         expected = self.form_token(cookies)
         return expected is not None and hmac.compare_digest(
             expected.encode(), token.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""People as the operator names them: who is written to, in which chat, and what they write at the pages."""
+"""People as the operator names them: their chats, and the messages that they write at the pages."""
 
 import asyncio
 from base64 import b64encode
@@ -31,23 +31,23 @@ class PeopleService:
         reaches: Callable[[ChatAddress], bool],
         answers: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Keep what it works with.
+        """Keep the parts.
 
-        `reaches` says whether there is a channel to a chat, and `answers` whether `human:name` answers chats.
+        `reaches` returns whether there is a channel to a chat, `answers` whether `human:name` answers chats.
         """
         self._mail = mail
         self._reaches, self._answers = reaches, answers
 
     async def add(self, name: str, chat: str | None) -> Mapping[str, object]:
-        """Name a person, or give one who is named another chat, or none."""
+        """Name a person, or change or remove the chat of a named person."""
         address = None if chat is None else ChatAddress.parse(chat)
         return self._shown(await name_person(self._mail, name, address), address)
 
     async def remove(self, name: str) -> Mapping[str, object]:
-        """Have a person written to no more; their messages are kept.
+        """Remove a person as a recipient; their messages stay.
 
-        `removed` is false when they were not named; `answers` says that a rule still gives them chats, whose
-        people are told from now on that nobody answers.
+        `removed` is false if they were not named. `answers` says that a rule still gives them chats; people
+        in these chats now get a notice that nobody answers.
         """
         known = await self._mail.store.read(lambda tx: _active(tx, name))
         if known is None:
@@ -59,7 +59,7 @@ class PeopleService:
         return {"removed": True, "answers": self._answers(f"{HUMAN}{known}")}
 
     async def everybody(self) -> Sequence[Mapping[str, object]]:
-        """Return those who are named, by when they were."""
+        """Return all named people, in the order of naming."""
         found = await self._mail.store.read(_everybody)
         return [
             {**self._shown(name, address), "unread": unread, "visitor": is_visitor}
@@ -93,7 +93,7 @@ def _active(tx: MailReads, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormSizes:
-    """The most characters of a subject, bytes of a text, and files that the form takes."""
+    """The form's limits: characters of a subject, bytes of a text, and files."""
 
     subject_chars: int
     body_bytes: int
@@ -113,7 +113,7 @@ class DraftFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A message as a person wrote it. Under one key it is sent once, however often the form comes."""
+    """A message as a person wrote it. With one key it is sent once, even if the form arrives repeatedly."""
 
     name: str
     """The person who writes it."""
@@ -124,22 +124,22 @@ class Draft:
     importance: Importance = "normal"
     ack_required: bool = False
     answers: int | None = None
-    """The message that it answers; then it has no recipients and no subject of its own."""
+    """The message that it answers; an answer has no recipients or subject of its own."""
     to_all: bool = False
-    """Whether the answer goes to all who have the message that it answers."""
+    """Whether the answer goes to all recipients of the answered message."""
     files: tuple[DraftFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A message that is stored, and the project whose pages show it: where it was written, if they can."""
+    """A stored message, and the project whose pages show it: that of the form, if possible."""
 
     message: int
     slug: str
 
 
 class MessageService:
-    """Writes messages of people who have logged in, which they did with the server's own token."""
+    """Sends messages of logged-in people; they logged in with the server's own token."""
 
     def __init__(self, mail: Mail, calls: Calls, people: PeopleService) -> None:
         self._mail = mail
@@ -148,7 +148,7 @@ class MessageService:
 
     @property
     def limits(self) -> FormSizes:
-        """The most characters of a subject, bytes of a text, and files that the form takes."""
+        """The form's limits: characters of a subject, bytes of a text, and files."""
         rules = self._mail.rules
         return FormSizes(
             subject_chars=rules.max_subject_chars,
@@ -159,28 +159,28 @@ class MessageService:
         )
 
     def people(self, tx: MailReads) -> list[str]:
-        """Return the names of those who may write at the pages, by when they were named."""
+        """Return the names of people who may write at the pages, in the order of naming."""
         home = tx.project(PEOPLE_KEY)
         named = [] if home is None else tx.agents(home.id, include_retired=False, limit=_MOST)
         return [one.name for one in named if one.program != VISITOR]
 
     async def name(self, name: str) -> str:
-        """Name a person, and return the name; one who is named stays as they are.
+        """Name a person, and return the name; a named person is unchanged.
 
         Raises:
-            InvalidName, NameTaken: nobody can be called that.
+            InvalidName, NameTaken: The name is not possible.
         """
         known = {one.casefold(): one for one in await self._mail.store.read(self.people)}
         if name.casefold() in known:
-            return known[name.casefold()]  # to name them again would take their chat from them
+            return known[name.casefold()]  # naming them again would remove their chat
         return str((await self._people.add(name, None))["name"])
 
     async def send(self, slug: str, draft: Draft) -> Posted:
         """Send a message of a person from a project's pages. Recipients without a project are its agents.
 
         Raises:
-            UnknownAgent: nobody is named so.
-            PostroomError: it was refused; no message was stored.
+            UnknownAgent: No person has this name.
+            PostroomError: The message was refused, and not stored.
         """
         operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft))
         asked |= {
@@ -199,21 +199,21 @@ class MessageService:
         return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
 
     async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
-        """Note that a person has read a message that came to them, or acknowledge it; the first mark stands.
+        """Note that a person has read or acknowledged a message to them; the first mark is kept.
 
         Raises:
-            UnknownAgent, UnknownMessage: nobody is named so, or the message did not come to them.
+            UnknownAgent, UnknownMessage: No person has this name, or the message was not sent to them.
         """
         operation = "acknowledge_message" if acknowledge else "mark_message_read"
         marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": message}
         await self._calls.perform(operation, marked, caller=_POSTROOM)
 
     async def end_reservation(self, slug: str, name: str, reservation: int, *, reason: str) -> None:
-        """End a reservation of a project's agent for a person; the agent is told.
+        """End a reservation of a project's agent for a person; the agent gets a message.
 
         Raises:
-            UnknownAgent: nobody is named so.
-            UnknownReservation, StateError: there is no such reservation, or it has ended.
+            UnknownAgent: No person has this name. UnknownReservation, StateError: The reservation does not
+                exist, or it has ended.
         """
 
         def change(tx: MailWrites) -> None:
@@ -226,10 +226,10 @@ class MessageService:
         await self._mail.store.write(change)
 
     async def share_reservations(self, slug: str, reservations: Sequence[int]) -> None:
-        """Let reservations of a project overlap: they are shared from now on.
+        """Let reservations of a project overlap: they become shared.
 
         Raises:
-            UnknownReservation, StateError: there is no such reservation, or it has ended; none was changed.
+            UnknownReservation, StateError: A reservation does not exist, or it has ended; none was changed.
         """
 
         def change(tx: MailWrites) -> None:
@@ -241,17 +241,17 @@ class MessageService:
         await self._mail.store.write(change)
 
     async def _acknowledge(self, person: str, message: int) -> None:
-        """Note that a person has seen what they answered; their own message has no such mark."""
+        """Mark the answered message as seen by the person; a person's own message has no such mark."""
         readers = (await self._mail.store.read(lambda tx: tx.recipients([message])))[message]
         if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
             await self.mark(person, message, acknowledge=True)
 
 
 def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:
-    """Return the operation by which a message is sent, with what it alone needs.
+    """Return the operation that sends a message, and its specific arguments.
 
     Raises:
-        UnknownAgent: nobody is named as the message says.
+        UnknownAgent: No person has the sender's name.
     """
     _, person = find_person(tx, tx, f"{HUMAN}{draft.name}")
     asked: dict[str, Any] = {"sender_name": person.name}
@@ -264,12 +264,12 @@ def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]
 
 
 def _attached(files: Sequence[DraftFile]) -> list[dict[str, str]]:
-    """Return files as the operations take them."""
+    """Return files in the form for operations."""
     return [{"name": one.name, "content_base64": b64encode(one.content).decode()} for one in files]
 
 
 def addressed(written: str, slug: str) -> str:
-    """Return whom a person means who writes a name on the pages of a project."""
+    """Return the full address for a name that a person wrote on a project's pages."""
     if "@" in written or written.startswith(PERSONS) or written.startswith(THREAD):
         return written
     return f"{written}@{slug}"

@@ -1,8 +1,8 @@
-"""What runs wait to be told: listed, and answered by people at the pages and at the command line.
+"""Open questions of runs: listed, and answered by people at the pages and on the command line.
 
-The first answer counts. Who gave it stands in the run itself, written in the transaction that lets it go on.
-What nobody answers in time ends in a cancelled run, or a no: silence is never a yes. The instant is kept with
-the question, in the run that waits, so that a server that was down makes up for it.
+The first answer counts. The run itself contains who answered, written in the transaction that resumes it. If
+nobody answers in time, the run is cancelled or gets a no: silence is never a yes. The deadline is stored with
+the question, in the waiting run, so that a server that was down acts on it later.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,20 +39,20 @@ _PLACES: Final = {
     BY_MAIL: "by mail",
 }
 TAKE_BACK_MS: Final = 8_000
-"""For how many milliseconds an answer on the pages can be taken back before it reaches the agent."""
+"""For how many milliseconds an answer on the pages can be withdrawn before it reaches the agent."""
 _NAMED: Final = 3
-"""Open questions that a refused answer names."""
+"""Maximum open questions in the refusal of an answer."""
 _SHOWN: Final = 80
-"""Characters of each of their texts."""
+"""Maximum characters of each of their texts."""
 _EACH: Final = 50
-"""Runs of each agent that are looked at for answered questions."""
+"""Runs of each agent in which answered questions are searched."""
 
 
 class QuestionService:
     """Answers the operator's routes and pages to questions."""
 
     def __init__(self, runs: RunService, clock: Clock, *, take_back_ms: int = TAKE_BACK_MS) -> None:
-        """Answer questions of these runs; answers on the pages can be taken back for `take_back_ms`."""
+        """Handle questions of these runs; answers on the pages can be withdrawn for `take_back_ms`."""
         self._runs = runs
         self._store = runs.stores.store
         self._clock = clock
@@ -77,9 +77,9 @@ class QuestionService:
         ]
 
     async def answer(self, number: str, *, approved: bool, why: str) -> Mapping[str, object]:
-        """Answer a question with yes or no. The beginning of its number is enough if it fits no other.
+        """Answer a question with yes or no. The beginning of its number is enough if it is unique.
 
-        Questions that were answered lately count as well: a late answer must not fit the next question.
+        Recently answered questions count as well: a late answer must not match the next question.
 
         Raises:
             StaleDecision: The question is not open; the error names the questions that are.
@@ -113,7 +113,7 @@ class QuestionService:
         return len(_open(tx, CHAT_THREAD))
 
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
-        """Return what a project's agents were told lately, the newest answer first."""
+        """Return the recent answers to a project's agents, the newest first."""
         runs = newest_runs(tx, slug, each=_EACH)
         found = [self._given(run, one) for run in runs for one in run.answered]
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
@@ -153,7 +153,7 @@ class QuestionService:
         await _show_answered(self._runs, run, question, f"{word}{who} {_PLACES[at]}.")
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
-        """Return the refusal of an answer to a question of a run that is not open, or not any more."""
+        """Return the error for an answer to a question of a run that is not open, or no longer."""
 
         def look(tx: Transaction) -> StaleDecision:
             now = [question for run, question in _open(tx, _threads_of(slug)) if run.run_id == run_id]
@@ -162,7 +162,7 @@ class QuestionService:
         return await self._store.read(look)
 
     async def take_back(self, slug: str, run_id: str, number: str) -> None:
-        """Take back an answer that was given on the pages: the question is open again.
+        """Withdraw an answer that was given on the pages: the question is open again.
 
         Raises:
             StaleDecision: The agent has the answer already, or the question has no such answer.
@@ -215,7 +215,7 @@ def _open(tx: Transaction, prefix: str) -> list[tuple[RunRecord, Question]]:
 
 
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
-    """Return what runs wait to be told, the run that waits longest first."""
+    """Return the open questions of runs, the longest waiting run first."""
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
     found = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
     return sorted(found, key=lambda one: one[0].updated_at)
@@ -245,7 +245,7 @@ def open_question(run: RunRecord, question: Question, tx: Transaction) -> OpenQu
 
 
 def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> StaleDecision:
-    """Return the refusal of an answer to a question that is not open; it names the newest open questions."""
+    """Return the error for an answer to a question that is not open; it names the newest open questions."""
     if before is None:
         named = f"question {number}" if number.strip() else "a question without a number"
         text = f"{named} is not open; it may have been answered"
@@ -266,7 +266,7 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
 
 
 async def _show_answered(runs: RunService, run: RunRecord, question: Question, note: str) -> None:
-    """Have the card of a chat's question lose its buttons; the answer counts also when that fails."""
+    """Remove the buttons from the card of a chat's question; the answer counts even if that fails."""
     if not is_chat(run.thread_id):
         return
     try:
@@ -277,7 +277,7 @@ async def _show_answered(runs: RunService, run: RunRecord, question: Question, n
 
 
 class QuestionTimeouts:
-    """Ends the waiting of questions whose time is over."""
+    """Ends the wait for questions whose time is over."""
 
     def __init__(self, runs: RunService, clock: Clock, timer: Timer) -> None:
         self._runs = runs
@@ -285,7 +285,7 @@ class QuestionTimeouts:
         self._timer = timer
 
     async def serve(self) -> None:
-        """Look again and again until cancelled."""
+        """Run rounds until cancelled."""
         while True:
             try:
                 await self.round()
@@ -294,10 +294,10 @@ class QuestionTimeouts:
             await self._timer.sleep(POLL_MS)
 
     async def round(self) -> int:
-        """End the waiting of what is over now; return of how many questions.
+        """End the wait for overdue questions; return their number.
 
         Raises:
-            StoreError: runs could not be looked at; the next round does it.
+            StoreError: Runs could not be read; the next round tries again.
         """
         now, ended, after = self._clock.now(), 0, ""
         while page := await self._runs.stores.threads.list_runs(

@@ -1,4 +1,4 @@
-"""What a run did, step by step: from its record, its messages, its log, and the mail of its agent."""
+"""The steps of a run: from its record, its messages, its log, and the mail of its agent."""
 
 import json
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ from postroom.stores.transaction import Transaction
 
 Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]
 STEPS: Final = 400
-"""Steps of a run that are told: the newest ones."""
+"""Maximum steps of a run, the newest ones."""
 _LOOKED_AT: Final = 5_000
-"""Entries of a run's log that are looked through for its steps: the newest ones."""
+"""Entries of a run's log that are searched for its steps: the newest ones."""
 _SENT: Final = 60
 _HELD: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing that a run did, or that came to it."""
+    """An action of a run, or something that it received."""
 
     at: int
     kind: Kind
@@ -44,31 +44,31 @@ class Step:
     is_prompt: bool = False
     message: Message | None = None
     by: str = ""
-    """Who answered a question."""
+    """The person who answered a question."""
     approved: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What is known of a run beside how it stands."""
+    """Details of a run beyond its state."""
 
     steps: Sequence[Step] = ()
     is_cut: bool = False
     tells_steps: bool = False
-    """Whether its runner tells of tool calls and model calls."""
+    """Whether its runner reports tool calls and model calls."""
     attempts: Sequence[Attempt] = ()
     usage: Usage = field(default_factory=Usage)
     models: Sequence[str] = ()
     model_ms: int = 0
     tool_ms: int = 0
     held: Sequence[Reservation] = ()
-    """What the agent holds while its run is open; afterwards what the run has left reserved."""
+    """The agent's reservations while its run is open; afterwards those that the run has left."""
     output: Output = field(default_factory=partial(Output, text=""))
-    """The end of what the run has put out."""
+    """The end of the run's output."""
 
 
 def story_of(tx: Transaction, run: RunRecord) -> Story:
-    """Return what a run did so far."""
+    """Return the steps of a run so far."""
     query = MessageQuery(run_id=run.run_id)
     records = tx.runs.messages.list(run.thread_id, query, MAX_PAGE)
     named = [one.message.id or "" for one in records if one.message.role is Role.USER]
@@ -125,7 +125,7 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
 
 
 def _wrote(tx: Transaction, project: Project, agent: Agent, attempts: Sequence[Attempt]) -> list[Step]:
-    """Return the messages that an agent wrote while a run of it was at work, or as it ended."""
+    """Return the messages that an agent wrote while its run was active, or as it ended."""
     if not attempts:
         return []
     spans = [(one.began_at, one.ended_at if one.ended_at is not None else tx.now()) for one in attempts]
@@ -174,7 +174,7 @@ def _asked(ticket: RunWaitingTicket, decision: ToolCallResume | None = None) -> 
 
 
 def shown(value: Json) -> str:
-    """Return arguments or a result as a person reads them."""
+    """Return arguments or a result in readable form."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)

@@ -21,14 +21,14 @@ class RunnerService:
     """Answers the operator's routes to runners."""
 
     def __init__(self, mail: Mail, check: Callable[[AnyRunner], None]) -> None:
-        """Keep what it works with; `check` refuses a runner that this server could not run."""
+        """Keep the parts; `check` refuses a runner that this server could not run."""
         self._mail = mail
         self._check = check
 
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> Mapping[str, object]:
-        """Say how an agent is run; what was said before is replaced. It works in its project, unless told.
+        """Declare an agent's runner, in place of an earlier one. By default it works in its project's folder.
 
-        The answer has in `waking` how many messages were there before and now start it.
+        `waking` in the answer is the number of earlier messages that now start it.
         """
         home = await self._mail.store.read(lambda tx: find_project(tx, project).human_key)
         checked = runner_of(runner, home=home)
@@ -45,7 +45,7 @@ class RunnerService:
         }
 
     async def withdraw(self, project: str, agent: str) -> bool:
-        """Have an agent run no more; False when it was not."""
+        """Withdraw an agent's runner; return False if it had none."""
         return (await self._mail.set_runner(project, agent, None)).had_one
 
     async def declared(self, project: str | None) -> Sequence[Mapping[str, object]]:
@@ -55,7 +55,7 @@ class RunnerService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredRunner:
-    """How an agent is run, as it is kept."""
+    """An agent's runner as stored."""
 
     project: Project
     agent: Agent
@@ -104,7 +104,7 @@ def _read(kept: str) -> dict[str, object]:
 
 
 def _shown(runner: AnyRunner) -> dict[str, object]:
-    """Return a runner without what it gives its program in secret."""
+    """Return a runner without the secrets for its program."""
     if not isinstance(runner, Runner):
         return runner.to_dict()
     return {**runner.to_dict(), "env": dict.fromkeys(runner.env, _HIDDEN)}

@@ -1,4 +1,4 @@
-"""The runs of a server: its one mailbox, and what executes the threads of each room."""
+"""The runs of a server: its one mailbox, and the executors for the threads of each room."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
@@ -33,7 +33,7 @@ STOP_WAIT_MS = 15_000
 
 
 class RunService:
-    """One queue for everything that needs work; rooms say who executes their threads, and what ends cause."""
+    """One queue for all work; rooms register the executors of their threads, and the effects of ends."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -47,18 +47,19 @@ class RunService:
         leases: Leases | None = None,
         claims_hold: Callable[[int], None] | None = None,
     ) -> None:
-        """Make the queue; `is_exclusive` says that no other process takes up its runs.
+        """Create the queue; `is_exclusive` says that no other process executes its runs.
 
-        Where others do, `leases` say which places this one is, and which of the others have ended;
-        `claims_hold` is told for how many milliseconds what executes here is surely this process's.
+        Otherwise `leases` knows the places of this process, and which other processes have ended.
+        `claims_hold` gets the number of milliseconds for which this process surely owns the runs that execute
+        here.
 
-        `budgets` are what runs may use up before a person is asked; `max_pending` is how many messages may
-        wait on a thread for its runs to read them.
+        `budgets` are the limits of runs before a person is asked; `max_pending` is the number of messages
+        that may wait on a thread.
         """
         self.stores = stores
         self.budgets = tuple(budgets)
         self.slots = SLOTS
-        """How many runs may be at work at once in this process."""
+        """The number of runs that may be active in this process at the same time."""
         timer = timer or SystemTimer()
         self._executors = ExecutorsByThread({})
         self._effects = JoinedEffects()
@@ -84,24 +85,24 @@ class RunService:
         )
 
     def serve(self, threads: str, executor: RunDispatchExecutor, effects: RunEffects) -> None:
-        """Have the threads whose names begin like this executed, before anything is started."""
+        """Register the executor of threads with this prefix; call it before `start`."""
         self._executors.add(threads, executor)
         self._effects.add(effects)
 
     async def start(self) -> None:
-        """Take up what was left and begin to look for work; harmless when it runs.
+        """Recover unfinished runs and start to look for work; a repeated call has no effect.
 
         Raises:
-            StoreError: what was left could not be taken up.
+            StoreError: Unfinished runs could not be recovered.
         """
         if not self.mailbox.lifecycle_is_running():
             await self.mailbox.start_lifecycle_ready()
 
     async def counts(self) -> dict[RunDispatchStatus, int]:
-        """Return how many dispatches are in each state.
+        """Return the number of dispatches in each state.
 
         Raises:
-            StoreError: they could not be counted.
+            StoreError: The counts could not be read.
         """
         return await self.stores.dispatches.count_by_status()
 
@@ -109,7 +110,7 @@ class RunService:
         """Yield the dead letters, oldest first.
 
         Raises:
-            StoreError: it could not be read.
+            StoreError: They could not be read.
         """
         after: RunDispatch | None = None
         while page := await self.mailbox.dead_letters(after=after):
@@ -118,23 +119,23 @@ class RunService:
             after = page[-1]
 
     async def untold_dead_letters(self) -> int:
-        """Count the dead letters that wait for somebody.
+        """Count the dead letters that wait for an operator.
 
-        Of a run that failed in a chat, whoever wrote there has the reason as its answer: what no chat took is
-        a dead letter of the outbox.
+        The dead letter of a chat's run is not counted: the person in the chat got the reason as an answer. If
+        that failed, the outbox has a dead letter of its own.
 
         Raises:
-            StoreError: they could not be counted.
+            StoreError: They could not be counted.
         """
         if not (await self.counts()).get(RunDispatchStatus.DEAD_LETTER):
             return 0
         return sum([not is_chat(one.thread_id) async for one in self.dead_letters()])
 
     async def longest_waiting(self, now: int) -> RunDispatch | None:
-        """Return the due dispatch that waits for the longest time, counted from when it was queued or due.
+        """Return the longest waiting due dispatch, counted from when it was queued or due.
 
         Raises:
-            StoreError: the queue could not be read.
+            StoreError: The queue could not be read.
         """
         longest: RunDispatch | None = None
         after: tuple[int, str] | None = None
@@ -143,24 +144,24 @@ class RunService:
         ):
             for one in page:
                 if longest is not None and one.updated_at >= longest.due_since:
-                    return longest  # they come by their last change: none behind it waits for longer
+                    return longest  # they are ordered by their last change: none after it waits for longer
                 if one.available_at <= now and (longest is None or one.due_since < longest.due_since):
                     longest = one
             after = (page[-1].updated_at, page[-1].dispatch_id)
         return longest
 
     async def stop(self) -> None:
-        """Give back what is at work and end; harmless when it never started."""
+        """Return active runs to the queue and end; it has no effect before a start."""
         await self.mailbox.aclose(timedelta(0))
 
 
 def project_threads(slug: str) -> str:
-    """Return how the names of the threads begin on which agents of a project, or with "" of all, are run."""
+    """Return the prefix of the threads of a project's agents, or with "" of all agents."""
     return f"{AGENT_THREAD}{slug}/" if slug else AGENT_THREAD
 
 
 def whose(thread_id: str) -> tuple[str, str]:
-    """Return slug and name of the agent whose runs a thread holds; empty for another thread."""
+    """Return the slug and name of the agent whose runs a thread holds; empty for another thread."""
     return agent_of(thread_id) or ("", "")
 
 

@@ -1,4 +1,4 @@
-"""Schedules of mail: a person's message to agents, again and again, by the ordinary operation of sending."""
+"""Schedules of mail: messages from a person to agents, sent repeatedly by the ordinary operation."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -31,7 +31,7 @@ _SEND: Final = OPERATIONS["send_message"]
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent at each tick. Recipients without a project are agents of this one."""
+    """The message of each tick. Recipients without a project are agents of `project`."""
 
     project: str
     sender: str
@@ -57,7 +57,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Rehearsed(Exception):
-    """The message could be sent; what that wrote is undone."""
+    """The message could be sent; the rehearsal is rolled back."""
 
 
 class MessageTarget(Target):
@@ -68,7 +68,7 @@ class MessageTarget(Target):
         self._waker = waker
 
     async def submit(self, firing: Firing) -> str:
-        """Send the message of a tick, and have its readers woken, in one change; return its number."""
+        """Send the message of a tick, and wake its readers, in one change; return its number."""
         command = msgspec.convert(firing.schedule.payload, ScheduledMessage).command()
 
         def change(made: OpenChange) -> str:
@@ -84,7 +84,7 @@ class MessageTarget(Target):
         return await self._waker.write(change, key=home_of(command), readers=named_readers(command))
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Say whether somebody has not read the message of an earlier tick."""
+        """Return whether a recipient has not read the message of an earlier tick."""
         message = tx.mail.message(int(made))
         if message is None or message.recalled_at is not None:
             return False
@@ -112,12 +112,12 @@ class MailSchedules:
         jitter: timedelta,
         replaces: bool,
     ) -> Mapping[str, object]:
-        """Keep a schedule; the same again changes nothing.
+        """Store a schedule; a repeated call has no effect.
 
         Raises:
-            InvalidSchedule: it cannot be kept.
-            UnknownProject, UnknownAgent, InvalidRecipients, TooLarge: its message could not be sent now.
-            DuplicateRecord: there is another of this name, and it is not to be replaced.
+            InvalidSchedule: The schedule cannot be stored. UnknownProject, UnknownAgent, InvalidRecipients,
+                TooLarge: Its message could not be sent now.
+            DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         slug = await self._mail.slug(message.project)
         sender = await self._mail.store.read(lambda tx: _person(tx, message.sender))
@@ -137,7 +137,7 @@ class MailSchedules:
         return shown(await self.kept.add(schedule, replaces=replaces))
 
     async def listed(self, slug: str = "") -> Sequence[Mapping[str, object]]:
-        """Return the schedules of a project by name, or all, as they are told."""
+        """Return the schedules of a project by name, or all, in the form for answers."""
         return [shown(one) for one in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
@@ -152,10 +152,10 @@ class MailSchedules:
         return await self._mail.slug(project)
 
     async def named(self, name: str, slug: str = "") -> Mapping[str, object]:
-        """Return one schedule, of this project where one is given.
+        """Return a schedule, which must belong to the project if one is given.
 
         Raises:
-            UnknownSchedule: there is none of this name.
+            UnknownSchedule: No such schedule exists.
         """
         found = await self.kept.named(MAIL, name)
         if slug not in ("", found.payload["project"]):
@@ -163,23 +163,23 @@ class MailSchedules:
         return shown(found)
 
     async def pause(self, name: str) -> Mapping[str, object]:
-        """Send nothing more until it is resumed."""
+        """Pause a schedule: it sends nothing until `resume`."""
         return shown(await self.kept.pause(MAIL, name))
 
     async def resume(self, name: str) -> Mapping[str, object]:
-        """Go on with the next tick; those of the pause are not made up for."""
+        """Resume with the next tick; ticks during the pause are not made up for."""
         return shown(await self.kept.resume(MAIL, name))
 
     async def trigger(self, name: str) -> int:
-        """Send the message now, and return its number; the ticks stay where they are."""
+        """Send the message now, and return its number; the ticks stay the same."""
         return int(await self.kept.trigger(MAIL, name))
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule; what it has sent stays. False when there is none of this name."""
+        """Remove a schedule; sent messages stay. Return False if no schedule has this name."""
         return await self.kept.remove(MAIL, name)
 
     async def _rehearse(self, command: SendMessage) -> None:
-        """Refuse a message that could not be sent; one that could is sent to nobody."""
+        """Refuse a message that could not be sent; nothing is sent."""
 
         def change(tx: MailWrites) -> None:
             lock_projects_of(tx, command)
@@ -197,7 +197,7 @@ def _person(tx: MailReads, name: str) -> str:
 
 
 def shown(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule of mail as it is told: instants as text, spans in seconds."""
+    """Return a schedule of mail for answers: instants as text, durations in seconds."""
     message = msgspec.convert(schedule.payload, ScheduledMessage)
     return {
         "name": schedule.name,

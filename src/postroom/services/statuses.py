@@ -1,4 +1,4 @@
-"""The HTTP status of each failure: of an answer to a program, and of a page."""
+"""The HTTP status of each error: for answers to programs, and for pages."""
 
 from typing import Final
 
@@ -130,7 +130,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.ClientFileRefused: 500,
     errors.ClientUnfit: 500,
 }
-"""A class that is not here has the status of the nearest one it descends from."""
+"""The status of each class; any other class has the status of its nearest base class here."""
 
 
 def status_of(error: errors.PostroomError) -> int:

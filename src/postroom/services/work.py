@@ -1,4 +1,4 @@
-"""Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
+"""Runs as people see them, at the pages and on the command line: shown, ended, retried."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -46,11 +46,11 @@ from postroom.services.runs import (
 from postroom.stores.transaction import Transaction
 
 _TWO: Final = 2
-"""Ids that are looked at by what they begin with: a second one is enough to say that several do."""
+"""The limit for ids with the same beginning: a second one is enough to report ambiguity."""
 FOUND: Final = 50
 """Runs of a page."""
 AMONG: Final = 2_000
-"""Runs that one page looks at for those that a search asks for."""
+"""Runs that a page reads at most for its search."""
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks", "done", "cancelled", "failed")
 _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
@@ -58,7 +58,7 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Answers the operator's routes and pages to runs.
 
-    Methods that are given a transaction read what a page shows; a page calls all of them in one view.
+    Methods with a transaction read the content of a page; a page calls all of them in one view.
     """
 
     floor = staticmethod(floor_of)
@@ -70,7 +70,7 @@ class WorkService:
         mail: Mail,
         health: Callable[[], Awaitable[Sequence[HealthFact]]] | None = None,
     ) -> None:
-        """`health` says how the server is; without it nothing is told of that."""
+        """`health` returns the state of the server; without it no health is shown."""
         self._runs = runs
         self.store = runs.stores.store
         self._mail = mail
@@ -80,7 +80,7 @@ class WorkService:
         """Return the slug of the project that a path or slug names.
 
         Raises:
-            UnknownProject: there is none.
+            UnknownProject: No such project exists.
         """
         return await self._mail.slug(project)
 
@@ -89,7 +89,7 @@ class WorkService:
         return [_shown(one) for one in await self.store.read(lambda tx: _dead(tx, ""))]
 
     def dead_in_chats(self, tx: Transaction) -> Sequence[ChatWork]:
-        """Return the runs of chats that were given up, the newest first."""
+        """Return the failed runs of chats, the newest first."""
         found = list[ChatWork]()
         for row in reversed(_dead(tx, CHAT_THREAD)):
             run = tx.runs.threads.load_run(row.run_id)
@@ -101,13 +101,13 @@ class WorkService:
         return found
 
     def count_dead_in_chats(self, tx: Transaction) -> int:
-        """Count the runs of chats that were given up, up to 500."""
+        """Count the failed runs of chats, up to 500."""
         return tx.runs.dispatches.count_dead(CHAT_THREAD, MOST_DEAD)
 
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents, or with "" of all agents and chats.
 
-        Those not done come first, then the dead letters, then the last ended, of agents alone.
+        Open runs come first, then the dead letters, then the last ended, of agents alone.
         """
 
         def look(tx: Transaction) -> list[Work]:
@@ -118,9 +118,9 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the runs that are not done, then the dead letters, of a project or with "" of all.
+        """Return the open runs, then the dead letters, of a project or with "" of all.
 
-        `explained` says why those that are queued wait.
+        `explained` adds why queued runs wait.
         """
         threads = project_threads(slug) if slug else ""
         dead = [tx.runs.threads.load_run(one.run_id) for one in _dead(tx, threads)]
@@ -135,13 +135,13 @@ class WorkService:
     def found(self, tx: Transaction, slug: str, wanted: RunSearch) -> FoundRuns:
         """Return up to 50 runs of a project's agents, or with "" of all agents, the last changed first.
 
-        At most 2,000 runs are looked at. `explained` says why those that are queued wait.
+        At most 2,000 runs are read. `explained` adds why queued runs wait.
         """
         runs, place, is_full = _found(slug, wanted, tx)
         return FoundRuns([work_of(run, dispatch_of(tx, run)) for run in runs], place, is_full)
 
     async def explained(self, works: Sequence[Work]) -> list[Work]:
-        """Return runs, each that is queued with why it does not execute yet, as the queue says now."""
+        """Return the runs; queued ones with the reason why they do not execute yet."""
         return [await self._explained(one) if one.state == "queued" else one for one in works]
 
     async def _explained(self, work: Work) -> Work:
@@ -174,17 +174,17 @@ class WorkService:
         return {one: found[one] + dead[one] for one in slugs}
 
     async def health(self) -> Sequence[HealthFact]:
-        """Return how the server is; nothing if nobody told how to learn that."""
+        """Return the state of the server; empty without a `health` function."""
         return () if self._health is None else await self._health()
 
     def work(self, tx: Transaction, named: str) -> Work:
-        """Return one run, named by its id or its dispatch's, or by the beginning of one.
+        """Return a run by its id or its dispatch's id, or by the beginning of one.
 
-        A beginning is that of a run's id, unless no run's begins so. `explained` says why a queued run waits.
+        Beginnings of run ids come first, then those of dispatch ids. `explained` adds why a queued run waits.
 
         Raises:
-            UnknownRun: there is none.
-            InvalidArgument: several begin so.
+            UnknownRun: No such run exists.
+            InvalidArgument: Several ids begin like this.
         """
         if (run := tx.runs.threads.load_run(named)) is None:
             begun_so = tx.runs.threads.list_runs(RunQuery(id_prefix=named), _TWO)
@@ -198,30 +198,30 @@ class WorkService:
         return work_of(run, dispatch_of(tx, run))
 
     async def output(self, run_id: str, *, whole: bool = False) -> Output:
-        """Return the end of what a run has put out so far, or all of it, as far as that was kept."""
+        """Return the end of a run's output so far, or all of it, as far as it was kept."""
         most = ALL_KEPT if whole else SHOWN
         return await output_of(self._runs.stores.events, EventScope.run(run_id), most=most)
 
     def last_output(self, tx: Transaction, run_id: str) -> Output:
-        """Return the end of what a run has put out so far, of the newest events of its log."""
+        """Return the end of a run's output so far, from the newest events of its log."""
         events, newest, is_cut = newest_events(tx, run_id, MAX_PAGE)
         return output_in(events, newest, is_cut=is_cut)
 
     async def output_after(self, run_id: str, after: int) -> tuple[str, int]:
-        """Return what a run has put out behind a number of its log, and the number to go on from.
+        """Return a run's output after a number of its log, and the number to continue from.
 
         Raises:
-            CursorAhead, CursorExpired: the log does not have it.
+            CursorAhead, CursorExpired: The log does not have this number.
         """
         return await output_after(self._runs.stores.events, EventScope.run(run_id), after)
 
     def story(self, tx: Transaction, run_id: str) -> Story:
-        """Return what a run did so far, and the end of its output; nothing of an unknown run."""
+        """Return the steps of a run so far, and the end of its output; nothing for an unknown run."""
         run = tx.runs.threads.load_run(run_id)
         return Story() if run is None else story_of(tx, run)
 
     def standing(self, tx: Transaction, slug: str) -> QueueState:
-        """Return which runs of a project's agents wait to be executed, and which are dead letters."""
+        """Return the queued runs of a project's agents, and the dead letters."""
         prefix = project_threads(slug)
         queued = [
             QueuedRun(run_id=row.run_id, agent=whose(row.thread_id)[1], since=row.updated_at)
@@ -230,7 +230,7 @@ class WorkService:
         return QueueState(queued=tuple(queued), given_up=frozenset(one.run_id for one in _dead(tx, prefix)))
 
     def at_work(self, tx: Transaction, slug: str) -> Mapping[str, int]:
-        """Return which agents of a project have a run at work, by name in small letters, and since when."""
+        """Return the agents of a project with an active run, by lower-case name, and its start."""
         return {
             name.casefold(): row.claimed_at or row.updated_at
             for row in dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads(slug))
@@ -238,48 +238,49 @@ class WorkService:
         }
 
     async def named(self, run_id: str) -> Work:
-        """Return one run, named as `work` says, with why it waits.
+        """Return a run, named as in `work`, with the reason why it waits.
 
         Raises:
-            UnknownRun, InvalidArgument: as `work` says.
+            UnknownRun, InvalidArgument: As in `work`.
         """
         work = await self.store.read(lambda tx: self.work(tx, run_id))
         return await self._explained(work) if work.state == "queued" else work
 
-    async def cancel(self, run_id: str) -> None:
-        """End a run that is queued, at work or waits for a person; whoever waits for it is told.
+    async def cancel(self, run: str) -> Work:
+        """Cancel a run that is queued, active or waits for a person, notify its caller, and return the run.
 
-        The questions of one that waits are withdrawn.
+        The questions of a waiting run are withdrawn.
 
         Raises:
             UnknownRun: there is none.
             IllegalTransition: it can be cancelled no more.
         """
-        work = await self.named(run_id)
-        named = work.run_id if work.state == "asks" else work.dispatch_id or run_id
+        work = await self.named(run)
+        named = work.run_id if work.state == "asks" else work.dispatch_id or run
         asked = work.can_cancel and await self._runs.mailbox.cancel(named)
         if not asked:
             raise IllegalTransition(
                 f"run {work.run_id} is {(await self.named(work.run_id)).state} and cannot be cancelled",
-                value=run_id,
+                value=run,
                 remedy=f"run `postroom runs show {work.run_id}` to see how it ended",
             )
+        return await self.named(work.run_id)
 
-    async def replay(self, run_id: str) -> Work:
-        """Have a dead letter tried again, as a new run on the same messages; return the new one.
+    async def replay(self, run: str) -> Work:
+        """Retry a dead letter as a new run on the same messages; return the new run.
 
-        It may be named by its dispatch. Done twice, it is tried again once. Of a chat's run the chat has the
-        answer.
+        It may be named by its dispatch. A repeated call retries it once. The answer of a chat's run goes to
+        the chat.
 
         Raises:
-            UnknownRun: there is none.
-            IllegalTransition: it is no dead letter, or whoever asked does not wait for its answer any more.
+            UnknownRun: No such run exists.
+            IllegalTransition: The run is not a dead letter, or its caller no longer waits for its answer.
         """
-        work, dispatch_id = await self._given_up(run_id)
+        work, dispatch_id = await self._given_up(run)
         if not work.can_replay:
             raise IllegalTransition(
                 f"the caller of run {work.run_id} has already received the error",
-                value=run_id,
+                value=run,
                 remedy="let the caller ask again; discard this dead letter with `postroom runs discard`",
             )
         try:
@@ -288,14 +289,14 @@ class WorkService:
             raise _gone(work.run_id) from error
         return await self.named(result.run_id)
 
-    async def discard(self, run_id: str) -> Work:
-        """Take a dead letter off the list, for good; it keeps its error. Return it.
+    async def discard(self, run: str) -> Work:
+        """Remove a dead letter from the list permanently; it keeps its error. Return it.
 
         Raises:
-            UnknownRun: there is none.
-            IllegalTransition: it is no dead letter.
+            UnknownRun: No such run exists.
+            IllegalTransition: The run is not a dead letter.
         """
-        work, dispatch_id = await self._given_up(run_id)
+        work, dispatch_id = await self._given_up(run)
         try:
             await self._runs.mailbox.discard_dead_letter(dispatch_id)
         except UnknownDispatch as error:
@@ -309,18 +310,18 @@ class WorkService:
             raise _gone(work.run_id)
         return work, work.dispatch_id
 
-    async def hasten(self, run_id: str) -> Work:
-        """Have a queued run that is tried again later tried now.
+    async def hasten(self, run: str) -> Work:
+        """Retry now a queued run whose retry is due later.
 
         Raises:
-            UnknownRun: there is none.
-            IllegalTransition: it waits for no instant.
+            UnknownRun: No such run exists.
+            IllegalTransition: The run does not wait for an instant.
         """
-        work = await self.named(run_id)
+        work = await self.named(run)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
                 f"run {work.run_id} is {SHOWN_STATES[work.state]}, and does not wait for another attempt",
-                value=run_id,
+                value=run,
                 remedy=(
                     "only a queued run that is tried again later can be retried now; "
                     f"`postroom runs why {work.run_id}` says why this run does not go on"
@@ -331,12 +332,12 @@ class WorkService:
 
 
 def _dead(tx: Transaction, prefix: str) -> list[RunDispatch]:
-    """Return the dead letters of threads whose names begin like this, oldest first, up to 500."""
+    """Return the dead letters of threads with this prefix, oldest first, up to 500."""
     return list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), MOST_DEAD))
 
 
 def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecord], RunCursor | None, bool]:
-    """Return the runs that a search asks for, and how its next page begins, as `FoundRuns` says it."""
+    """Return the runs of a search, and the position of its next page, as in `FoundRuns`."""
     words = wanted.text.casefold().split()
     project = tx.mail.project(slug) if slug else None
     runs, found, looked, place = _newest(tx, slug, wanted), list[RunRecord](), 0, wanted.before
@@ -359,7 +360,7 @@ def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecor
 
 
 def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord]:
-    """Yield the runs of the agent that a search names, or of all, after its place: the last changed first."""
+    """Yield the runs of the search's agent, or of all, after its position: the last changed first."""
     agent = wanted.agent.casefold()
 
     def is_of_agent(thread_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""The public test kit: a mailbox with a clock to move, work that fails as planned, a check of the history.
+"""The public test kit: a mailbox with a manual clock, work that fails as planned, a check of the history.
 
 Needs no test framework. Programs that run on the mailbox use `mailbox` and `check`. Authors of a channel or a
 runner also use the modules `channel`, `changes`, `faults` and `run_faults`.

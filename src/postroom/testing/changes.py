@@ -1,9 +1,8 @@
 """An engine around an engine that finds changes which break the rules for changes.
 
-A change is quick, does nothing but ask and write through its transaction, and gives the same when it is run
-again. On SQLite every change is run twice here, the first time rolled back. A change that leaves something to
-chance, reads or writes a file, speaks to a socket, waits, opens a database of its own, uses a transaction
-that has ended, or takes long, is refused.
+A change is quick, only reads and writes through its transaction, and gives the same result when repeated. On
+SQLite every change runs twice here, the first time rolled back. A change is refused if it uses randomness,
+files, sockets, a database of its own or an ended transaction, or if it waits or is slow.
 """
 
 import gc
@@ -14,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -31,14 +30,14 @@ from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 T = TypeVar("T")
 
 LONGEST_SECONDS: Final = 5.0
-"""Of processor time: more than any change of ours takes, on any machine."""
+"""Seconds of processor time: more than any change of ours takes, on any machine."""
 _HARMLESS: Final = frozenset({"getpid", "fspath"})
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]+")
 _NONE: Final[Values] = {}
 
 
 class _Collection(threading.local):
-    """Whether this thread collects garbage: what is freed may take locks, which no change asked for."""
+    """Whether this thread collects garbage: freed objects may take locks, which no change asked for."""
 
     is_running = False
 
@@ -51,11 +50,11 @@ gc.callbacks.append(_collection)
 
 
 class ChangeBreaksRules(AssertionError):
-    """A change does what a change may not do; the message says what."""
+    """A change breaks a rule; the message says which."""
 
 
 class CheckingEngine(Engine):
-    """Runs changes twice and watches what they do; everything else is the engine's within."""
+    """Runs changes twice and watches them; everything else is the inner engine's."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -137,7 +136,7 @@ class CheckingEngine(Engine):
         self.engine.refuse_without_rights(sql.sql if isinstance(sql, _WatchedTransaction) else sql)
 
     @override
-    def share(self, topics: Iterable[str]) -> None:
+    def share(self, topics: Collection[str]) -> None:
         self.engine.share(topics)
 
     @override
@@ -146,7 +145,7 @@ class CheckingEngine(Engine):
 
 
 class _HeldClock:
-    """A clock that stands still while a thread runs a change twice: both runs have one instant."""
+    """A clock that stops while a thread runs a change twice: both runs have the same instant."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -212,7 +211,7 @@ def _watched(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
 
 
 class _WatchedTransaction(SqlTransaction):
-    """Passes statements on, and notes what is called besides."""
+    """Passes statements on, and records forbidden calls."""
 
     def __init__(self, sql: SqlTransaction) -> None:
         self.sql = sql
@@ -224,7 +223,7 @@ class _WatchedTransaction(SqlTransaction):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note calls of this thread that a change may not make, but for those of the engine itself."""
+        """Record forbidden calls of this thread, except those of the engine itself."""
         before = sys.getprofile()
         sys.setprofile(self._called)
         try:
@@ -337,7 +336,7 @@ def _forbidden(function: Any) -> str | None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Say whether a module is being imported, which reads files and happens once a process."""
+    """Return whether a module is being imported, which reads files and happens once per process."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

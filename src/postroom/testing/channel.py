@@ -1,4 +1,4 @@
-"""A chat platform within a test: it sends messages until they are acknowledged, and keeps what is said."""
+"""A chat platform for tests: it repeats messages until they are acknowledged, and keeps our messages."""
 
 import asyncio
 from collections import deque
@@ -24,13 +24,13 @@ from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, M
 from postroom.gateway.session import Platform, SessionSource
 
 _IDS = count(1)
-"""A platform never gives an id twice, also when another adapter asks."""
+"""A platform never repeats an id, even for another adapter."""
 ALL = ChannelCapabilities(limit=4_096, edits=True, threads=True, typing=True, min_edit_interval_ms=0)
 
 
 @dataclass(slots=True)
 class Said:
-    """A message of ours as the chat shows it."""
+    """A message of ours in the chat."""
 
     chat_id: str
     text: str
@@ -42,7 +42,7 @@ class Said:
 
 
 class FakeChannel(BasePlatformAdapter):
-    """For tests only. What `say` sends stays with the platform until `handle_message` has taken it."""
+    """For tests only. Messages of `say` stay with the platform until `handle_message` has accepted them."""
 
     platform = Platform.TELEGRAM
     capabilities = ALL
@@ -56,17 +56,18 @@ class FakeChannel(BasePlatformAdapter):
         self.deleted: list[str] = []
         self.typed = 0
         self.marks: list[tuple[str, bool]] = []
-        """Which messages were marked as seen (true), and whose mark was taken away, in order."""
+        """Messages that were marked as seen (true), or whose mark was removed (false), in order."""
         self.mark_refusal: SendResult | BaseException | None = None
-        """What marking comes to, where the test has an answer ready."""
+        """The result of marking, if the test sets one."""
         self.marks_hang: asyncio.Event | None = None
-        """Marking waits for this, where the test sets one."""
+        """Marking waits for this, if the test sets one."""
         self.refusals: deque[SendResult | BaseException] = deque()
-        """What the next sends and edits come to; an answer that is `UNKNOWN` was delivered all the same."""
+        """The results of the next sends and edits; a message with the result `UNKNOWN` was still
+        delivered."""
         self.unacknowledged: list[MessageEvent] = []
         self.token: str | None = None
         self.kept_files: dict[str, bytes | BaseException] = {}
-        """What is given of files, by their `ref`."""
+        """The contents of files, by their `ref`."""
         self.sent_files: list[tuple[Attachment, bytes]] = []
 
     @property
@@ -75,21 +76,21 @@ class FakeChannel(BasePlatformAdapter):
         return "bot"
 
     def lock_identity(self) -> str | None:
-        """The token, where the test gives one."""
+        """The token, if the test gives one."""
         return self.token
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Take messages from now on."""
+        """Accept messages from now on."""
         self.liveness.state = AdapterState.CONNECTED
 
     async def disconnect(self) -> None:
-        """Take no more."""
+        """Accept no further messages."""
         self.liveness.state = AdapterState.STOPPED
 
     # The people's side.
 
     def message(self, text: str, *, chat: str = "12345", user: str = "u1", **details: Any) -> MessageEvent:
-        """Return a message as the platform would send it, each with an id of its own."""
+        """Return a message as the platform would send it, with a unique id."""
         kind = details.pop("chat_type", "dm")
         files = details.pop("files", ())
         media = tuple(Attachment(kind=MessageType.PHOTO, ref=name, name=name) for name in files)
@@ -113,14 +114,14 @@ class FakeChannel(BasePlatformAdapter):
         )
 
     async def say(self, text: str, **details: Any) -> MessageEvent:
-        """Say something as a person would, and send it to the gateway."""
+        """Send a message to the gateway as a person."""
         event = self.message(text, **details)
         self.unacknowledged.append(event)
         await self.send_again()
         return event
 
     async def send_again(self) -> None:
-        """Send, in order, what was not acknowledged; stop at the first that is not now."""
+        """Send the unacknowledged messages in order; stop at the first failure."""
         while self.unacknowledged:
             try:
                 await self.handle_message(self.unacknowledged[0])
@@ -131,7 +132,7 @@ class FakeChannel(BasePlatformAdapter):
             self.unacknowledged.pop(0)
 
     async def edit(self, event: MessageEvent, text: str) -> None:
-        """Give a message other words."""
+        """Change the text of a message."""
         after = self.message(text, id=event.message_id)
         after.source = event.source
         if self._inbound is not None:
@@ -150,7 +151,7 @@ class FakeChannel(BasePlatformAdapter):
         return await self._inbound.pressed(ButtonPress(source=source, value=value))
 
     def texts(self, chat: str = "12345") -> list[str]:
-        """Return what is shown of ours in a chat, in order."""
+        """Return the texts of our messages in a chat, in order."""
         return [one.text for one in self.said if one.chat_id == chat]
 
     # Our side.
@@ -158,13 +159,13 @@ class FakeChannel(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a message, unless the test has another answer ready."""
+        """Show a message, unless the test sets another result."""
         return self._answered(lambda: self._show(chat_id, content, reply_to, metadata))
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a message's new words."""
+        """Show a message's new text."""
         found = next((one for one in self.said if one.message_id == message_id), None)
         if found is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "no such message")
@@ -179,7 +180,7 @@ class FakeChannel(BasePlatformAdapter):
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Take a message of ours away."""
+        """Remove a message of ours."""
         self.said = [one for one in self.said if one.message_id != message_id]
         self.deleted.append(message_id)
         return SendResult.sent()
@@ -196,7 +197,7 @@ class FakeChannel(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Note it, unless the test has another answer ready."""
+        """Record it, unless the test sets another result."""
         self.marks.append((message_id, takes_back is None))
         if self.marks_hang is not None:
             await self.marks_hang.wait()
@@ -205,7 +206,7 @@ class FakeChannel(BasePlatformAdapter):
         return self.mark_refusal or SendResult.sent(f"mark of {message_id}")
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield what the test keeps for a file."""
+        """Yield the test's content of a file."""
         kept = self.kept_files.get(attachment.ref, ServerUnavailable("there is no such file"))
         if isinstance(kept, BaseException):
             raise kept
@@ -242,7 +243,7 @@ class FakeChannel(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a card as it stands now."""
+        """Show a card in its new state."""
         found = next((one for one in self.said if one.message_id == message_id), None)
         if found is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "no such card")

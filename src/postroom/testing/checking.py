@@ -1,4 +1,4 @@
-"""Whether a database shows what the queue promises: its runs, its queue and its log beside each other."""
+"""Checks a database for the promises of the queue: its runs, its queue and its log together."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -17,7 +17,7 @@ from postroom.testing.history import History
 from postroom.testing.recording import recorded
 
 _FENCED: Final = (STEP, LOGGED, WAITS)
-"""What only the owner of a run writes, and while it goes on."""
+"""Events that only the owner of an open run writes."""
 
 
 async def check(
@@ -27,17 +27,17 @@ async def check(
     history: History | None = None,
     at_once: int | None = None,
 ) -> list[str]:
-    """Return a sentence for each promise of the queue that the database shows to be broken.
+    """Return a sentence for each promise of the queue that the database breaks.
 
-    A run that is open is queued, claimed, or waits for somebody; a thread has one owner; what is open is of
-    its thread's epoch; messages that were accepted are there; nothing is written for a run that has ended,
-    and its end is told once. With `accepted`, the thread of each run that a program was told of, all of them
-    are there. With `history` what workers wrote is looked at as well, and who owned what where `record` was
-    called before. `at_once` is how many may be at work at one instant. All is read once, in parts: while
-    workers write, a run may be seen between two steps.
+    An open run is queued, claimed, or waiting. A thread has one owner. Open dispatches have their thread's
+    epoch. Accepted messages exist. Nothing is written for an ended run, and its end is announced once. With
+    `accepted`, the threads of the runs that a program was promised, all of them exist. With `history`, the
+    workers' log is checked as well, and the owners if `record` was called before. `at_once` is the limit of
+    active runs at one instant. Everything is read once, in parts: while workers write, a run may be read
+    between two steps.
 
     Raises:
-        StoreError: the database could not be read.
+        StoreError: The database could not be read.
     """
     stores = looked_at.stores if isinstance(looked_at, Mailbox) else looked_at
     is_told = isinstance(looked_at, Mailbox)
@@ -66,7 +66,7 @@ async def check(
 
 
 async def _of_queue(stores: RunStores) -> list[str]:
-    """Return what is wrong with what is queued and claimed."""
+    """Return the problems of queued and claimed dispatches."""
     found: list[str] = []
     owners: dict[str, RunDispatch] = {}
     for status in OPEN:
@@ -103,7 +103,7 @@ def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
 
 
 def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
-    """Return a page of runs, and what is wrong with them."""
+    """Return a page of runs, and their problems."""
     runs = tx.runs.threads.list_runs(query, query.limit)
     found: list[str] = []
     for run in runs:

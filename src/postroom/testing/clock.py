@@ -1,4 +1,4 @@
-"""A clock that a test moves; nothing in a test waits for time to pass."""
+"""A manual clock for tests; nothing in a test waits for time to pass."""
 
 import asyncio
 import heapq
@@ -9,7 +9,7 @@ from postroom.contracts.clock import milliseconds
 
 
 class ManualClock:
-    """Tells the instant it was set to, until it is moved; who sleeps by it wakes when it is."""
+    """A clock that stands still until it is moved; moving it wakes sleepers."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
@@ -21,7 +21,7 @@ class ManualClock:
         return self._now
 
     async def sleep(self, milliseconds: int) -> None:
-        """Return when the clock has been moved on so far."""
+        """Return when the clock has been moved this far."""
         if milliseconds <= 0:
             await asyncio.sleep(0)
             return
@@ -31,11 +31,11 @@ class ManualClock:
 
     @property
     def sleeping(self) -> int:
-        """How many sleep by this clock."""
+        """The number of sleepers of this clock."""
         return sum(not wake.done() for _, _, wake in self._sleepers)
 
     def advance(self, duration: timedelta) -> None:
-        """Let time pass; a negative duration turns the clock back, as machines do."""
+        """Let time pass; a negative duration sets the clock back, as happens on real machines."""
         self.set(self._now + milliseconds(duration))
 
     def set(self, instant: int) -> None:

@@ -1,7 +1,7 @@
-"""Stores that fail on purpose, around a real one: before a write, or after it when the answer is lost.
+"""Stores that fail on purpose, around a real one: before a write, or after it, so that the answer is lost.
 
-A plan says of each write in turn whether it fails; after its end every write goes through. Reads and
-probes go through unchanged and are not counted.
+A plan says for each write in turn whether it fails; after its end every write succeeds. Reads and probes are
+passed on unchanged and are not counted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,21 +27,21 @@ def writes_that(fail: Callable[[int], bool]) -> Iterator[bool]:
 
 
 class _PlannedStore:
-    """A store whose writes are looked up in a plan."""
+    """A store whose writes follow a plan."""
 
     def __init__(self, store: MailStore, plan: Iterable[bool]) -> None:
         self._store = store
         self._plan = iter(plan)
         self.failed = 0
-        """How many writes have failed on purpose."""
+        """The number of writes that failed on purpose."""
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Those of the store."""
+        """The notifier of the inner store."""
         return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
-        """Pass the look-up on."""
+        """Pass the read on."""
         return await self._store.read(look)
 
     async def settle(self) -> None:
@@ -57,13 +57,13 @@ class _PlannedStore:
 
 
 class RefusingStore(_PlannedStore):
-    """Refuses the planned writes: nothing is written, and the caller is told so."""
+    """Refuses the planned writes: nothing is written, and the caller gets an error."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run the change, or refuse it before it begins.
 
         Raises:
-            StoreUnavailable: the plan said so; nothing was written.
+            StoreUnavailable: The write was planned to fail; nothing was written.
         """
         if self._fails_now():
             self.failed += 1
@@ -72,13 +72,13 @@ class RefusingStore(_PlannedStore):
 
 
 class LosingStore(_PlannedStore):
-    """Loses the answers to the planned writes: everything is written, and the caller is told of a failure."""
+    """Loses the answers to the planned writes: everything is written, but the caller gets an error."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run the change; its answer may be lost.
 
         Raises:
-            StoreUnavailable: the plan said so; the change was made all the same.
+            StoreUnavailable: The write was planned to fail; the change was still made.
         """
         loses = self._fails_now()
         answer = await self._store.write(change, key=key)

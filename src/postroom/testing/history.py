@@ -1,4 +1,4 @@
-"""What was executed when and by whom, and what of that breaks a promise of the queue."""
+"""The history of executions, and its broken promises of the queue."""
 
 import asyncio
 import functools
@@ -16,15 +16,15 @@ from uuid import uuid4
 from postroom.embedded.running import Function, Run
 
 _NAMED = 12
-"""Most runs that one finding names."""
+"""Maximum runs that a finding names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """One execution of a run by one owner, from its first sign of life to its last.
 
-    Instants are whole numbers of any unit, of one clock in one history. Of an execution that is still going
-    on, `ended` is the last instant at which it was seen.
+    Instants are integers of any unit, of one clock within a history. For an execution that is still active,
+    `ended` is the last instant at which it was seen.
     """
 
     run_id: str
@@ -42,20 +42,20 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Executions in any order, which runs were accepted, and which have come to their end."""
+    """Executions in any order, the accepted runs, and the ended runs."""
 
     executions: Sequence[Execution] = ()
     accepted: Mapping[str, str] | None = None
-    """The thread of each run; None where nobody noted them."""
+    """The thread of each run; None if they were not recorded."""
     ended: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path | str, *, accepted: Mapping[str, str] | None = None) -> "History":
-        """Read what workers have written into an `ExecutionLog`.
+        """Read the `ExecutionLog` of workers.
 
         Raises:
-            OSError: there is no such file.
-            ValueError: a line of it is none of such a log.
+            OSError: The file does not exist.
+            ValueError: A line is not from such a log.
         """
         spans: dict[str, dict[str, Any]] = {}
         ended: set[str] = set()
@@ -80,10 +80,10 @@ class History:
         return cls(executions=executions, accepted=accepted, ended=frozenset(ended))
 
     def findings(self, *, at_once: int | None = None) -> list[str]:
-        """Return a sentence for each broken promise; none when all were kept. `at_once` is the bound of all.
+        """Return a sentence for each broken promise; none if all were kept. `at_once` is the total limit.
 
-        Executions of a thread do not overlap, its epochs do not fall, nor do the attempts of a run; a run
-        stays on one thread; what is executed was accepted, and what was accepted has ended.
+        Executions of a thread do not overlap. The epochs of a thread and the attempts of a run do not
+        decrease. A run stays on one thread. Executed runs were accepted, and accepted runs have ended.
         """
         in_order = sorted(self.executions, key=lambda one: (one.began, one.ended))
         return [
@@ -96,7 +96,7 @@ class History:
 
     @property
     def most_at_once(self) -> int:
-        """How many executions there were at one instant, at most."""
+        """The maximum number of executions at one instant."""
         return len(_busiest(self.executions))
 
     def _missing(self) -> Iterable[str]:
@@ -134,7 +134,7 @@ def _going_back(in_order: Iterable[Execution]) -> Iterable[str]:
                     f"run {one.run_id} of thread {thread_id} started in epoch {one.epoch}, after run "
                     f"{before.run_id} in epoch {before.epoch}"
                 )
-            if 1 < one.attempt < attempts.get(one.run_id, 0):  # one that has waited counts from 1 again
+            if 1 < one.attempt < attempts.get(one.run_id, 0):  # after a wait, attempts count from 1 again
                 yield (
                     f"run {one.run_id} of thread {thread_id} started attempt {one.attempt} after "
                     f"attempt {attempts[one.run_id]}"
@@ -160,7 +160,7 @@ def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
 
 
 def _busiest(executions: Iterable[Execution]) -> list[Execution]:
-    """Return the executions of the instant that had the most; one that ends as another begins is over."""
+    """Return the executions at the busiest instant; an execution is over when another begins at its end."""
     now: dict[int, Execution] = {}
     most: list[Execution] = []
     steps = [
@@ -180,10 +180,10 @@ def _busiest(executions: Iterable[Execution]) -> list[Execution]:
 
 @dataclass(slots=True)
 class ExecutionLog:
-    """A file into which workers of one machine write what they execute, for `History.read`.
+    """A file into which workers of one machine write their executions, for `History.read`.
 
-    Each line is one write to the end of the file: any number of processes share one, and one that is killed
-    leaves whole lines. An execution that is stopped from outside is not noted as ended: it lasts until its
+    Each line is one write to the end of the file. So any number of processes share it, and a killed one
+    leaves whole lines. An execution that is stopped from outside is not recorded as ended: it lasts until its
     last line.
     """
 
@@ -196,7 +196,7 @@ class ExecutionLog:
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def observed(self, work: Function) -> Function:
-        """Return `work` with a line at the beginning of each execution and at its end."""
+        """Return `work` with a line at the beginning and end of each execution."""
 
         @functools.wraps(work)
         async def written(run: Run) -> object:
@@ -212,7 +212,7 @@ class ExecutionLog:
         return written
 
     async def step(self, run: Run) -> None:
-        """Note that this execution is still at work; to be called within `observed` work."""
+        """Record that this execution is still active; call it within `observed` work."""
         await self._write("step", run)
 
     def close(self) -> None:

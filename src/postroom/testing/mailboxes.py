@@ -1,4 +1,4 @@
-"""A mailbox for tests: its time is moved by hand, and its process can die."""
+"""A mailbox for tests, with manual time and a process that can die."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,10 +17,10 @@ from postroom.testing.work import ProcessDied
 
 
 class ManualMailbox(Mailbox):
-    """A mailbox in which nothing becomes due until its clock is moved, and looked for when a test says so."""
+    """A mailbox with a manual clock, which looks for due work only when a test asks."""
 
     clock: ManualClock
-    """The time of the mailbox and its database. Delays between the attempts of a step pass at once."""
+    """The clock of the mailbox and its database. Delays between the attempts of a step pass at once."""
 
     def __init__(
         self, begin: Callable[[Function], Queue], work: Function, stores: RunStores, clock: ManualClock
@@ -32,13 +32,13 @@ class ManualMailbox(Mailbox):
         self.clock = clock
 
     async def run_until_idle(self, *, timeout: float = 30) -> None:
-        """Return when nothing is at work and nothing is due; no time passes by the mailbox's clock.
+        """Return when nothing is active and nothing is due; the mailbox's clock stands still.
 
-        Ended leases are taken back and due schedules enqueue, as the rounds of a mailbox do. Runs that wait,
-        sleep or are tried again later stay as they are: move `clock`, and call this again.
+        Expired leases are released and due schedules enqueue, as in the rounds of a mailbox. Runs that wait,
+        sleep or are due for a retry later are unchanged: move `clock`, and call this again.
 
         Raises:
-            TimeoutError: something was at work still after `timeout` seconds; it names the runs.
+            TimeoutError: A run was still active after `timeout` seconds; the error names the runs.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -50,9 +50,9 @@ class ManualMailbox(Mailbox):
             raise TimeoutError(f"still active after {timeout:g} s: {named or 'the queue itself'}") from None
 
     async def crash(self) -> None:
-        """Have the process die and begin again: what was at work is cut off, and writes nothing more.
+        """Simulate a crash and restart of the process: active runs are cut off, and write nothing further.
 
-        On `memory` and SQLite the new process takes it up at once; on PostgreSQL when the leases have ended.
+        On `memory` and SQLite the new process recovers them at once; on PostgreSQL when their leases expire.
         """
         await self.admin.abandon()
         self._died.clear()
@@ -69,7 +69,7 @@ class ManualMailbox(Mailbox):
         return not await self.admin.poll()
 
     async def _settled(self) -> None:
-        """Return when nothing is at work; a process that dies meanwhile begins again first."""
+        """Return when nothing is active; if the process dies meanwhile, restart it first."""
         waits = Tasks("test")
         try:
             idle = waits.start(self.admin.settled(), name="idle")
@@ -86,11 +86,11 @@ class ManualMailbox(Mailbox):
             return await self._work(run)
         except ProcessDied:
             self._died.set()
-            return await asyncio.Event().wait()  # a process that is gone goes on with nothing
+            return await asyncio.Event().wait()  # a dead process does nothing further
 
 
 class _AtOnce:
-    """Lets no time pass: nobody moves the clock while a run is at work."""
+    """A timer without delays: nobody moves the clock while a run is active."""
 
     async def sleep(self, milliseconds: int) -> None:
         """Return at once."""
@@ -107,11 +107,11 @@ async def mailbox(
 ) -> AsyncIterator[ManualMailbox]:
     """Open a mailbox as `Mailbox.open` does, whose time stands still until its `clock` is moved.
 
-    Work begins when it is enqueued; what is due later begins in `run_until_idle`. At the end what is at work
-    is cancelled and given back.
+    Work starts when it is enqueued; work due later starts in `run_until_idle`. On exit, active runs are
+    cancelled and returned to the queue.
 
     Raises:
-        ConfigError, StoreError: as `Mailbox.open`.
+        ConfigError, StoreError: As in `Mailbox.open`.
     """
     clock = ManualClock()
     async with AsyncExitStack() as opened:

@@ -1,9 +1,8 @@
-"""A record of who owned which run when, that the database itself keeps.
+"""A record of the owners of runs, kept by the database itself.
 
-Triggers write a line in the very change that gives a dispatch an owner or takes it from it, whatever process
-and whatever code makes it. Lines are numbered, and the numbers are the time of this history: changes of a
-thread follow one another under its lock, and claims that a bound counts follow one another under that of the
-bounds.
+Triggers write a line in the same change that gives a dispatch an owner or removes it, in any process. Lines
+are numbered, and the numbers are the time of this history: changes of a thread are ordered by its lock, and
+claims under a limit by the lock of the limits.
 """
 
 from collections.abc import Sequence
@@ -73,19 +72,19 @@ _ALL: Final = (
 
 
 async def record(looked_at: Mailbox | RunStores) -> None:
-    """Have the database note from now on who owns which run, for `check`; harmless when done twice.
+    """Make the database record the owners of runs from now on, for `check`; a repeat has no effect.
 
     It adds a table and triggers, for every process that uses the database: for tests and trials.
 
     Raises:
-        StoreError: the table cannot be made.
+        StoreError: The table cannot be created.
     """
     stores = looked_at.stores if isinstance(looked_at, Mailbox) else looked_at
     await stores.store.write(_add)
 
 
 async def recorded(stores: RunStores) -> list[Execution]:
-    """Return who owned what, of the database's own record; nothing where none is kept."""
+    """Return the owners of runs from the database's record; nothing if there is none."""
     return await stores.store.read(_executions)
 
 

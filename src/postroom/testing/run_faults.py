@@ -1,7 +1,7 @@
-"""Ports that fail on purpose, around real ones: before a call, or after it when the answer is lost.
+"""Ports that fail on purpose, around real ones: before a call, or after it, so that the answer is lost.
 
-A plan says of each call of a method in turn whether it fails, as `postroom.testing.faults.writes` makes them;
-after its end, and where there is no plan, every call goes through.
+A plan says for each call of a method in turn whether it fails, as `postroom.testing.faults.writes` makes
+them. After its end, and without a plan, every call succeeds.
 """
 
 from collections import Counter
@@ -39,13 +39,13 @@ def failing(
 ) -> P:
     """Return `port`, whose methods are coroutines, with planned failures of them.
 
-    With a plan in `before` a call is refused and nothing is done; with one in `after` it is done and its
-    answer is lost. `counts` is given the number of calls by method, the failed ones included. The result
-    shares no transaction with others, unless `storage_identity` says where it writes. What is raised is
-    `StoreUnavailable`, or what `error` makes of the method's name.
+    With a plan in `before` a call is refused and nothing is done; with a plan in `after` it is done and its
+    answer is lost. `counts` gets the number of calls by method, including failures. The result shares no
+    transaction with others, unless `storage_identity` names its database. The error is `StoreUnavailable`, or
+    the result of `error` for the method's name.
 
     Raises:
-        AttributeError: a plan names a method that the port does not have.
+        AttributeError: A plan names a method that the port does not have.
     """
     for name in {**(before or {}), **(after or {})}:
         getattr(port, name)
@@ -59,7 +59,7 @@ def injected(method: str) -> PostroomError:
 
 
 class _FailingPort:
-    """Any port, with its calls looked up in plans."""
+    """Any port, with calls that follow plans."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
     wakeups: Wakeups | None = None,
     store: SqlStore | None = None,
 ) -> RunStores:
-    """Return the same stores with these parts in place of their own."""
+    """Return the same stores with these parts replaced."""
     changed = copy(stores)
     changed.store = store or stores.store
     changed.dispatches = dispatches or stores.dispatches
@@ -145,7 +145,7 @@ class FailingChanges:
         return getattr(self._store, name)
 
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        """Run a change, unless it is its turn to fail."""
+        """Run a change, unless it is planned to fail."""
         name = change.__name__
         self._counts[name] += 1
         refuses, loses = _next(self._before, name), _next(self._after, name)

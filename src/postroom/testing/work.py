@@ -1,4 +1,4 @@
-"""Work that goes wrong as planned: for the tests of programs that run on the mailbox."""
+"""Work that fails as planned: for the tests of programs that run on the mailbox."""
 
 import asyncio
 import functools
@@ -11,16 +11,16 @@ from postroom.embedded.running import Function, Run
 
 
 class ProcessDied(BaseException):
-    """Raised in work under `postroom.testing.mailbox`: the process is gone in that instant.
+    """Raised in work under `postroom.testing.mailbox`: the process dies at this instant.
 
-    Nothing more is written, of this run and of the others at work; then a process begins that takes them up.
+    Nothing further is written for this run or other active runs; then a new process recovers them.
     """
 
 
 def fails(times: int, then: Function, *, error: Exception | None = None) -> Function:
     """Return work that raises in the first `times` executions of each run, and then does `then`.
 
-    Without `error` it raises a ConnectionError, which is tried again.
+    Without `error` it raises a ConnectionError, which is retried.
     """
     failed = Counter[str]()
 
@@ -35,7 +35,7 @@ def fails(times: int, then: Function, *, error: Exception | None = None) -> Func
 
 
 class Hanging:
-    """Work that goes on until it is cancelled."""
+    """Work that runs until it is cancelled."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
@@ -52,7 +52,7 @@ class Hanging:
             raise
 
     async def begun(self) -> Run:
-        """Return the next run that has begun, as soon as it has."""
+        """Return the next run that has started, as soon as it has."""
         return await self._begun.get()
 
 

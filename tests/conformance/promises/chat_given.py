@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from postroom.contracts.chat import (
     ChatSession,
-    InboundDraft,
     InboundKey,
     InboundMessage,
     InboundMove,
@@ -38,12 +37,12 @@ def key(message_id: str = "m1", **parts: str) -> InboundKey:
     return InboundKey(message_id=message_id, **named)
 
 
-def draft(message_id: str = "m1", **details: Any) -> InboundDraft:
+def draft(message_id: str = "m1", **details: Any) -> InboundMessage:
     """Return a message to receive."""
     parts = {name: details.pop(name) for name in ("platform", "account", "chat_id") if name in details}
     details.setdefault("session_key", "s")
     details.setdefault("body", {"text": f"text of {message_id}"})
-    return InboundDraft(key=key(message_id, **parts), **details)
+    return InboundMessage(key=key(message_id, **parts), **details)
 
 
 async def received(stores: ChatStores, message_id: str = "m1", **details: Any) -> InboundMessage:

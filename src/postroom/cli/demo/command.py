@@ -16,6 +16,7 @@ import typer
 
 from postroom.app import places
 from postroom.cli import show
+from postroom.cli.call import perform
 from postroom.cli.client import Server
 from postroom.cli.demo import agent, repository
 from postroom.cli.options import AsJson
@@ -55,7 +56,7 @@ class Play:
     def link(self) -> str:
         """Return an address that logs in, once, and shows it live."""
         path = urlsplit(self.timeline).path  # without a span: the page chooses the one that fits the data
-        return str(self.server.admin("POST", "/admin/login-code", {"path": path})["url"])
+        return str(perform(self.server, "make_login_link", path=path)["url"])
 
     def open(self) -> None:
         """Create the project, so that its page exists."""
@@ -70,8 +71,7 @@ class Play:
         environment = {"POSTROOM_DATA_DIR": str(places.data_dir(places.environment()))}
         runner = {"argv": [sys.executable, "-m", agent.__name__], "env": environment, "timeout": 60}
         for name in (agent.BUILDER, agent.REVIEWER):
-            asked = {"project": str(self.folder), "agent": name, "runner": runner}
-            self.server.admin("PUT", "/admin/runners", asked)
+            perform(self.server, "set_runner", project=str(self.folder), agent=name, runner=runner)
 
     def begin(self) -> None:
         """Write the message that starts everything."""
@@ -103,17 +103,16 @@ class Play:
         raise ServerUnavailable("no message came within 2 minutes", remedy="read the server's log")
 
     def answer(self, word: str) -> None:
-        """Answer the agents' question, unless it was answered elsewhere in the meantime."""
-        for question in show.items(self.server.admin("GET", "/admin/questions").get("questions")):
+        """Answer the question of the agents, unless it was answered elsewhere in the meantime."""
+        for question in show.items(perform(self.server, "list_questions").get("questions")):
             if question["question"] == agent.MAY_I and self.slug in question["thread_id"]:
                 with suppress(StaleDecision):
-                    given = {"number": question["number"], "answer": word}
-                    self.server.admin("POST", "/admin/questions", given)
+                    perform(self.server, "answer_question", number=question["number"], answer=word)
 
     def end(self) -> None:
         """Stop running the agents."""
         for name in (agent.BUILDER, agent.REVIEWER):
-            self.server.admin("DELETE", "/admin/runners", {"project": str(self.folder), "agent": name})
+            perform(self.server, "remove_runner", project=str(self.folder), agent=name)
 
 
 app = typer.Typer(rich_markup_mode=None)

@@ -1,9 +1,10 @@
-"""What is said between us and an agent, from its start to the end of its turn.
+"""The conversation with an agent, from its start to the end of its turn.
 
-    initialize ─▶ session/load, /resume or /new ─▶ session/prompt ─▶ updates … ─▶ why it stopped
-                                                        └─▶ asks for a permission ─▶ its turn is cancelled,
-                                                                                    a person is asked
-Of the optional capabilities we declare notices alone: requests for files and terminals are refused.
+    initialize ─▶ session/load, /resume or /new ─▶ session/prompt ─▶ updates … ─▶ stop reason
+                                                         └─▶ permission request ─▶ its turn is cancelled,
+                                                                                   a person is asked
+
+Of the optional capabilities we declare only notices: requests for files and terminals are refused.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ from postroom.version import __version__
 
 PROTOCOL: Final = 1
 MOST_SHOWN: Final = 5_000_000
-"""Bytes of a picture, or of sound, up to which an agent is given it in its prompt; a larger one is a link."""
+"""The size in bytes up to which a prompt contains a picture or sound itself; larger ones are links."""
 ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
     Recipe.CLAUDE: {
         "_meta": {
@@ -67,20 +68,20 @@ ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
         }
     },
 }
-"""What has an agent use our tools without asking a person for each call, in that session alone.
+"""Settings that let an agent use our tools without asking a person for each call, in that session only.
 
-Where set-up wrote our plugin Claude has them twice, and those of the plugin do not know the run.
+If setup wrote our plugin, Claude has the tools twice, and those of the plugin do not know the run.
 """
 BY_SETTINGS: Final = frozenset({Recipe.GEMINI})
-"""Who is told of our server by settings of the run alone: an entry of `session/new` cannot say there that our
-tools may be called, and what Gemini CLI asks does not name the server that a tool is of."""
+"""Agents that learn of our server only from settings of the run. An entry of `session/new` cannot allow our
+tools there, and the requests of Gemini CLI do not name the server of a tool."""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Why nothing more can be said to the agent; `words` are its own."""
+    """The reason why the conversation with the agent is broken; `words` are the agent's."""
 
     kind: type[CommandError]
     what: str
@@ -89,7 +90,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """What an agent is to be told: `former` is a session to go on with, `anew` is said in a new one."""
+    """The content for an agent: `former` is a session to resume, `anew` is the prompt for a new one."""
 
     prompt: str
     anew: str
@@ -97,7 +98,7 @@ class Brief:
 
 
 class Conversation:
-    """The talk with one agent. When it is over the program is asked to stop, for `DONE`."""
+    """The conversation with one agent. When it is over the program is asked to stop, for `DONE`."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Conversation:
         decisions: Decisions,
         used: UsedPermissions,
     ) -> None:
-        """Keep what is to be said, and what people have decided."""
+        """Keep the content and people's decisions."""
         runner = work.runner
         self._with = process_runner
         self._work = work
@@ -115,8 +116,8 @@ class Conversation:
         self._is_gemini = runner.recipe is Recipe.GEMINI
         self._former = brief.former
         if brief.former is not None and self._is_gemini:
-            # It begins a record, named after minute and id, before it looks for the session without spaces
-            # around its id: with the id as it is, it would erase a session begun in the same minute.
+            # Gemini creates a record, named after minute and id, before it looks for the session by the
+            # stripped id. With the unchanged id, it would erase a session created in the same minute.
             self._former = f" {brief.former.strip()}"
         self._decisions = decisions
         self._used = used
@@ -140,21 +141,21 @@ class Conversation:
         self.turn = Turn(work.sink, stream, most=runner.max_output_bytes)
         self.noise = self._peer.noise
         self.version = ""
-        """The agent's, as it tells it."""
+        """The agent's version, as it reports it."""
         self.session: str | None = None
         self.stop_reason: str | None = None
         self.usage = Usage()
         self.fault: Fault | None = None
         self.asked: Permission | None = None
-        """What a person is to be asked before the run goes on."""
+        """The question for a person before the run can resume."""
 
     @property
     def stage(self) -> str:
-        """What the agent was asked last."""
+        """The last request to the agent."""
         return self._stage
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Say who we are."""
+        """Send the first request, which names us."""
         assert stdin is not None  # noqa: S101 - a pipe was asked for
         full = Fault(kind=AgentProtocolBroken, what="does not read its input")
         self._stdin = await StdinWriter.on(stdin, lambda: self._fail(full))
@@ -179,8 +180,8 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:
-        """Hear a piece of what the agent says; nothing more when the talk is over."""
-        await self._has_begun.wait()  # an answer to what is asked before would reach nobody
+        """Process a piece of the agent's output; ignored when the conversation is over."""
+        await self._has_begun.wait()  # an earlier answer would reach nobody
         if self._over.is_set():
             return
         try:
@@ -194,7 +195,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what="wrote JSON that is nested too deeply"))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Have the agent end its turn, and then itself: it is told nothing more."""
+        """Have the agent end its turn and then exit; send nothing more."""
         if self._stdin is None:
             return
         alarm = self._tasks.start(
@@ -211,7 +212,7 @@ class Conversation:
         await asyncio.wait((alarm, left), return_when=asyncio.FIRST_COMPLETED)
 
     async def end(self) -> None:
-        """Let go of the program."""
+        """Release the program."""
         self._over.set()
         if self._stdin is not None:
             await self._stdin.drop()
@@ -226,7 +227,7 @@ class Conversation:
         self._peer.ask(method, params)
 
     def _cancel(self) -> None:
-        """Have the agent end its turn; it is told so once."""
+        """Have the agent end its turn; sent at most once."""
         if self.session is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._peer.tell("session/cancel", {"sessionId": self.session})
@@ -260,7 +261,7 @@ class Conversation:
                 await self.turn.hear(update if isinstance(update, dict) else {})
 
     def _is_ours(self, params: Mapping[str, Any]) -> bool:
-        """Say whether something belongs to our turn, and not to what a session is told of its past."""
+        """Return whether a message belongs to our turn, and not to the replayed past of a session."""
         return self._stage == "session/prompt" and params.get("sessionId") == self.session
 
     def _answered(self, said: Answer) -> None:
@@ -278,7 +279,8 @@ class Conversation:
             self.session = id
             mode = _table(said.result, "modes").get("currentModeId")
             if is_restored and self._is_gemini and isinstance(mode, str):
-                # It answers before it has told what was said: that is over when it answers something else.
+                # It answers before it has replayed the past; the replay is over when it answers another
+                # request.
                 self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
             else:
                 self._tell(self._brief.prompt if is_restored else self._brief.anew)
@@ -353,7 +355,7 @@ class Conversation:
 
 
 def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[dict[str, Any]]:
-    """Return our server as an agent is told of MCP servers; one that speaks no HTTP has it by a program."""
+    """Return our server as an entry of an agent's MCP servers; without HTTP, a program connects it."""
     if access is None:
         return []
     if http:
@@ -365,7 +367,10 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
 
 
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return files as an agent takes them: pictures and sound where it says so, else links to copies."""
+    """Return files as the agent accepts them.
+
+    Pictures and sound if it supports them, else links to copies.
+    """
     blocks: list[dict[str, Any]] = []
     for file, path in received:
         kind = file.media_type.partition("/")[0]

@@ -1,6 +1,6 @@
-"""The executor of agents that speak the Agent Client Protocol: one process a run, one turn of its session.
+"""The executor of agents that speak the Agent Client Protocol: one process and one turn for each run.
 
-The end of the talk is an answer, a question to a person, or a failure.
+The conversation ends with an answer, a question to a person, or a failure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ from postroom.executors.processes.starting import Launch
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
 MOST_NAMED: Final = 80
-"""Characters of a reason of the agent's own that are told."""
+"""Maximum characters of the agent's own reason in an error."""
 _STOPS: Final = {
     "max_tokens": "it reached its limit of tokens",
     "max_turn_requests": "it reached its limit of model requests",
@@ -44,7 +44,7 @@ _STOPS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, with what was said."""
+    """An ended program, with its conversation."""
 
     program: str
     runner: Runner
@@ -56,14 +56,14 @@ class Outcome:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the agent may go on with its session."""
+        """Whether the agent may resume its session."""
         return self.talk.asked is not None or self.ended.stopped is not StopReason.CANCELLED
 
     def result(self, activation: RunActivation) -> AgentRunResult:
         """Return the run's result, or what it waits for.
 
         Raises:
-            CommandError: the program failed; its class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` say how.
         """
         run_id, talk, ended = activation.run_id or "", self.talk, self.ended
         failing = self._failing()
@@ -88,7 +88,7 @@ class Outcome:
         return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
-        """Return what it said, and where it broke the protocol."""
+        """Return the program's last output, and where it broke the protocol."""
         fault, talk = self.talk.fault, self.talk
         said = (fault.what, fault.words) if fault else ()
         is_broken = fault is not None and fault.kind is AgentProtocolBroken
@@ -148,10 +148,10 @@ VARIABLES: Final = {Recipe.GEMINI: GEMINI_VARIABLES}
 
 
 class AcpExecutor(ProgramExecutor):
-    """Runs each agent by the program that its runner names, and speaks to it over its input and output.
+    """Runs each agent by the program that its runner names, over its input and output.
 
-    A request for a permission ends the turn: the run waits for a person, and goes on when they have answered,
-    with the agent's session where that can be restored. Nothing is allowed by silence.
+    A permission request ends the turn. The run waits for a person and resumes with the answer, with the
+    agent's session if it can be restored. Silence allows nothing.
     """
 
     kind = RunnerKind.ACP
@@ -164,7 +164,7 @@ class AcpExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Keep what it works with; nothing is started or written."""
+        """Keep the parts; nothing is started or written."""
         super().__init__(
             runners, process_runner, name="acp executor", environment_of=environment_of, access_of=access_of
         )
@@ -225,7 +225,7 @@ class AcpExecutor(ProgramExecutor):
 
 
 async def _asked_before(work: Work) -> list[str]:
-    """Return what a run that goes on was asked when it began: without its session an agent does not know."""
+    """Return the original question of a resumed run: without its session an agent does not know it."""
     if work.activation.continue_run_id is None:
         return []
     control, thread_id = work.control, work.active.identity.thread_id

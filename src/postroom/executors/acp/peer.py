@@ -1,6 +1,6 @@
-"""JSON-RPC 2.0 with a program, one JSON object a line: what it says as values, all else as a fault.
+"""JSON-RPC 2.0 with a program, one JSON object per line: messages as values, anything else as a fault.
 
-The peer does no I/O. What is kept is bounded: one line, and as many questions as we have asked ourselves.
+The peer does no I/O. Its memory is bounded: one line, and the open requests of our own.
 """
 
 import json
@@ -13,7 +13,7 @@ from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
 
 MOST_NOISE: Final = 1_000
-"""So many lines that are no JSON are passed over: some agents say a few words beside the protocol."""
+"""Lines that are not JSON and are skipped, at most: some agents print a few words beside the protocol."""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 AUTH_REQUIRED: Final = -32000
@@ -21,12 +21,12 @@ _FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class ProtocolFault(Exception):
-    """What was said is not the protocol; its text says why, and names nothing that could be a secret."""
+    """Output that breaks the protocol; the text says how, and contains nothing that could be a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error that the program answered; `text` is its own."""
+    """An error that the program answered; `text` is the program's."""
 
     code: int
     text: str
@@ -34,7 +34,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the program answered to what we asked."""
+    """The program's answer to our request."""
 
     method: str
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the program asks us; it waits for the answer."""
+    """A request of the program, which waits for the answer."""
 
     id: int | str
     method: str
@@ -52,17 +52,17 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the program tells us."""
+    """A notification of the program."""
 
     method: str
     params: Mapping[str, Any]
 
 
 class Peer:
-    """Our side of the line."""
+    """Our side of the connection."""
 
     def __init__(self, send: Callable[[bytes], None], *, longest_line: int) -> None:
-        """Keep how something is said; `longest_line` is in bytes."""
+        """Keep the function that sends; `longest_line` is in bytes."""
         self._send = send
         self._longest = longest_line
         self._line = bytearray()
@@ -70,20 +70,20 @@ class Peer:
         self._asked: dict[int, str] = {}
         self._next = 0
         self.noise = Tail(ERRORS_KEPT)
-        """The last of what was put out beside the protocol."""
+        """The last output outside the protocol."""
 
     def ask(self, method: str, params: Mapping[str, Json]) -> None:
-        """Ask the program something; its answer is heard later."""
+        """Send a request; its answer comes from `heard`."""
         self._asked[self._next] = method
         self._say({"id": self._next, "method": method, "params": params})
         self._next += 1
 
     def tell(self, method: str, params: Mapping[str, Json]) -> None:
-        """Tell the program something."""
+        """Send a notification."""
         self._say({"method": method, "params": params})
 
     def answer(self, id: int | str, result: Mapping[str, Json]) -> None:
-        """Answer what the program asked."""
+        """Answer a request of the program."""
         self._say({"id": id, "result": result})
 
     def refuse(self, id: int | str, code: int, why: str) -> None:
@@ -94,10 +94,10 @@ class Peer:
         self._send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
-        """Yield what the program says with this piece of output.
+        """Yield the program's messages that are complete with this piece of output.
 
         Raises:
-            ProtocolFault: it is not the protocol; nothing more can be made of what follows.
+            ProtocolFault: The output is not the protocol; later output cannot be read either.
         """
         *ended, rest = chunk.split(b"\n")
         for piece in ended:

@@ -1,9 +1,8 @@
-"""Requests for permission: what a person is asked, and their answer when the same request comes again.
+"""Permission requests: the question for a person, and their answer when the same request comes again.
 
-A question is named after everything that the agent told of the call, what is too long to be shown included: a
-call that differs in anything is another question. Only what names the turn in which the call is made is left
-out: it differs each time that the same is asked. Which answers a run has used is noted before the agent is
-told, so that a yes holds once.
+The id of a question covers everything that the agent reported of the call, even details too long to show: a
+different call is another question. Only the fields that identify the turn are left out: they differ in each
+repetition. Used answers are noted before the agent gets them, so that a yes counts once.
 """
 
 import json
@@ -20,11 +19,11 @@ from postroom.ports import RunControl
 
 PREFIX: Final = "permission-"
 MOST_SHOWN: Final = 2_000
-"""Characters of a call that a person is shown; a longer one says how much is missing."""
+"""Maximum characters of a call in a question; after a longer call, the rest is counted."""
 MOST_TITLE: Final = 200
 CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
 OF_THE_TURN: Final = frozenset({"call_id", "approval_id", "turn_id", "started_at_ms"})
-"""Fields in which `codex-acp` tells in `rawInput` of which turn and call a request is, and since when."""
+"""Fields in `rawInput` with which `codex-acp` identifies the turn, the call and its start."""
 FORGETS: Final = (
     "The agent cannot restore a session: after an answer it starts again, and asks again for "
     "permissions that it had."
@@ -34,24 +33,24 @@ _LASTING: Final = "The agent offers no permission for a single use: a yes may ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """One request: `id` names what is asked, `text` asks a person."""
+    """A permission request: `id` identifies the question, `text` is its text."""
 
     id: str
     text: str
     options: tuple[tuple[str, str], ...]
-    """Kind and id of each."""
+    """The kind and id of each option."""
 
     def option(self, *, approved: bool) -> str | None:
-        """Return the option that says so, for one time where there is such a one."""
+        """Return the option for a yes or no, for one time if there is such an option."""
         wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
         return next((id for want in wanted for kind, id in self.options if kind == want), None)
 
 
 def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an agent tells of a call, without what names the turn in which it is made.
+    """Return the agent's description of a call, without the fields that identify its turn.
 
-    An input that holds the own id of the call under such a name was written by the agent, not by the model.
-    Elsewhere such a field is an argument like any other, and stays.
+    If one of these fields of an input holds the id of the call, the agent wrote the input, not the model.
+    Otherwise such a field is an ordinary argument, and stays.
     """
     told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
     given, own = told.get("rawInput"), call.get("toolCallId")
@@ -65,7 +64,7 @@ def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
-    """Return what an agent asks with these options; None when they are not as the protocol has them."""
+    """Return the request of an agent with these options; None if they do not follow the protocol."""
     if not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
         return None
     pairs = [(one.get("kind"), one.get("optionId")) for one in options]
@@ -102,7 +101,7 @@ def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
 
 
 def _visible(value: object) -> str:
-    """Return it as JSON in which nothing hides or turns the order of words: such is written as codes."""
+    """Return it as JSON without characters that hide or reorder words: those are written as codes."""
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -110,10 +109,10 @@ def _visible(value: object) -> str:
 
 
 class Decisions:
-    """What people have decided about requests; each decision answers one."""
+    """People's decisions on requests; each decision answers one."""
 
     def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
-        """Keep those that are a yes or a no, and were not used before."""
+        """Keep the unused decisions that are a yes or a no."""
         self._open = {
             id: resume
             for id, resume in decided
@@ -121,12 +120,12 @@ class Decisions:
         }
 
     def take(self, permission: Permission) -> ToolCallResume | None:
-        """Return what was decided about a request, once; None when nobody has decided that."""
+        """Return the decision on a request, once; None without a decision."""
         return self._open.pop(permission.id, None)
 
 
 def selected(option: str | None) -> dict[str, Any]:
-    """Return the answer to a request: an option, or that the turn is over and nothing was decided."""
+    """Return the answer to a request: an option, or that the turn ended without a decision."""
     if option is None:
         return {"outcome": {"outcome": "cancelled"}}
     return {"outcome": {"outcome": "selected", "optionId": option}}
@@ -138,14 +137,14 @@ KEY: Final = "postroom.executors.acp.permissions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedPermissions:
-    """What one run has used, kept with its thread; the next run's notes take their place."""
+    """The decisions that one run has used, stored with its thread; the next run replaces them."""
 
     control: RunControl
     thread_id: str
     run_id: str
 
     async def all(self) -> list[str]:
-        """Return the decisions that an agent was told in this run."""
+        """Return the decisions that an agent got in this run."""
         kept = (await self.control.threads.load_thread_state(self.thread_id) or {}).get(KEY)
         if not isinstance(kept, dict) or kept.get("run") != self.run_id:
             return []
@@ -153,10 +152,10 @@ class UsedPermissions:
         return [one for one in used if isinstance(one, str)] if isinstance(used, list) else []
 
     async def note(self, decision_id: str) -> bool:
-        """Note that a decision is used; False when that could not be kept, and it must not be used then.
+        """Note that a decision is used; return False if that failed, so that it must not be used.
 
         Raises:
-            StaleClaim: the run is not the worker's any more; nothing was written.
+            StaleClaim: The worker no longer owns the run; nothing was written.
         """
         try:
             used = {"run": self.run_id, "decisions": [*await self.all(), decision_id]}

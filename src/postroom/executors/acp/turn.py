@@ -1,4 +1,4 @@
-"""What an agent says and does in its turn, as `session/update` tells it: in bounded memory, and as events."""
+"""The agent's output and actions in its turn, from `session/update`: in bounded memory, and as events."""
 
 import json
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from postroom.executors.processes.output import Stream, Tail
 from postroom.log import get_logger
 
 MOST_CALLS: Final = 256
-"""Calls of tools whose details are remembered at once."""
+"""Tool calls whose details are remembered at the same time."""
 MOST_EVENTS: Final = 3_000
-"""Events of calls that are told of one turn; what is more happens unseen."""
+"""Maximum events about calls in a turn; further events are dropped."""
 MOST_KEPT: Final = 16 << 10
-"""Characters of one detail of a call; of a longer one its digest is kept."""
+"""Maximum characters of a detail of a call; a longer detail is replaced by its digest."""
 MOST_TOLD: Final = 2_000
 _LOG = get_logger(__name__)
 _ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcome.FAILED}
 
 
 class Turn:
-    """Hears what the agent says and does."""
+    """Processes the agent's output and actions."""
 
     def __init__(self, sink: EventSink, stream: Stream, *, most: int) -> None:
-        """Keep where it is told; of the text the last `most` bytes are kept."""
+        """Keep the sink; of the text the last `most` bytes are kept."""
         self._sink = sink
         self._stream = stream
         self._calls: dict[str, dict[str, Any]] = {}
@@ -37,10 +37,10 @@ class Turn:
         self._begins_anew = False
         self.said = Tail(most)
         self.is_broken_off = False
-        """Whether the turn was broken off: what the agent says to that is not its answer."""
+        """Whether the turn was aborted: later output of the agent is not its answer."""
 
     async def hear(self, update: Mapping[str, Any]) -> None:
-        """Take an update; one of a kind that is not known is passed over."""
+        """Process an update; unknown kinds are ignored."""
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 await self._text(update)
@@ -67,7 +67,7 @@ class Turn:
         await self._stream.pass_on(text)
 
     def details(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all that is known of a call, with what is told of it now."""
+        """Return all known details of a call, with those of this update."""
         id = call.get("toolCallId")
         known = self._calls.get(id, {}) if isinstance(id, str) else {}
         new = {name: _bounded(value) for name, value in told_of(call).items()}
@@ -99,7 +99,7 @@ class Turn:
 
 
 def told_id(id: object) -> str:
-    """Return the id of a call as it may be kept with the run's events."""
+    """Return the id of a call in the form for the run's events."""
     return storable(str(id))[:MOST_TOLD]
 
 
@@ -112,7 +112,7 @@ def _done(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCal
 
 
 def _short(value: object) -> str | None:
-    """Return a detail as text that may be kept with the run's events."""
+    """Return a detail as text for the run's events."""
     if value is None:
         return None
     text = storable(json.dumps(value, ensure_ascii=False))
@@ -120,7 +120,7 @@ def _short(value: object) -> str | None:
 
 
 def _bounded(value: object) -> object:
-    """Return a detail, or what tells it from every other where it is long."""
+    """Return a detail, or its digest if it is long."""
     text = json.dumps(value, sort_keys=True)
     if len(text) <= MOST_KEPT:
         return value

@@ -1,4 +1,4 @@
-"""Any command-line agent as an executor: a subprocess a run, contained and ended to its last child."""
+"""Command-line agents as an executor: a subprocess for each run, contained until its last child ends."""
 
 from postroom.executors.command.executor import CommandExecutor
 from postroom.executors.processes.limits import CommandLimits

@@ -1,7 +1,7 @@
-"""The executor of programs that are told everything at their start: what they put out is the answer.
+"""The executor of programs that get their whole input at the start and print the answer.
 
-Here are the words of one start, its talk, and what the program's end means for the run: an answer, a failure
-that may pass, or one for good.
+It builds the command line, reads the output, and turns the program's end into an answer, a temporary failure
+or a permanent one.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _PROMPT: Final = "prompt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, with what it said."""
+    """An ended program, with its output."""
 
     program: str
     runner: Runner
@@ -53,13 +53,13 @@ class Outcome:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the program ended before its work was over."""
+        """Whether the program ended before its work was complete."""
         said = self.reading.said
         return said.must_end and not said.is_ended
 
     @property
     def session(self) -> str | None:
-        """The client's session, as it told it."""
+        """The client's session, as it reported it."""
         return self.reading.said.session
 
     @property
@@ -75,7 +75,7 @@ class Outcome:
         """Return the run's result.
 
         Raises:
-            CommandError: the program failed; its class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` say how.
         """
         run_id, said, ended = activation.run_id or "", self.reading.said, self.ended
         failing = Failing(
@@ -106,7 +106,7 @@ class Outcome:
         return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=said.usage)
 
     def last_words(self) -> LastWords:
-        """Return what it said, and the types of its lines where none was known."""
+        """Return the program's last output, and the types of its lines if all were unknown."""
         rules, said = RECIPES[self.runner.recipe], self.reading.said
         words = "\n".join((said.error or "", self.errors.plain(), self.reading.raw.plain()))
         expected = rules.expects_steered if self.runner.is_steered else rules.expects
@@ -116,10 +116,11 @@ class Outcome:
 def words_of(
     runner: Runner, *, prompt: str, prompt_file: Path, session: str | None, connecting: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the command with the words to connect, to resume and the prompt where they belong.
+    """Return the command with its arguments to connect, to resume and for the prompt.
 
-    A prompt that begins with a dash is put behind a blank, so that no program takes it for an option: what an
-    agent is told must not decide how it is run. So is one word where the program takes that for a command.
+    A prompt that begins with a dash gets a leading space, so that no program takes it for an option: an
+    agent's input must not decide how it runs. The same applies to a one-word prompt that the program would
+    take for a command.
     """
     rules = RECIPES[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or rules.command]
@@ -136,21 +137,21 @@ def words_of(
 
 
 class Heard:
-    """The talk with a program that is told everything at its start: its output is read."""
+    """The reader for a program that gets its whole input at the start."""
 
     def __init__(self, reading: Reading, stream: Stream) -> None:
         self._reading = reading
         self._stream = stream
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     async def take(self, chunk: bytes) -> None:
-        """Read a piece of output and stream what is in it."""
+        """Read a piece of output and stream the text in it."""
         await self._stream.pass_on(self._reading.take(chunk))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     async def end(self) -> None:
         """Stream the rest."""
@@ -163,9 +164,9 @@ KEY: Final = "postroom.executors.command"
 class CommandExecutor(ProgramExecutor):
     """Runs each agent by the program that its runner names.
 
-    `folder` is for its private files and is made for its owner alone; each server needs its own.
-    `environment` is the server's, of which a program is given what its runner says; `environment_of` tells
-    more of a run, as its project, and `access_of` opens the server to it.
+    `folder` holds private files and is created for its owner alone; each server needs its own. `environment`
+    is the server's, from which a program gets what its runner allows. `environment_of` adds variables for a
+    run, such as its project, and `access_of` gives it access to the server.
     """
 
     kind = RunnerKind.COMMAND
@@ -182,7 +183,7 @@ class CommandExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Keep what it works with; nothing is started or written.
+        """Keep the parts; nothing is started or written.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -196,7 +197,7 @@ class CommandExecutor(ProgramExecutor):
         )
 
     async def _attempted(self, work: Work) -> Outcome | None:
-        """Run the program; once more without its session when it does not know that any more."""
+        """Run the program; run it again without its session if it does not know the session."""
         session = await _sessions(work).former() if work.runner.resume else None
         if session is not None:
             outcome = await self._ran(work, session)

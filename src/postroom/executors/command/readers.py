@@ -1,7 +1,7 @@
-"""What each program's output says: its text, its answer, its session, what it used up.
+"""Readers of the programs' output: text, answer, session and usage.
 
-`docs/clients.md` names the releases whose output was read so. Every reader passes over what it does not know;
-when none of a program's lines says what the answer is, the answer is the plain text.
+`docs/clients.md` names the releases whose output was tested. Every reader ignores unknown lines. If no line
+has the answer, the plain text is the answer.
 """
 
 import json
@@ -14,36 +14,36 @@ from postroom.contracts.runs import Usage
 
 @dataclass(slots=True)
 class Said:
-    """What was read so far."""
+    """The results of reading so far."""
 
     answer: str | None = None
     error: str | None = None
     session: str | None = None
     usage: Usage = field(default_factory=Usage)
     is_begun: bool = False
-    """Whether the model said or did something."""
+    """Whether the model has output or called something."""
     is_ended: bool = False
-    """Whether the program told its end, so that no answer means that there is none."""
+    """Whether the program reported its end; without an answer before it, there is none."""
     must_end: bool = False
-    """Whether it tells its end whenever it is not cut off."""
+    """Whether the program always reports its end unless it is cut off."""
     earlier: str = ""
-    """The answers of turns before this one: what it was told after them has an answer of its own."""
+    """The answers of earlier turns: messages after them get answers of their own."""
     last: str = ""
-    """What happened last, as the program calls it."""
+    """The last thing that happened, in the program's terms."""
     starts_anew: bool = False
-    """Whether the next text begins another answer."""
+    """Whether the next text starts another answer."""
 
 
 class LineReader(Protocol):
-    """Reads one program's lines, each a JSON object."""
+    """Reads the lines of one program, each a JSON object."""
 
     def __call__(self, said: Said, line: Mapping[str, Any]) -> str:
-        """Take a line into account and return the text in it that is streamed."""
+        """Process a line and return the text to stream."""
         ...
 
 
 def object_in(line: bytes) -> Mapping[str, Any] | None:
-    """Return the JSON object that a line is, or None."""
+    """Return the JSON object of a line, or None."""
     stripped = line.strip()
     if not stripped.startswith(b"{"):
         return None
@@ -61,7 +61,7 @@ def claude(said: Said, line: Mapping[str, Any]) -> str:
         said.earlier, said.is_ended = (
             _behind(said.answer),
             False,
-        )  # it goes on with what came too late for its turn
+        )  # a new turn for messages that came too late for this one
     if kind == "system":
         said.session = _text(line, "session_id") or said.session
     if kind == "assistant":
@@ -87,7 +87,7 @@ def claude(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def codex(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `codex exec --json`: the last completed item that is an agent's message is the answer."""
+    """Read `codex exec --json`: the last completed item with an agent's message is the answer."""
     if "method" in line:
         return codex_server(said, line)
     kind = line.get("type")
@@ -114,7 +114,7 @@ def codex(said: Said, line: Mapping[str, Any]) -> str:
 def codex_server(said: Said, line: Mapping[str, Any]) -> str:
     """Read `codex app-server`: as `codex exec`, in notifications.
 
-    What comes for the turn right behind a message of the agent has an answer of its own: both are kept.
+    A user message right after an agent's message gets its own answer: both are kept.
     """
     params = _table(line, "params")
     if line["method"] == "turn/completed":
@@ -143,12 +143,12 @@ def codex_server(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _behind(answer: str | None) -> str:
-    """Return an answer that another one is to stand behind."""
+    """Return an answer as the prefix of another one."""
     return f"{answer}\n\n" if answer else ""
 
 
 def gemini(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `gemini --output-format json`: one object for the whole, its `response` is the answer."""
+    """Read `gemini --output-format json`: one object in total; its `response` is the answer."""
     answer = _text(line, "response")
     error = line.get("error")
     if answer is None and error is None:
@@ -166,9 +166,9 @@ def gemini(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def opencode(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `opencode run --format json`: the texts of the last step that has any are the answer.
+    """Read `opencode run --format json`: the texts of the last step with text are the answer.
 
-    A step behind one that was the last of its turn is for what came meanwhile: both answers are kept.
+    A step after the last one of its turn answers messages that came meanwhile: both answers are kept.
     """
     kind, part = line.get("type"), _table(line, "part")
     said.session = _text(line, "sessionID") or _text(part, "sessionID") or said.session

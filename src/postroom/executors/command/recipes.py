@@ -1,7 +1,7 @@
-"""What is known of each program: its command, how it goes on with a session, how its output is read.
+"""Recipes for known programs: the command, how to resume a session, how to read the output.
 
-`docs/clients.md` names the releases that were run with them. What another release does otherwise is put right
-in its runner: `argv` there takes the place of the command here.
+`docs/clients.md` names the tested releases. For a release that differs, `argv` in the runner replaces the
+command here.
 """
 
 import re
@@ -24,7 +24,7 @@ _MOST_NAMED: Final = 80
 
 
 class Shape(StrEnum):
-    """How the output is cut into what is read: plain text, a JSON object a line, or one for the whole."""
+    """The structure of the output: plain text, a JSON object per line, or a single object."""
 
     TEXT = "text"
     LINES = "lines"
@@ -33,7 +33,7 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeRules:
-    """One program. The words stand behind the runner's command, in this order: resume, stdin or argument."""
+    """The rules for a program. The arguments follow the command in this order: resume, stdin or argument."""
 
     shape: Shape = Shape.TEXT
     command: tuple[str, ...] = ()
@@ -42,14 +42,14 @@ class RecipeRules:
     with_argument: tuple[str, ...] = (runners.PROMPT,)
     one_word_is_command: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What its environment holds beside what every program's does."""
+    """Variables of its environment, in addition to those of every program."""
     reader: LineReader | None = None
     expects: str = ""
-    """What its output is known by."""
+    """A description of its usual output."""
     expects_steered: str = ""
-    """The same, where it takes messages while it works."""
+    """The same for a program that takes messages while it works."""
     refusals: tuple[str, ...] = ()
-    """Words, in small letters, by which the program says that it does not know the session."""
+    """Lower-case phrases with which the program reports an unknown session."""
 
 
 RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
@@ -106,7 +106,7 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
     runners.Recipe.CLINE: RecipeRules(
         shape=Shape.LINES,
         command=("cline", "--json"),
-        with_stdin=(runners.PROMPT,),  # it reads an input only behind a prompt
+        with_stdin=(runners.PROMPT,),  # it reads its input only if there is a prompt
         one_word_is_command=True,
         # Its hub would work with the variables of the session that began it, and not end with the run.
         variables={"CLINE_SESSION_BACKEND_MODE": "local"},
@@ -117,7 +117,7 @@ RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
 
 
 class Reading:
-    """Reads one execution's output by its recipe; what it keeps is bounded."""
+    """Reads the output of one execution by its recipe, in bounded memory."""
 
     def __init__(self, rules: RecipeRules, *, most: int) -> None:
         self._rules = rules
@@ -128,11 +128,11 @@ class Reading:
         self._text = Tail(most)
         self.said = Said()
         self.heard: Callable[[Mapping[str, Any]], None] | None = None
-        """Who else hears each line that is an object."""
+        """An additional listener for each line that is an object."""
         self._unknown: dict[str, None] = {}
 
     def take(self, chunk: bytes) -> str:
-        """Return the text in a piece of output that is streamed."""
+        """Return the text to stream from a piece of output."""
         self.raw.add(chunk)
         if self._rules.shape is Shape.TEXT:
             return self._decoder.text(chunk)
@@ -141,7 +141,7 @@ class Reading:
         return "".join(self._read(line) for line in self._lines.add(chunk))
 
     def end(self) -> str:
-        """Return what is streamed when the output is over."""
+        """Return the remaining text to stream at the end of the output."""
         if self._rules.shape is Shape.TEXT:
             return self._decoder.text(b"", final=True)
         if self._rules.shape is Shape.LINES:
@@ -149,7 +149,7 @@ class Reading:
         return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")
 
     def answer(self) -> str:
-        """Return the answer: what the program says it is, else its text, else its output as it came."""
+        """Return the answer: as the program reports it, else its text, else its raw output."""
         if self.said.answer is not None:
             told = Tail(self._most)
             told.add(storable(self.said.answer).encode())
@@ -159,7 +159,7 @@ class Reading:
         return self.raw.text()
 
     def kinds_not_known(self) -> str | None:
-        """Return the types of the lines that came where no line said anything that is known here."""
+        """Return the types of the lines, if no line has a known type."""
         is_known = self.said.is_begun or self.said.is_ended or self.said.error or self.said.answer
         return None if is_known or not self._unknown else ", ".join(f"`{kind}`" for kind in self._unknown)
 
@@ -179,13 +179,13 @@ class Reading:
 
 
 def _objects(output: bytes) -> Iterator[bytes]:
-    """Yield what may be the one JSON object in an output that has other lines before it."""
+    """Yield candidates for the single JSON object in an output with other lines before it."""
     end = output.rfind(b"}") + 1
     begins = [at.start() for at in islice(re.finditer(rb"^\{", output, re.MULTILINE), _MOST_TRIES)]
     yield from (output[begin:end] for begin in begins)
 
 
 def refuses_session(rules: RecipeRules, reading: Reading, words: str) -> bool:
-    """Say whether an execution failed because the program does not know the session it was to go on with."""
+    """Return whether an execution failed because the program does not know the session to resume."""
     told = f"{words}\n{reading.said.error or ''}".lower()
     return not reading.said.is_begun and any(refusal in told for refusal in rules.refusals)

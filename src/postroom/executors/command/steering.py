@@ -1,10 +1,10 @@
-"""Programs that take messages while they work, and say which of them they have taken.
+"""Programs that take messages while they work, and report which ones they have taken.
 
-    prompt ─▶ works ─▶ a message is told ─▶ taken: it is the run's ─▶ answer ─▶ nothing more is told ─▶ ends
-                                      └─▶ never taken: it waits, and begins the next run
+    prompt ─▶ works ─▶ gets a message ─▶ takes it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
+                              └─▶ never takes it: it waits, and starts the next run
 
-A message is the run's when the program says that its model is given it, and not before: what was only written
-to a program that then ends is still in the mailbox.
+A message belongs to the run when the program reports that its model gets it, and not before. If the program
+ends after the message was only written to it, the message is still in the mailbox.
 """
 
 import asyncio
@@ -35,26 +35,26 @@ Say = Callable[[Mapping[str, Any]], None]
 
 
 class Steering(Protocol):
-    """How one program is told things while it works. It does no I/O: what it says it is given `say` for."""
+    """Sends messages to a program while it works. It does no I/O itself: it writes with `say`."""
 
     is_over: bool
-    """Whether the program is told nothing more, because its work is done."""
+    """Whether the program gets no more messages, because its work is done."""
 
     def begin(self) -> None:
-        """Say what the run is about."""
+        """Send the prompt."""
         ...
 
     def tell(self, text: str) -> str | None:
-        """Tell it something more; return what the program will call it, or None when it takes nothing now."""
+        """Send a message; return the program's name for it, or None if it takes none now."""
         ...
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Hear a line of its output; return the name of what it says that it has taken."""
+        """Process a line of output; return the name of a message that the program reports as taken."""
         ...
 
 
 class ClaudeSteering:
-    """Speaks to `claude -p` with `CLAUDE_WORDS`: it names what it took."""
+    """Messages for `claude -p` with `CLAUDE_WORDS`, which names the messages that it takes."""
 
     def __init__(self, say: Say, prompt: str) -> None:
         self._say = say
@@ -62,11 +62,11 @@ class ClaudeSteering:
         self.is_over = False
 
     def begin(self) -> None:
-        """Say what the run is about."""
+        """Send the prompt."""
         self.tell(self._prompt)
 
     def tell(self, text: str) -> str | None:
-        """Tell it something more: it is read between two steps, or in a turn of its own behind this one."""
+        """Send a message; it is read between two steps, or in a turn of its own after this one."""
         if self.is_over:
             return None
         name = str(uuid.uuid4())  # a name that it knows from before, it passes over
@@ -75,7 +75,7 @@ class ClaudeSteering:
         return name
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Hear a line; with the result of a turn it has all: what it was told before that, it still takes."""
+        """Process a line. After the result of a turn, only messages sent before it are still taken."""
         if line.get("type") == "result":
             self.is_over = True
         is_replay = line.get("type") == "user" and line.get("isReplay") is True
@@ -83,7 +83,7 @@ class ClaudeSteering:
 
 
 class CodexSteering:
-    """Speaks to `codex app-server`: JSON-RPC, one thread, one turn, into which more is steered."""
+    """Messages for `codex app-server`: JSON-RPC with one thread and one turn, which takes more messages."""
 
     def __init__(self, say: Say, prompt: str, said: Said, *, cwd: str, session: str | None) -> None:
         self._say = say
@@ -96,19 +96,19 @@ class CodexSteering:
         self.is_over = False
 
     def begin(self) -> None:
-        """Say who we are; the rest follows from the answers."""
+        """Send the first request; the others follow from the answers."""
         self._said.must_end = True
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._ask("initialize", {"clientInfo": us})
 
     def tell(self, text: str) -> str | None:
-        """Steer something into the turn; None before it has begun and when it is over."""
+        """Send a message into the turn; return None before it has started and when it is over."""
         if self.is_over or self._turn is None:
             return None
         return self._told("turn/steer", text, expectedTurnId=self._turn)
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Hear a line: the answer to what was asked, a question, or what happens in the turn."""
+        """Process a line: an answer, a question, or an event of the turn."""
         if "method" not in line:
             self._answered(line)
             return None
@@ -156,7 +156,7 @@ class CodexSteering:
 
 
 class OpencodeSteering:
-    """Speaks to the plugin of ours in `opencode run`: it says what the model was given."""
+    """Messages for our plugin in `opencode run`, which reports those that the model got."""
 
     def __init__(self, say: Say, said: Said) -> None:
         self._say = say
@@ -164,10 +164,10 @@ class OpencodeSteering:
         self.is_over = False
 
     def begin(self) -> None:
-        """Say nothing: it has read its prompt."""
+        """Do nothing: it has read its prompt."""
 
     def tell(self, text: str) -> str | None:
-        """Put something into the session for the next step of its turn; None before it has begun."""
+        """Add a message to the session for the next step of its turn; return None before it has started."""
         if self._said.session is None:
             return None
         name = str(uuid.uuid4())
@@ -175,14 +175,14 @@ class OpencodeSteering:
         return name
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Hear a line; the turn ends with the program, which takes until then."""
+        """Process a line; the turn ends with the program, which takes messages until then."""
         return text_of(line, "name") if line.get("type") == "postroom.taken" else None
 
 
 def steered_words(runner: Runner, words: Sequence[str], connecting: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the command of a program that takes messages while it works.
 
-    `words` are those of one that is told everything at its start. A command of one's own stays as it is.
+    `words` is the command without such messages. A custom command is unchanged.
     """
     if runner.recipe is Recipe.CODEX:
         return (*(runner.argv or ("codex", "app-server")), *connecting)
@@ -190,17 +190,17 @@ def steered_words(runner: Runner, words: Sequence[str], connecting: Sequence[str
 
 
 _LONGEST_FOLDER: Final = 60
-"""Bytes of the folder for temporary files up to which a socket in it has a path: systems take 100 or so."""
+"""The longest path in bytes of a temporary folder for a socket: systems allow about 100 in total."""
 CLAUDE_WORDS: Final = ("--input-format", "stream-json", "--replay-user-messages")
 
 
 class SteeredTalk:
-    """The talk with a program that is told its prompt, and messages that come for its run."""
+    """The conversation with a program that gets its prompt, and messages during its run."""
 
     def __init__(
         self, work: Work, reading: Reading, stream: Stream, *, prompt: str, session: str | None
     ) -> None:
-        """Keep what it works with; `session` is one to go on with."""
+        """Keep the parts; `session` is a session to resume."""
         self._work = work
         self._reading = reading
         self._stream = stream
@@ -208,7 +208,7 @@ class SteeredTalk:
         self._is_deaf = False
         self._tasks = Tasks("steering")
         self._told: dict[str, str] = {}
-        """The messages that the program was told and has not taken, by what it calls them."""
+        """The sent but not yet taken messages, by the program's names for them."""
         self._passed: set[str] = set()
         self._taken: list[str] = []
         if work.runner.recipe is Recipe.CODEX:
@@ -224,10 +224,10 @@ class SteeredTalk:
 
     @asynccontextmanager
     async def plugin_socket(self) -> AsyncIterator[str]:
-        """Wait for the program's plugin, which is told there; yield a path that only our user can open.
+        """Wait for the program's plugin on a socket; yield its path, which only our user can open.
 
         Raises:
-            CommandBusy: the system has no room for it now.
+            CommandBusy: The system has no room for it now.
         """
         try:
             folder, listening = await asyncio.to_thread(_listening)
@@ -241,13 +241,13 @@ class SteeredTalk:
             await asyncio.to_thread(folder.cleanup)
 
     def _plugin_came(self) -> StdinWriter:
-        """Speak to the first that comes: a program that this one starts may come too, and is told nothing."""
+        """Accept the first connection; programs that this one starts may connect too, and get nothing."""
         came = StdinWriter(self._fall_silent)
         self._writer = self._writer or came
         return came
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Say what the run is about, and look from now on for messages that come."""
+        """Send the prompt, and start to watch for messages."""
         if stdin is not None:
             self._writer = await StdinWriter.on(stdin, self._fall_silent)
         self._steering.begin()
@@ -257,7 +257,10 @@ class SteeredTalk:
             self._tasks.start(self._pass_on(pending), name="messages")
 
     async def take(self, chunk: bytes) -> None:
-        """Read a piece of output; what the program has taken becomes the run's before more is read."""
+        """Read a piece of output.
+
+        Messages that the program has taken become the run's before more is read.
+        """
         await self._stream.pass_on(self._reading.take(chunk))
         if self._taken:
             taken, self._taken = self._taken, []
@@ -267,11 +270,11 @@ class SteeredTalk:
         self._work.active.arrivals.set()  # between two steps is when to look: a hint may have been elsewhere
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Tell it nothing more."""
+        """Send nothing more."""
         self._finish()
 
     async def end(self) -> None:
-        """Stream the rest, and let go of the program."""
+        """Stream the rest, and release the program."""
         self._work.active.listens = False
         await self._tasks.close()
         if self._writer is not None:
@@ -284,7 +287,7 @@ class SteeredTalk:
             self._writer.finish()
 
     def _fall_silent(self) -> None:
-        """Tell nothing more to a program that does not read."""
+        """Send nothing more to a program that does not read."""
         self._is_deaf = True
 
     def _say(self, line: Mapping[str, Any]) -> None:
@@ -304,7 +307,7 @@ class SteeredTalk:
             try:
                 for message in await pending.waiting(Boundary.NEXT_STEP):
                     self._tell(message.id or "", storable(message.text()))
-            except PostroomError as error:  # they wait on, and are looked for again
+            except PostroomError as error:  # they keep waiting, and the next round looks again
                 _LOG.warning("command.not_steered", run_id=self._run_id, reason=error.describe())
             await arrivals.wait()
 
@@ -317,7 +320,7 @@ class SteeredTalk:
             self._passed.add(message_id)
 
     async def _note(self, taken: Sequence[str]) -> None:
-        """Make messages the run's; where that fails they begin the next run once more, and none is lost."""
+        """Make messages the run's; on failure they also start the next run, and none is lost."""
         pending = self._work.control.pending
         if pending is None:
             return
@@ -334,7 +337,7 @@ class SteeredTalk:
 
 
 def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
-    """Return a socket in a folder that is our user's alone, and not deep: the path of a socket is short."""
+    """Return a socket in a private folder with a short path: socket paths are limited."""
     is_deep = len(os.fsencode(gettempdir())) > _LONGEST_FOLDER
     folder = TemporaryDirectory(prefix="postroom-", dir="/tmp" if is_deep else None)  # noqa: S108 - as above
     listening = socket.socket(socket.AF_UNIX)
@@ -348,7 +351,7 @@ def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
 
 
 def table(line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a table in a line; an empty one when it is none."""
+    """Return a table in a line; an empty one if it is not a table."""
     found = line.get(name)
     return found if isinstance(found, dict) else {}
 

@@ -1,1 +1,1 @@
-"""Programs that run agents, however they are spoken to: started, watched, and ended to their last child."""
+"""Programs that run agents: started, watched, and ended with all their children."""

@@ -1,4 +1,4 @@
-"""Runs that execute here: one a thread, found by run, thread or dispatch id, and requests to end them."""
+"""Runs that execute here: one per thread, found by run, thread or dispatch id; requests to end them."""
 
 import asyncio
 from enum import StrEnum
@@ -10,7 +10,7 @@ from postroom.ports import PendingBoundary
 
 
 class StopReason(StrEnum):
-    """Why a program is ended from outside."""
+    """The reason to end a program from outside."""
 
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
@@ -19,7 +19,7 @@ class StopReason(StrEnum):
     BROKEN = "broken"
     """Reading its output failed."""
     DONE = "done"
-    """Its work is done and it is not needed any more."""
+    """Its work is done and it is no longer needed."""
 
 
 class Stop:
@@ -37,7 +37,7 @@ class Stop:
         return self._is_settled or self.reason is not None
 
     def ask(self, reason: StopReason) -> bool:
-        """Ask it to end; False when it is ending by itself."""
+        """Ask it to end; return False if it is ending by itself."""
         if self._is_settled:
             self._late = self._late or reason
             return False
@@ -69,25 +69,26 @@ class ActiveRun:
         self.stop = Stop()
         self.ended = asyncio.Event()
         self.arrivals = asyncio.Event()
-        """Set when messages may have come for the run."""
+        """Set when new messages for the run may exist."""
         self.listens = False
-        """Whether its program is told of them while it works."""
+        """Whether its program takes messages while it works."""
         self.pending: PendingBoundary | None = None
-        """The messages that the answers of our tools tell; None if the program is told in another way."""
+        """The messages that our tools deliver with their answers; None if the program takes them
+        otherwise."""
         self.told: set[str] = set()
-        """The ids of the messages that an answer of our tools has told."""
+        """The ids of the messages that an answer of our tools has delivered."""
 
     def answers_to(self, id: str) -> bool:
         """Return whether this is the id of the run, its thread or its dispatch."""
         return id in (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def wake(self) -> bool:
-        """Hint that messages have come for the run; False when its program is told of none."""
+        """Hint that there are messages for the run; return False if its program takes none."""
         self.arrivals.set()
         return self.listens
 
     async def untold(self) -> str:
-        """Return the texts of the messages that came for the run, each once; empty if there are none."""
+        """Return the texts of new messages for the run, each once; empty if there are none."""
         if self.pending is None:
             return ""
         new = [one for one in await self.pending.waiting(Boundary.NEXT_STEP) if one.id not in self.told]
@@ -95,7 +96,7 @@ class ActiveRun:
         return "\n\n".join(text for one in new if (text := storable(one.text())).strip())
 
     def cancel(self) -> bool:
-        """Ask the program to end; False when it is ending by itself."""
+        """Ask the program to end; return False if it is ending by itself."""
         return self.stop.ask(StopReason.CANCELLED)
 
 
@@ -113,10 +114,10 @@ class ActiveRuns:
         return tuple(self._by_thread.values())
 
     async def enter(self, active: ActiveRun) -> None:
-        """Enter a run; wait first for a run of the same thread that is being ended.
+        """Add a run; first wait for a run of the same thread that is being ended.
 
         Raises:
-            ThreadAlreadyRunning: one runs on the thread, and nobody has asked it to end.
+            ThreadAlreadyRunning: A run of the thread is active, and nobody has asked it to end.
         """
         thread_id = active.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:
@@ -135,6 +136,6 @@ class ActiveRuns:
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id; None when two different ones have it."""
+        """Return the run with this run, thread or dispatch id; None if it is ambiguous."""
         found = [active for active in self._by_thread.values() if active.answers_to(id)]
         return found[0] if len(found) == 1 else None

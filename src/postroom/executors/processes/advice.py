@@ -1,4 +1,4 @@
-"""What to do when a client fails: which client it is, in which version, what was expected and found."""
+"""Advice for failures of a client: the client, its version, and what was expected and found."""
 
 import re
 from collections.abc import Mapping
@@ -39,21 +39,21 @@ _OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWords:
-    """What a program that failed said, and what it was expected to say."""
+    """The last output of a failed program, and the expected output."""
 
     words: str = ""
-    """Its own, from all its outputs."""
+    """The text of all its outputs."""
     version: str = ""
-    """As it told it in passing; else it is asked."""
+    """The version as reported in its output; else the program is asked for it."""
     expected: str = ""
     found: str = ""
-    """What it said in place of that, where its format is another one."""
+    """The output found instead, if its format is different."""
 
 
 def advised(
     error: CommandError, runner: Runner, command: str, environment: Mapping[str, str], said: LastWords
 ) -> CommandError:
-    """Return a failure of a runner's client with what helps; the same where the client is not known. Blocks.
+    """Return a failure of a runner's client with advice; unchanged for an unknown client. Blocks.
 
     `command` is the program that was started, with this environment.
     """
@@ -88,7 +88,7 @@ def _what_helps(client: ClientProgram, runner: Runner, said: LastWords) -> str:
 
 
 def _version(client: ClientProgram, runner: Runner, command: str, environment: Mapping[str, str]) -> str:
-    """Return the version as the client tells it; a command of the user's own is not asked."""
+    """Return the version as the client reports it; a custom command is not asked."""
     if PurePath(command).name != client.program:
         return "of an unknown version"
     code, said = asked(environment, command, "--version", cwd=Path(runner.cwd))

@@ -1,4 +1,4 @@
-"""Asks a program one thing, as its version or whether it is logged in. Everything here blocks."""
+"""One question to a program, such as its version or whether it is logged in. Everything here blocks."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 PATIENCE: Final = timedelta(seconds=20)
-"""What a program has to answer; one that takes longer is ended."""
+"""The time that a program has to answer; then it is ended."""
 _SHOWN: Final = 200
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 
@@ -20,10 +20,10 @@ _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 def asked(
     environment: Mapping[str, str], *words: str, cwd: Path | None = None, silent: set[str] | None = None
 ) -> tuple[int, str]:
-    """Return a program's exit code and what it said; 127 when it is not there, 126 when it does not answer.
+    """Return a program's exit code and output; 127 if it is missing, 126 if it does not answer.
 
-    Without `cwd` it runs in a folder that is thrown away. A program that does not answer is ended with all
-    that it started, and put into `silent`; one that is in there is not asked.
+    Without `cwd` it runs in a temporary folder. A program that does not answer is ended with its children,
+    and added to `silent`; programs in `silent` are not asked.
     """
     silent = set() if silent is None else silent
     if words[0] in silent:
@@ -49,7 +49,7 @@ def asked(
 
 
 def no_answer() -> str:
-    """Return what is said of a program that let its time pass."""
+    """Return the text about a program that did not answer in time."""
     return f"no answer within {PATIENCE.total_seconds():g} seconds"
 
 
@@ -72,12 +72,12 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 
 def shown(code: int, said: str) -> str:
-    """Return an answer for a message: how it begins, with control characters escaped, and the exit code."""
+    """Return an answer for a message: its beginning, with control characters escaped, and the exit code."""
     return f"{said[:_SHOWN]!r} ({code})"
 
 
 def version_in(said: str) -> str:
-    """Return the version that a program tells; empty when it tells none, or what it says is no text."""
+    """Return the version in a program's output; "" if there is none, or the output is not text."""
     if "\ufffd" in said or not all(one.isprintable() or one in "\r\n\t" for one in said):
         return ""
     found = _VERSION.search(said)

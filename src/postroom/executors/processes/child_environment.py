@@ -1,4 +1,4 @@
-"""The environment of a program, and which parts of it may be shown when the program fails."""
+"""The environment of a program, and the parts of it that may appear in errors."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,9 @@ from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
 
 PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
-"""What is copied from the server's environment, beside every `LC_...`; nothing else is."""
+"""The variables that are copied from the server's environment, together with every `LC_...`."""
 GEMINI_VARIABLES: Final = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
-"""Without it Gemini CLI starts no MCP server in a folder that its user has not trusted by hand."""
+"""Without it Gemini CLI starts no MCP server in a folder that its user has not trusted manually."""
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 _SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
@@ -25,9 +25,11 @@ def child_environment(
     told: Mapping[str, str],
     defaults: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return a program's whole environment: `told` wins over the runner's variables, these over `defaults`.
+    """Return a program's whole environment.
 
-    Names in `pass_env` that the server does not have are passed over.
+    `told` overrides the runner's variables, these override `defaults`.
+
+    Names in `pass_env` that the server does not have are ignored.
     """
     taken = {
         name: value
@@ -39,7 +41,7 @@ def child_environment(
 
 
 def names_of(activation: RunActivation) -> dict[str, str]:
-    """Return the variables by which a program knows what it runs for."""
+    """Return the variables that identify the run for its program."""
     return {
         "POSTROOM_THREAD": activation.thread_id,
         "POSTROOM_RUN": activation.run_id or "",
@@ -48,9 +50,9 @@ def names_of(activation: RunActivation) -> dict[str, str]:
 
 
 def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of variables whose names say that they are secret, the longest first.
+    """Return the values of variables with names of secrets, the longest first.
 
-    Of a value of several lines each longer line counts as well: a program may show one alone.
+    Each longer line of a multi-line value counts as well: a program may print it alone.
     """
     found: set[str] = set()
     for name, value in environment.items():
@@ -63,8 +65,8 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
     """Return the text with every secret in it masked.
 
-    Of a text whose beginning was cut off, what it begins with may be a part of a secret, and it may be
-    nothing else; a text may end within a secret, when its writer was ended. These parts are masked as well.
+    If the beginning of the text was cut off, it may start with the end of a secret, or be part of one. The
+    text may also end within a secret, if its writer was ended. These parts are masked as well.
     """
     known = tuple(secrets)
     if is_cut and any(text in secret for secret in known):

@@ -1,7 +1,7 @@
-"""How each client is told of our server for one run: by arguments and variables of that run alone.
+"""The connection of each client to our server for one run, by arguments and variables of that run.
 
-Nothing of the user's own settings is written or widened. The token stands in the environment; arguments and
-files name its variable.
+The user's own settings are neither written nor extended. The token is in the environment; arguments and files
+name its variable.
 """
 
 import json
@@ -28,7 +28,7 @@ from postroom.contracts.runners import Recipe
 from postroom.executors.processes.starting import write_private
 
 NAME: Final = "postroom"
-"""The name under which set-up writes our server, so that a client has it once."""
+"""The name under which setup writes our server, so that a client has it once."""
 _OPENCODE: Final = "OPENCODE_CONFIG_CONTENT"
 _CLINE: Final = "CLINE_MCP_SETTINGS_PATH"
 _PLUGIN: Final = Path(__file__).with_name("opencode_steering.js").as_uri()
@@ -41,12 +41,12 @@ _GEMINI_WRITES: Final = (
     "mcp-oauth-tokens.json",
     "oauth_creds.json",
 )
-"""What Gemini CLI writes by the file's name: it reaches the user's folder through a link to nothing too."""
+"""Files that Gemini CLI writes by name: even through a dangling link it would reach the user's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What a client is told: words of its command, variables, and what stands in the run's private folder."""
+    """The connection of a client: arguments, variables, and the content of the run's private folder."""
 
     words: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -54,7 +54,7 @@ class Connection:
     links: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Make the private folder anew, for its owner alone, with the files and links. Blocks."""
+        """Create the private folder anew, for its owner alone, with the files and links. Blocks."""
         shutil.rmtree(folder, ignore_errors=True)  # links in it are removed, not followed
         folder.mkdir(mode=0o700)
         for name in (*self.files, *self.links):
@@ -67,7 +67,7 @@ class Connection:
 
 NO_CONNECTION: Final = Connection()
 Connecting = Callable[[RunAccess, Mapping[str, str], Path], Connection]
-"""Tells a client of the server; it is given its environment, and where its private folder will be."""
+"""Makes the connection of a client, from its environment and the path of its future private folder."""
 
 
 def _claude(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
@@ -96,7 +96,7 @@ def _servers(access: RunAccess, recipe: Recipe, **more: object) -> str:
 
 
 def _codex(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Tell it in the form in which the user's own entry is: it merges the two, and takes no mixture."""
+    """Connect it in the form of the user's own entry: it merges the two, and refuses a mixture."""
     path = Path(environment.get("CODEX_HOME") or Path(environment.get("HOME", "~"), ".codex"))
     if "command" in _codex_entry(path / "config.toml"):
         told: dict[str, object] = {
@@ -125,14 +125,14 @@ def _codex_entry(path: Path) -> Mapping[str, Any]:
 
 
 def _gemini(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Tell it by a home of the run, whose entries are the user's but for the settings: those have our server.
+    """Connect it by a home folder for the run: links to the user's files, and settings with our server.
 
-    It takes settings of the system from root alone, and no servers from arguments.
+    It accepts system settings only from root, and no servers from arguments.
     """
     home = Path(environment.get(_GEMINI) or environment.get("HOME") or Path.home()).absolute()
     settings = _object_at(home / ".gemini" / "settings.json")
     if settings is None:
-        return NO_CONNECTION  # it says itself what is wrong with them
+        return NO_CONNECTION  # the client itself reports the problem in them
     servers = settings.get("mcpServers")
     headers = _headers(f"${TOKEN_VARIABLE}", Recipe.GEMINI)
     server = {"httpUrl": access.mcp_url, "headers": headers, "trust": True}
@@ -148,7 +148,7 @@ def _gemini_links(home: Path) -> Iterator[tuple[str, Path]]:
     own = home / ".gemini"
     entries = {*_GEMINI_WRITES, "tmp", "history"}
     with suppress(OSError):
-        for name in ("tmp", "history"):  # it makes no folder behind a link to nothing
+        for name in ("tmp", "history"):  # it creates no folder behind a dangling link
             (own / name).mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         entries |= {path.name for path in own.iterdir()}
@@ -169,7 +169,7 @@ def _opencode(access: RunAccess, environment: Mapping[str, str], folder: Path) -
 
 
 def _cline(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Tell it by a copy of its own list of servers; the program that it starts has the run's variables."""
+    """Connect it by a copy of its list of servers; the program that it starts has the run's variables."""
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
     data = Path(environment.get("CLINE_DATA_DIR") or home / "data")
     settings = _object_at(Path(environment.get(_CLINE) or data / "settings" / "cline_mcp_settings.json"))
@@ -183,7 +183,7 @@ def _cline(access: RunAccess, environment: Mapping[str, str], folder: Path) -> C
 
 
 def opencode_plugin(environment: Mapping[str, str], socket: str) -> Mapping[str, str]:
-    """Return the variables with which opencode loads our plugin too, which is told at `socket` what comes."""
+    """Return the variables with which opencode loads our plugin, which gets messages at `socket`."""
     settings = _opencode_settings(environment)
     plugins = settings.get("plugin")
     others = [one for one in plugins if one != _PLUGIN] if isinstance(plugins, list) else []
@@ -210,12 +210,12 @@ CONNECTING: Final[Mapping[Recipe, Connecting]] = {
 
 
 def _headers(token: str, recipe: Recipe) -> dict[str, str]:
-    """Return the headers that prove the run and name the client, whose model reads answers in its own way."""
+    """Return the headers that authenticate the run and name the client, for answers in its format."""
     return {"Authorization": f"Bearer {token}", CLIENT_HEADER: recipe.value}
 
 
 def _object_at(path: Path) -> dict[str, Any] | None:
-    """Return the settings in a file, empty where there is none; None when it holds something else."""
+    """Return the settings in a file, empty without a file; None if it contains anything else."""
     try:
         read = jsonc.read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -227,5 +227,5 @@ def _object_at(path: Path) -> dict[str, Any] | None:
 
 
 def _toml(value: object) -> str:
-    """Return texts, lists of texts and truth in TOML: JSON has them alike."""
+    """Return texts, lists of texts and booleans in TOML, which are the same in JSON."""
     return json.dumps(value, ensure_ascii=True)

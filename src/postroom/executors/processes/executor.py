@@ -37,44 +37,45 @@ from postroom.log import get_logger
 from postroom.ports import RunControl
 
 _LOG = get_logger(__name__)
-_MARGIN_MS = 2_000  # for the looks at processes, on a machine under load
+_MARGIN_MS = 2_000  # for the checks of processes, on a machine under load
 
 
 class Finished(Protocol):
-    """A program that has ended for a run."""
+    """An ended program of a run."""
 
     def result(self, activation: RunActivation) -> AgentRunResult:
         """Return the run's result.
 
         Raises:
-            CommandError: the program failed; its class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` say how.
         """
         ...
 
     def last_words(self) -> LastWords:
-        """Return what it said, for advice on its failure."""
+        """Return its last output, for advice on its failure."""
         ...
 
 
 Ended = Finished | PostroomError | None
-"""How work ended: a program that ended, a failure, or None when nothing was started."""
+"""The end of work: an ended program, a failure, or None if nothing was started."""
 
 
 def nothing_more(activation: RunActivation) -> dict[str, str]:
-    """Return no variables beside those that every program gets."""
+    """Return no additional variables."""
     return {}
 
 
 @asynccontextmanager
 async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-    """Open no server to a run."""
+    """Give a run no access to the server."""
     yield None
 
 
 async def _with_taken(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with what the run took when it was at work before: a new program knows it not.
+    """Return the request with the messages that the run took in earlier executions.
 
-    That is what came on its thread after the request, whatever the request brought: messages, or an answer.
+    A new program does not know them. They are those after the request on its thread, whether the request had
+    messages or an answer.
     """
     if control.beginning is not None:
         return activation  # it begins now
@@ -90,7 +91,7 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
 
 
 async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with all that its run was asked before, for a program without a session."""
+    """Return the request with all earlier prompts of its run, for a program without a session."""
     if activation.continue_run_id is None:
         return activation
     run = await control.threads.load_run(activation.continue_run_id)
@@ -104,10 +105,10 @@ async def from_the_start(activation: RunActivation, control: RunControl) -> RunA
 
 
 class ProgramExecutor(RunDispatchExecutor):
-    """Runs each agent by a program; a subclass says how to talk to the program.
+    """Runs each agent by a program; a subclass implements the conversation with the program.
 
-    `process_runner` may be shared by several of them. `environment_of` tells more of a run, as its project;
-    `access_of` opens our server to its program.
+    `process_runner` may be shared by several executors. `environment_of` adds variables for a run, such as
+    its project; `access_of` gives its program access to our server.
     """
 
     kind: ClassVar[RunnerKind]
@@ -131,36 +132,36 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     async def _attempted(self, work: Work) -> Finished | None:
-        """Run the program to its end; None when it was asked to end before it was started.
+        """Run the program to its end; return None if it was asked to end before it was started.
 
-        Not to be cancelled: who wants it to end asks it by the active run's `stop`.
+        Do not cancel this: to end it, use the active run's `stop`.
         """
 
     @abstractmethod
     async def _keep(self, work: Work, finished: Any) -> None:
-        """Store what the thread's next run needs; called only when the program has not failed."""
+        """Store data for the thread's next run; called only if the program has not failed."""
 
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command that a runner stands for, as far as it is known before a run."""
+        """Return the command of a runner, as far as it is known before a run."""
 
     @property
     def executing(self) -> int:
-        """How many runs execute here."""
+        """The number of runs that execute here."""
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Run the agent's program to its end and return its answer; returns when no process of it is left.
+        """Run the agent's program to its end and return its answer, once no process of it is left.
 
-        Cancelled, it ends the program and all its processes before it passes the cancellation on.
+        When cancelled, it ends the program and all its processes before it passes the cancellation on.
 
         Raises:
-            ThreadAlreadyRunning: the thread's run is executed here already.
-            RunnerNotFound: nobody has said how this agent is run.
-            InvalidRunner: it is run otherwise.
-            InvalidActivation: it was asked nothing, or is not handed over by a mailbox.
-            CommandError: the program was not started, or failed; `retryable` says whether it may pass.
-            StaleClaim: the run is not the worker's any more.
+            ThreadAlreadyRunning: The thread's run is executed here already.
+            RunnerNotFound: The agent has no runner.
+            InvalidRunner: The runner is of another kind.
+            InvalidActivation: The request has no prompt, or does not come from a mailbox.
+            CommandError: The program was not started, or failed; `retryable` says whether a retry may help.
+            StaleClaim: The worker no longer owns the run.
         """
         control = activation.control
         if not isinstance(control, RunControl):
@@ -210,7 +211,7 @@ class ProgramExecutor(RunDispatchExecutor):
             return result
 
     async def _came_to(self, work: Work) -> AgentRunResult:
-        """Return what the program's end means for the run; a failure says which client, and what helps."""
+        """Return the run's result from the program's end; a failure names the client, with advice."""
         finished: Finished | None = None
         try:
             finished = await self._contained(work.active, self._begun(work))
@@ -227,10 +228,10 @@ class ProgramExecutor(RunDispatchExecutor):
         return result
 
     async def _take_told(self, active: ActiveRun) -> None:
-        """Make the messages that tools told the run's. If that fails, they begin the next run once more.
+        """Make the messages that tools delivered the run's. On failure, they also start the next run.
 
         Raises:
-            StaleClaim: the run is not the worker's any more.
+            StaleClaim: The worker no longer owns the run.
         """
         assert active.pending is not None  # noqa: S101 - they came from there
         try:
@@ -242,9 +243,9 @@ class ProgramExecutor(RunDispatchExecutor):
             _LOG.warning("program.told_not_noted", run_id=run_id, reason=error.describe())
 
     async def untold(self, run_id: str) -> str:
-        """Return the messages that came for a run here, for the answer of a tool that its program called.
+        """Return new messages for a run here, for the answer of a tool that its program called.
 
-        Each message is returned once. Empty if there are none, or if the program is told in another way.
+        Each message is returned once. Empty if there are none, or if the program takes them otherwise.
         """
         active = self._runs.find(run_id)
         return "" if active is None else await active.untold()
@@ -265,7 +266,7 @@ class ProgramExecutor(RunDispatchExecutor):
             return error
 
     async def _contained(self, active: ActiveRun, work: Coroutine[Any, Any, Ended]) -> Finished | None:
-        """Await work that must not be cut off; when cancelled, ask it to end and wait for that."""
+        """Await work that must not be cut off; when cancelled, ask it to end and wait for the end."""
         task = self._tasks.start(work, name=active.identity.run_id)
         try:
             done: Ended = await asyncio.shield(task)
@@ -278,12 +279,12 @@ class ProgramExecutor(RunDispatchExecutor):
         return done
 
     def cancel(self, id: str) -> bool:
-        """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+        """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""
         active = self._runs.find(id)
         return active is not None and active.cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until none of its processes is left; False when some are."""
+        """Ask the thread's run to end and wait until its processes have ended; False if some remain."""
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
         active.cancel()
@@ -292,7 +293,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return await within(active.ended.wait(), most, self.process_runner.timer)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the run with this id that messages wait for it; False when its program takes none."""
+        """Tell the run with this id about new messages; return False if its program takes none."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 
@@ -300,12 +301,12 @@ class ProgramExecutor(RunDispatchExecutor):
         """Return the file that a runner would start, without starting it. Blocks.
 
         Raises:
-            CommandNotStarted: it could not be started.
+            CommandNotStarted: It could not be started.
         """
         return program_of(self.words_of(runner)[0], runner, self.process_runner.server)
 
     async def close(self) -> None:
-        """End every program and return when none is left; harmless when done twice."""
+        """End every program and return when none is left; a repeated call has no effect."""
         for active in self._runs.all():
             active.cancel()
         for active in self._runs.all():
@@ -315,7 +316,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
 
 async def _settled(task: "asyncio.Task[Ended]") -> None:
-    """Wait until the work has ended, however often this is cancelled; the work is bounded."""
+    """Wait until the work has ended, despite any cancellation; the work is bounded."""
     while not task.done():
         try:
             await asyncio.wait((task,))

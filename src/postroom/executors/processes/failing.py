@@ -47,7 +47,7 @@ class Failing:
 
     @property
     def words(self) -> str:
-        """The end of the program's output, with secrets masked, to stand behind an error."""
+        """The end of the program's output, with secrets masked, as a suffix of an error."""
         return self.quoted(self.said, *self.tails)
 
     def left(self, ended: ProgramEnd) -> CommandError:
@@ -88,7 +88,7 @@ class Failing:
         return kind(f"the command {self.program!r} {what}", value=value)
 
     def quoted(self, said: str | None, *tails: Tail) -> str:
-        """Return what the program said, or else the first of these outputs that holds something, masked."""
+        """Return the program's own message, or else the first non-empty output, masked."""
         secrets = secrets_in(self.environment)
         if said:
             shown = masked(without_escapes(said), secrets)

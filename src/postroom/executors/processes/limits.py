@@ -14,11 +14,11 @@ ERRORS_SHOWN: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLimits:
-    """How programs are ended, and how much of their output is passed on.
+    """How programs are ended, and how much of their output is streamed.
 
-    `grace` lies between the wish to end and the kill, `kill_wait` is how long a kill may take to show.
-    Of the output at most `stream_per_second` characters are streamed; all of it counts for the answer, as far
-    back as the runner says. A program that puts out more than `most_output_bytes` in all is ended.
+    `grace` is the time between the request to end and the kill, `kill_wait` the time that a kill may take. At
+    most `stream_per_second` characters of output are streamed. All of it counts for the answer, up to the
+    runner's limit. A program with more than `most_output_bytes` of output in total is ended.
     """
 
     grace: timedelta = timedelta(seconds=5)

@@ -40,7 +40,7 @@ class Tail:
         return self.total > self._most
 
     def bytes(self) -> bytes:
-        """Return what is kept."""
+        """Return the kept bytes."""
         return b"".join(self._chunks)[-self._most :]
 
     def text(self) -> str:
@@ -51,7 +51,7 @@ class Tail:
         return CUT_NOTE.format(count=self.total - self._most) + kept
 
     def plain(self) -> str:
-        """Return it as text without a note, and without what is meant for a terminal."""
+        """Return it as text without a note, and without terminal escape sequences."""
         kept = self.bytes()
         rest = 0
         while self.is_cut and rest < min(3, len(kept)) and kept[rest] & 0xC0 == 0x80:

@@ -9,7 +9,7 @@ from typing_extensions import override
 from postroom.executors.processes.limits import READ_BYTES
 
 MOST_UNREAD: Final = 1 << 20
-"""Bytes beside the longest thing it was told that a program may leave unread."""
+"""The bytes that a program may leave unread, in addition to its longest message."""
 
 
 class Output(asyncio.StreamReaderProtocol):
@@ -105,7 +105,7 @@ class Control(asyncio.Protocol):
         self.left: tuple[int, ...] = ()
         """The processes that a kill had not ended when the shim last looked."""
         self.is_late = False
-        """Whether the shim kills the program at its deadline: this server stood still, or was cut off."""
+        """Whether the shim kills the program at its deadline: this server was frozen, or disconnected."""
         self.is_lost = False
         """Whether the shim ended before it had ended all processes of the program."""
         self._begun = b""
@@ -122,7 +122,7 @@ class Control(asyncio.Protocol):
             self._transport.write(f"{line}\n".encode())
 
     def close(self) -> None:
-        """Close the socket: the shim kills whatever is left."""
+        """Close the socket: the shim kills all remaining processes."""
         if self._transport is not None:
             self._transport.abort()
 

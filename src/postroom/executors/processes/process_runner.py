@@ -1,7 +1,7 @@
-"""Runs the program of a run under a shim, in a private folder, until its last process has ended.
+"""Runs a program under a shim, in a private folder, until its last process has ended.
 
 start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
-└─▶ must stop ─▶ is told so, briefly ─▶┘
+   └─▶ must stop ─▶ gets a short time ─▶─┘
 """
 
 import asyncio
@@ -203,7 +203,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """How a program ended.
+    """The end of a program.
 
     Attributes:
         code: The exit code, negative for a signal; None if the program could not be ended.
@@ -337,7 +337,7 @@ class Program:
             await asyncio.to_thread(self._with.launcher.close)  # which continues the shim
             await within(control.gone.wait(), min(milliseconds(limits.kill_wait), _CONTINUED_MS), timer)
         left = () if control.gone.is_set() else control.left or (program.pid,)
-        if left or control.is_lost:  # the shim was killed, or stands still
+        if left or control.is_lost:  # the shim was killed, or is frozen
             with suppress(OSError):
                 os.killpg(program.pid, signal.SIGKILL)
         if not all(reader.done() for reader in readers):  # a process that is left may hold a pipe open

@@ -1,7 +1,7 @@
-"""A client's own session of a thread: kept with the thread's state, with proof that the run is still ours.
+"""A client's session for a thread: stored with the thread's state, if the run is still ours.
 
-It is kept for each agent and mail thread, or for the agent where its runner says so, and counts only for the
-program and the working folder it was made with.
+It is stored for each agent and mail thread, or for the agent if its runner says so. It is valid only for the
+same program and working folder.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ _LOG = get_logger(__name__)
 _MOST_TRIES: Final = 3
 _LONGEST: Final = 256
 _MOST_KEPT: Final = 100
-"""Sessions kept with a thread; a mail thread that was silent while so many others began has a new one."""
+"""Sessions stored with a thread; a mail thread idle for longer than that many others gets a new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The sessions of one agent on one thread; `key` is the executor's, `made_with` names the program."""
+    """The sessions of an agent on a thread; `key` is the executor's, `made_with` names the program."""
 
     control: RunControl
     thread_id: str
@@ -40,10 +40,10 @@ class Sessions:
         return self.agent_id if conversation is None else f"{self.agent_id} {conversation}"
 
     async def former(self, *, of_run: str | None = None) -> str | None:
-        """Return the session that the agent goes on with, or None to begin a new one.
+        """Return the session that the agent resumes, or None for a new one.
 
-        A run that is not to see what others have said begins a new one: the client cannot forget it. With
-        `of_run` only a session counts that this run has begun.
+        A run that must not see earlier messages gets a new session: the client cannot forget them. With
+        `of_run` only a session of this run counts.
         """
         if self.control.hidden_runs:
             return None
@@ -56,13 +56,13 @@ class Sessions:
         return session if is_session(session) else None
 
     async def keep(self, session: str | None, *, of_run: str | None = None) -> None:
-        """Keep the session for the thread's next run of this agent, or for the rest of this run.
+        """Store the session for the thread's next run of this agent, or for the rest of this run.
 
-        When it cannot be written that is told in the log, and the next run begins a new one: the answer that
-        is there already counts for more.
+        If that fails, the failure is logged, and the next run starts a new session: the finished answer is
+        more important.
 
         Raises:
-            StaleClaim: the run is not the worker's any more; nothing was written.
+            StaleClaim: The worker no longer owns the run; nothing was written.
         """
         if not is_session(session):
             return None
@@ -97,7 +97,7 @@ class Sessions:
 
 
 def is_session(session: object) -> bool:
-    """Say whether it can be an argument that names a session and nothing else."""
+    """Return whether it is safe as an argument that names a session."""
     if not isinstance(session, str) or not 0 < len(session) <= _LONGEST:
         return False
     return session.isprintable() and not session.startswith("-")

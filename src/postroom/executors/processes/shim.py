@@ -186,7 +186,7 @@ class Shim:
             os.killpg(self._pid, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:  # macOS says this of those that have ended
+        except PermissionError:  # macOS reports this for ended processes
             return False
         return True
 
@@ -221,7 +221,7 @@ class Shim:
                 self._until = float(line.removeprefix(b"hold "))
 
     def _say(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):  # the server is gone, or stands still
+        with contextlib.suppress(OSError):  # the server is gone, or frozen
             self._control.sendall(line)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -291,7 +291,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 if __name__ == "__main__":
-    if os.fork() == 0:  # the launcher is nobody's child: no server need reap it
+    if os.fork() == 0:  # the launcher has no living parent: no server needs to reap it
         try:
             launch()
         finally:

@@ -74,7 +74,7 @@ class Started:
     stderr: IO[bytes]
 
     def close(self) -> None:
-        """Close what is still open; a program that still runs is killed."""
+        """Close everything that is open; a program that still runs is killed."""
         self.control.close()
         for end in (self.stdin, self.stdout, self.stderr):
             if end is not None:
@@ -125,7 +125,7 @@ class Launcher:
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 env=self._environment,
-                start_new_session=True,  # what is sent to the server's group is not for it
+                start_new_session=True,  # signals to the server's group are not for it
                 check=False,
             )
         if begun.returncode != 0:
@@ -143,9 +143,9 @@ def started(
     `folder` is the private folder of the run, and `lock` the descriptor that other executions of it wait for.
 
     Raises:
-        CommandNotStarted: its working folder or the program is missing, or may not be used.
-        PromptTooLong: the system takes no such argument.
-        CommandBusy: the system has no room for it now.
+        CommandNotStarted: Its working folder or the program is missing, or may not be used.
+        PromptTooLong: The argument is too long for the system.
+        CommandBusy: The system has no room for it now.
     """
     _refuse_arguments(launch.words)
     if not Path(launch.cwd).is_dir():
@@ -273,10 +273,10 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
 
 
 def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
-    """Return the file that would be started, found as it is then: by the PATH that the program is given.
+    """Return the file that would be started, found by the PATH of the program.
 
     Raises:
-        CommandNotStarted: the working folder cannot be entered, or the program is missing or not executable.
+        CommandNotStarted: The working folder cannot be entered, or the program is missing or not executable.
     """
     cwd = Path(runner.cwd)
     if not cwd.is_dir():

@@ -1,4 +1,4 @@
-"""Another server as an executor: it is sent each run, signed, and answers at once or calls back."""
+"""Another server as an executor: it gets each run, signed, and answers at once or calls back."""
 
 from postroom.executors.remote.client import check_installed
 from postroom.executors.remote.executor import RemoteExecutor

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0
-"""How long the other server may say nothing: what takes longer is answered by 202 and a callback."""
+"""How long the other server may be silent: longer runs are answered by 202 and a callback."""
 _PASSING: Final = frozenset({408, 425, 429})
 
 
@@ -27,12 +27,12 @@ class RemoteClient:
         self._client: httpx2.AsyncClient | None = None
 
     async def post(self, url: str, body: bytes, *, secret: str, key: str | None = None) -> bytes | None:
-        """Return what the other server answers with 200; None when it has taken the run with 202.
+        """Return the other server's answer with 200; None if it has accepted the run with 202.
 
         Raises:
-            MissingExtra: the HTTP client is not installed.
-            RemoteUnavailable: it cannot be reached or cannot work now; whether it has taken it is not known.
-            RemoteRefused, RemoteMisbehaved: it does not take it, or answers what is too large.
+            MissingExtra: The HTTP client is not installed.
+            RemoteUnavailable: The server is unreachable or cannot work now; it may have accepted the run.
+                RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is too large.
         """
         import httpx2
 
@@ -64,7 +64,7 @@ class RemoteClient:
         raise RemoteRefused(f"the other server answered with status {status}", value=status)
 
     async def close(self) -> None:
-        """Close the connections; harmless when done twice."""
+        """Close the connections; a repeated call has no effect."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -83,7 +83,7 @@ def check_installed() -> None:
     """Refuse to begin without the HTTP client.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: The HTTP client is not installed.
     """
     try:
         import httpx2  # noqa: F401 - whether it can be had
@@ -98,6 +98,6 @@ def check_installed() -> None:
 def _client() -> "httpx2.AsyncClient":
     import httpx2
 
-    # Nothing of the environment: neither a proxy nor a netrc gets to see what is signed.
+    # Nothing from the environment: neither a proxy nor a netrc gets to see the signed request.
     timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     return httpx2.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False)

@@ -1,12 +1,12 @@
 """The executor whose agents are other servers: each run is posted, and its result comes at once or later.
 
     post ─┬─▶ 200 with the result ─────────────────────────────▶ the run's end
-          ├─▶ 202 ─▶ wait ─▶ the result is posted to us ─▶ the run's end ─▶ the other server is told so
-          ├─▶ 5xx, 429, nobody there: tried again later
-          └─▶ anything else: given up
+          ├─▶ 202 ─▶ wait ─▶ the result is posted to us ─▶ the run's end ─▶ the other server gets 200
+          ├─▶ 5xx, 429, no connection: retried later
+          └─▶ anything else: permanent failure
 
-While it waits the mailbox keeps the lease. A process that ends leaves the other server at work: the next one
-posts the same run under the same key, and is told its result.
+While it waits the mailbox keeps the lease. If this process ends, the other server keeps working: the next
+process posts the same run under the same key, and gets its result.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ from postroom.stores.runs.ports import DispatchStore
 
 _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
-"""How long the other server has to take the wish that a run end."""
+"""How long the other server has to accept the request to end a run."""
 STORE_MS: Final = 10_000
-"""How long who sends a result waits until it is durable; then it is to be sent again."""
+"""How long a sender of a result waits until it is durable; then it must send again."""
 _MARGIN_MS: Final = 1_000
 Answer = Result | PostroomError | None
-"""What became of a request: a result, a failure, or that the run was taken."""
+"""The answer to a request: a result, a failure, or None if the run was accepted."""
 
 
 class _Execution:
@@ -64,13 +64,13 @@ class _Execution:
         self.result: Result | None = None
         self.cancelled = False
         self.is_used = False
-        """Whether its result is how the run ends."""
+        """Whether the run ends with its result."""
         self.senders = 0
-        """How many requests wait here, each with a result."""
+        """The number of requests that wait here, each with a result."""
         self.stirred = asyncio.Event()
         self.ended = asyncio.Event()
         self.over = asyncio.Event()
-        """Set when nothing more is to be waited for: what the result became stands in the store."""
+        """Set when nothing is left to wait for: the effect of the result is stored."""
 
     def answers_to(self, id: str) -> bool:
         return id in (self.identity.run_id, self.identity.thread_id, self.dispatch_id)
@@ -86,8 +86,8 @@ class _Execution:
 class RemoteExecutor(RunDispatchExecutor, RunEffects):
     """Runs each agent by the server that its runner names.
 
-    `secret_of` gives the secret that a runner names, `agent_on` the agent that runs a thread, `address` the
-    address that we listen at. It is one of the mailbox's effects too: so it hears what is durable.
+    `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, `address` our own address.
+    The executor is also one of the mailbox's effects, so it learns what is durable.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -101,7 +101,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         clock: Clock | None = None,
         timer: Timer | None = None,
     ) -> None:
-        """Keep what it works with; nobody is asked."""
+        """Keep the parts; no request is sent."""
         self._runners = runners
         self._dispatches = dispatches
         self._secret_of = secret_of
@@ -115,7 +115,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
 
     @property
     def executing(self) -> int:
-        """How many runs wait for other servers."""
+        """The number of runs that wait for other servers."""
         return len(self._by_thread)
 
     # Runs.
@@ -123,16 +123,16 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Have the other server execute a run and return its answer.
 
-        Cancelled from outside it leaves the other server at work: the same run is posted again, under the
-        same key, by whoever takes it up.
+        If cancelled from outside, the other server keeps working: the next worker posts the same run again,
+        under the same key.
 
         Raises:
-            ThreadAlreadyRunning: the thread's run is executed here already.
-            RunnerNotFound, InvalidRunner: the agent is not run by another server.
-            InvalidActivation: it was asked nothing, or is not handed over by a mailbox.
-            RunnerSecretMissing: the secret cannot be had.
-            MissingExtra: the HTTP client is not installed.
-            RemoteError: the other server failed; `retryable` says whether it may pass.
+            ThreadAlreadyRunning: The thread's run is executed here already. RunnerNotFound, InvalidRunner:
+                The agent is not run by another server.
+            InvalidActivation: The request has no prompt, or does not come from a mailbox.
+            RunnerSecretMissing: The secret is not available.
+            MissingExtra: The HTTP client is not installed.
+            RemoteError: The other server failed; `retryable` says whether a retry may help.
         """
         identity = identity_of(activation)
         dispatch_id = identity.dispatch_id
@@ -181,7 +181,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             self._forget(execution)
 
     def _forget(self, execution: _Execution) -> None:
-        """Let go of an execution: what comes for its dispatch is judged by what is stored."""
+        """Remove an execution: later results of its dispatch are judged by the stored state."""
         if self._by_dispatch.get(execution.dispatch_id) is execution:
             del self._by_dispatch[execution.dispatch_id]
         execution.over.set()
@@ -206,7 +206,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         raise RemoteTimedOut(f"no result came within {seconds:g} s", value=seconds)
 
     async def _answered(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
-        """Return what became of the request when a result came, it was cancelled, it failed or time is up."""
+        """Return the result of the request, or its cancellation, failure or timeout."""
         work = Tasks("run of another server")
         try:
             alarm = work.start(self._timer.sleep(milliseconds(runner.timeout)), name="time-out")
@@ -234,7 +234,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return error
 
     async def _tell_of_cancel(self, execution: _Execution, runner: HttpRunner) -> None:
-        """Ask the other server to end the run: once, within a bound, whatever comes of it."""
+        """Ask the other server to end the run: once, within a bound; errors are ignored."""
         await within(self._cancelled(execution, runner), CANCEL_MS, self._timer)
 
     async def _cancelled(self, execution: _Execution, runner: HttpRunner) -> None:
@@ -248,15 +248,15 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Results that are sent to us.
 
     async def take(self, dispatch_id: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Take the result of a dispatch; when this returns it is durable. The same one again is taken alike.
+        """Accept the result of a dispatch; it is durable when this returns. Repetitions are accepted, too.
 
         Raises:
-            WrongSignature: it is not signed with the secret of the agent that the dispatch runs.
-            InvalidArgument: it is no result.
-            ResultConflict: the run has ended with another result.
-            StaleResult: the dispatch is no longer to be executed.
-            ResultTooEarly: it cannot be taken or checked at the moment; to be sent again.
-            StoreError: the dispatch could not be looked up; to be sent again.
+            WrongSignature: The result is not signed with the secret of the dispatch's agent.
+            InvalidArgument: The body is not a result.
+            ResultConflict: The run has ended with another result.
+            StaleResult: The dispatch is no longer to be executed.
+            ResultTooEarly: The result cannot be accepted or verified at the moment; send it again.
+            StoreError: The dispatch could not be read; send the result again.
         """
         execution = self._by_dispatch.get(dispatch_id)
         secret = execution.secret if execution is not None else await self._secret_for(dispatch_id)
@@ -273,7 +273,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         judge(await self._dispatches.load_dispatch(dispatch_id), result)
 
     async def _secret_for(self, dispatch_id: str) -> str | None:
-        """Return the secret of the agent that a dispatch runs; None when nobody knows of one."""
+        """Return the secret of the agent of a dispatch; None if there is no such agent."""
         row = await self._dispatches.load_dispatch(dispatch_id)
         agent_id = None if row is None else self._agent_on(row.thread_id)
         if agent_id is None:
@@ -282,12 +282,12 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return await self._secret_of(await self._runner_of(agent_id))
         except (AgentNotFound, InvalidRunner, RunnerNotFound):
             return None
-        except RunnerSecretMissing as error:  # who has proved nothing is not told where it should have been
+        except RunnerSecretMissing as error:  # an unverified sender must not learn the place of the secret
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
             raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
 
     async def _hand_over(self, execution: _Execution, result: Result) -> None:
-        """Give a run its result and wait, within a bound, until its end stands in the store."""
+        """Give a run its result and wait, within a bound, until its end is stored."""
         if execution.result is None and not execution.cancelled:
             execution.result = result
             execution.stirred.set()
@@ -300,7 +300,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
                 self._forget(execution)
 
     def stored(self, run: RunRecord) -> None:
-        """Hear that the end of a run is durable."""
+        """Note that the end of a run is durable."""
         execution = self._by_dispatch.get(run.dispatch_id or "")
         if execution is not None and execution.ended.is_set():
             self._forget(execution)
@@ -308,19 +308,19 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Commands to runs.
 
     def cancel(self, id: str) -> bool:
-        """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+        """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""
         found = [one for one in self._by_thread.values() if one.answers_to(id)]
         return len(found) == 1 and found[0].cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until it has; False when none runs here or it does not end."""
+        """Ask the thread's run to end and wait for it; False if none runs here or it does not end."""
         if (execution := self._by_thread.get(thread_id)) is None:
             return False
         execution.cancel()
         return await within(execution.ended.wait(), CANCEL_MS + _MARGIN_MS, self._timer)
 
     async def close(self) -> None:
-        """Close the connections; runs are ended by who began them."""
+        """Close the connections; their callers end the runs."""
         await self._client.close()
 
 

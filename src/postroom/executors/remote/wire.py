@@ -1,7 +1,7 @@
-"""What passes between us and another server, as values. Pure functions.
+"""The messages between us and another server, as values. Pure functions.
 
-A run, its cancellation and its result each say what they are, and which dispatch they are about: what was
-signed as one of them is not taken for another.
+A run, its cancellation and its result each contain their kind and their dispatch, so that a signed message
+cannot be mistaken for another.
 """
 
 from dataclasses import dataclass
@@ -24,22 +24,22 @@ from postroom.contracts.remote_runners import HttpRunner
 from postroom.contracts.runs import TerminationKind
 
 CALLBACKS: Final = "/callbacks"
-"""Below this results are sent to; who sends them proves it by a signature and by nothing else."""
+"""The path below which results are posted; only a signature authenticates the sender."""
 LARGEST_BODY: Final = 1 << 20
-"""Bytes of a result, whichever way it comes."""
+"""Maximum bytes of a result, however it arrives."""
 _LONGEST_ERROR: Final = 2_000
 _STOPPED: Final = (TerminationKind.CANCELLED, TerminationKind.ERROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of a run: its answer, or why it failed."""
+    """The result of a run: its answer, or the reason of its failure."""
 
     text: str = ""
     error: str | None = None
 
     def failure(self) -> RemoteFailed | None:
-        """Return the failure that it tells; None when it is an answer."""
+        """Return the failure in it; None for an answer."""
         if self.error is None:
             return None
         return RemoteFailed(f"the other server reported: {self.error or 'it failed'}")
@@ -53,9 +53,9 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
-    """Return a run as it is sent; `base` is our own address, None where we cannot be reached.
+    """Return a run as it is sent; `base` is our own address, None if we cannot be reached.
 
-    The same run is the same bytes each time it is sent, unless its runner was changed or its mail was read.
+    The same run has the same bytes each time, unless its runner was changed or its mail was read.
     """
     told = {
         "kind": "run",
@@ -71,15 +71,15 @@ def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: st
 
 
 def cancel_body(identity: RunIdentity) -> bytes:
-    """Return the wish that a run end."""
+    """Return the request to end a run."""
     return msgspec.json.encode({"kind": "cancel", "dispatch": identity.dispatch_id, "run": identity.run_id})
 
 
 def result_of(body: bytes, dispatch_id: str) -> Result:
-    """Return the result that a body tells.
+    """Return the result in a body.
 
     Raises:
-        InvalidArgument: it is none, or of another dispatch.
+        InvalidArgument: The body is not a result, or belongs to another dispatch.
     """
     remedy = 'send {"kind": "result", "dispatch": ..., "text": ...}, or "error" instead of "text"'
     try:
@@ -98,12 +98,12 @@ def result_of(body: bytes, dispatch_id: str) -> Result:
 
 
 def judge(row: RunDispatch | None, result: Result) -> None:
-    """Accept a result that is how its dispatch has ended, however often it comes.
+    """Accept a result with which its dispatch has ended, including repetitions.
 
     Raises:
-        ResultConflict: the dispatch has ended with another answer.
-        StaleResult: nobody wants a result of it any more.
-        ResultTooEarly: it is to be executed, and is not yet at work here.
+        ResultConflict: The dispatch has ended with another answer.
+        StaleResult: The result is no longer needed.
+        ResultTooEarly: The dispatch is waiting, and not yet active here.
     """
     if row is None:
         raise StaleResult("the run is unknown here")

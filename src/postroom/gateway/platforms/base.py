@@ -14,7 +14,15 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,6 +41,7 @@ from postroom.contracts.errors import (
     ServerUnavailable,
     StoreError,
     StoreUnavailable,
+    TooLarge,
 )
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json, storable
@@ -318,6 +327,27 @@ def pause_ms(attempt: int, *, least: int = 0) -> int:
     """Return how long to wait after so many tries that failed: up to a minute, with chance in it."""
     longest = min(500 * 2 ** min(attempt, 10), _LONGEST_PAUSE_MS)
     return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
+
+
+async def bounded(
+    pieces: AsyncIterable[bytes], most: int, announced: str | None = None
+) -> AsyncGenerator[bytes]:
+    """Yield the pieces of a body that comes in; `announced` is its Content-Length, if it has one.
+
+    Raises:
+        TooLarge: The body has, or announces, more than `most` bytes. At most one piece beyond them was read.
+    """
+    told = announced if announced is not None and announced.isascii() and announced.isdigit() else "0"
+    total = 0
+    if int(told[:18]) <= most:
+        async for piece in pieces:
+            total += len(piece)
+            if total > most:
+                break
+            yield piece
+        else:
+            return
+    raise TooLarge(f"the file exceeds {most} bytes", value=most)
 
 
 class BasePlatformAdapter(ABC):

@@ -17,8 +17,9 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from postroom.contracts.errors import MissingExtra, ServerUnavailable, TooLarge
+from postroom.contracts.errors import MissingExtra, ServerUnavailable
 from postroom.contracts.messages import Json
+from postroom.gateway.platforms.base import bounded
 from postroom.gateway.platforms.discord_wire import RestFailure
 
 if TYPE_CHECKING:
@@ -179,11 +180,7 @@ class Bot:
             ):
                 if response.status != 200:
                     raise _not_fetched(f"answered {response.status}")
-                total = 0
-                async for piece in response.content.iter_any():
-                    total += len(piece)
-                    if total > max_bytes:
-                        raise TooLarge(f"the file exceeds {max_bytes} bytes", value=max_bytes)
+                async for piece in bounded(response.content.iter_any(), max_bytes):
                     yield piece
         except (OSError, aiohttp.ClientError, ValueError) as error:
             raise _not_fetched(type(error).__name__) from None

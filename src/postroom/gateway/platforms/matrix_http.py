@@ -7,13 +7,13 @@ import asyncio
 import importlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.contracts.errors import MissingExtra, TooLarge
 from postroom.contracts.messages import Json
+from postroom.gateway.platforms.base import bounded
 
 LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer that is read; a first sync of many rooms is large."""
@@ -138,26 +138,24 @@ class Homeserver:
             return Answer(), None
         httpx = self._library
         headers = {} if content_type is None else {"Content-Type": content_type}
-        request = self._client.build_request(
-            method, self._base_url + path, content=data, headers=headers, timeout=_timeout(httpx, timeout_ms)
-        )
+        sent = {"content": data, "headers": headers, "timeout": _timeout(httpx, timeout_ms)}
         try:
-            async with asyncio.timeout(timeout_ms / 1000), self._answered(request) as response:
-                raw = await _at_most(response, most if response.is_success else LARGEST_ANSWER)
+            # No redirect is followed: the token is for this homeserver alone.
+            async with (
+                asyncio.timeout(timeout_ms / 1000),
+                self._client.stream(
+                    method, self._base_url + path, follow_redirects=False, **sent
+                ) as response,
+            ):
+                length = response.headers.get("content-length")
+                pieces = response.aiter_bytes(64 * 1024)
+                limit = most if response.is_success else LARGEST_ANSWER
+                raw = b"".join([piece async for piece in bounded(pieces, limit, length)])
                 return Answer(status=response.status_code, wait_ms=_wait_of(response.headers)), raw
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol):
             return Answer(), None
         except (httpx.RequestError, TimeoutError):
             return Answer(lost=True), None
-
-    @asynccontextmanager
-    async def _answered(self, request: Any) -> AsyncIterator[Any]:
-        """Send a request. No redirect is followed: the token is for this homeserver alone."""
-        response = await self._client.send(request, stream=True, follow_redirects=False)
-        try:
-            yield response
-        finally:
-            await response.aclose()
 
     def _made(self) -> tuple[Any, Any]:
         """Load the library and make a client; on a thread, for both read files."""
@@ -171,27 +169,6 @@ class Homeserver:
 
 def _timeout(httpx: Any, milliseconds: int) -> Any:
     return httpx.Timeout(milliseconds / 1000, connect=min(CONNECT_SECONDS, milliseconds / 1000))
-
-
-async def _at_most(response: Any, most: int) -> bytes:
-    """Read so many bytes at most.
-
-    Raises:
-        TooLarge: there are more.
-    """
-    told = response.headers.get("content-length", "")
-    size = int(told) if told.isascii() and told.isdigit() else 0
-    parts = []
-    if size <= most:
-        size = 0
-        async for part in response.aiter_bytes(64 * 1024):
-            parts.append(part)
-            size += len(part)
-            if size > most:
-                break
-    if size > most:
-        raise TooLarge(f"the answer exceeds {most} bytes", value=most)
-    return b"".join(parts)
 
 
 def _json(body: Mapping[str, Json]) -> bytes:

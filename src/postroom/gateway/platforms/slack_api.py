@@ -5,13 +5,14 @@ Tokens travel in headers alone. No exception of the client leaves this module, f
 
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from postroom.contracts.errors import InvalidArgument, MissingExtra, ServerUnavailable, TooLarge
 from postroom.contracts.files import FileContent
+from postroom.gateway.platforms.base import bounded
 from postroom.gateway.platforms.slack_outgoing import ANSWER_LOST, UNREACHABLE, Answer, read_answer, refused
 
 try:
@@ -127,7 +128,8 @@ class SlackApi:
                         f"Slack did not return the file (status {response.status_code})",
                         remedy="give the app the scope files:read and install it again",
                     )
-                async for piece in _pieces(response, max_bytes):
+                length = response.headers.get("content-length")
+                async for piece in bounded(response.aiter_bytes(), max_bytes, length):
                     yield piece
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ServerUnavailable(f"the file could not be downloaded: {type(error).__name__}") from None
@@ -138,7 +140,10 @@ class SlackApi:
         told = {**_bearer(token), **(headers or {})}
         try:
             async with self._client.stream("POST", url, headers=told, **sent) as response:
-                raw = await _at_most(response, LARGEST_ANSWER)
+                length = response.headers.get("content-length")
+                raw = b"".join(
+                    [piece async for piece in bounded(response.aiter_bytes(), LARGEST_ANSWER, length)]
+                )
                 if token is None:
                     return _uploaded(response.status_code)
                 return read_answer(response.status_code, response.headers, raw)
@@ -162,19 +167,3 @@ def _uploaded(status: int) -> Answer:
     if status == httpx2.codes.OK:
         return Answer()
     return Answer(refusal=refused(UNREACHABLE if status >= 500 else f"http_{status}"))
-
-
-async def _at_most(response: httpx2.Response, limit: int) -> bytes:
-    return b"".join([piece async for piece in _pieces(response, limit)])
-
-
-async def _pieces(response: httpx2.Response, limit: int) -> AsyncIterator[bytes]:
-    told = response.headers.get("content-length", "")
-    if told.isascii() and told.isdigit() and int(told[:18]) > limit:
-        raise TooLarge(f"it exceeds {limit} bytes", value=limit)
-    total = 0
-    async for piece in response.aiter_bytes():
-        total += len(piece)
-        if total > limit:
-            raise TooLarge(f"it exceeds {limit} bytes", value=limit)
-        yield piece

@@ -187,11 +187,6 @@ class Answer:
     is_telegram: bool = False
     """Whether Telegram itself said so, and not something that stands before it."""
 
-    def says(self, *words: str) -> bool:
-        """Whether the refusal holds one of these words, in small letters."""
-        told = self.error.lower()
-        return any(word in told for word in words)
-
     @property
     def is_unauthorized(self) -> bool:
         """Whether the token is refused; one that no bot has is answered with 404."""
@@ -301,14 +296,6 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
     return where if topic is None else {**where, "message_thread_id": topic}
 
 
-def answering(reply_to: str | None) -> dict[str, Json]:
-    """Return the fields that make it an answer; should that message be gone, it is sent all the same."""
-    number = number_of(reply_to)
-    if number is None:
-        return {}
-    return {"reply_parameters": {"message_id": number, "allow_sending_without_reply": True}}
-
-
 def keyboard(card: Card) -> dict[str, Json] | None:
     """Return a card's buttons, one below the other; None when one of them cannot be carried."""
     if any(not 0 < len(one.value.encode("utf-8", "replace")) <= MOST_DATA_BYTES for one in card.buttons):
@@ -376,6 +363,8 @@ _REPEATED: Final = {"document": "animation", "location": "venue"}
 """Fields that repeat the content of another field."""
 _FORWARDS: Final = frozenset(("forward_origin", "forward_date", "forward_sender_name"))
 """Fields that only a forwarded message has."""
+_REPLIES: Final = frozenset(("reply_to_message", "external_reply", "reply_to_story", "quote"))
+"""Fields that only a message which answers another has."""
 Degrees: TypeAlias = Annotated[float, Meta(ge=-180, le=180)]
 
 
@@ -596,7 +585,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
         return ButtonPress(
             source=_source(press.message, press.sender, me),
             value=press.data,
-            message_id=_id(press.message.message_id),
+            message_id=str(press.message.message_id),
             press_id=press.id,
         )
     except (msgspec.ValidationError, RecursionError) as error:
@@ -625,7 +614,7 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
     event = None if source.user_id == str(me.bot_id) else _content(raw, message, me)
     if event is None:
         return None
-    event.source, event.message_id = source, _id(message.message_id)
+    event.source, event.message_id = source, str(message.message_id)
     if raw.keys() & _FORWARDS:  # the words are somebody else's, and neither a command nor a mention of ours
         event.forwarded = (Forwarded(text=event.text, author=_author(message, is_forward=True)),)
         event.media = Attachment.foreign(event.media)
@@ -636,7 +625,8 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
         elif source.chat_type != "dm":
             return None  # another bot's command
     event.timestamp = message.date * 1_000 if 0 < message.date <= _LATEST else None
-    files = _read_reply(raw, message, event, me)
+    is_reply = raw.keys() & _REPLIES
+    files = _read_reply(raw, message, event, me) if is_reply else ()
     if message.media_group_id is not None:
         event.metadata = {"media_group_id": message.media_group_id}
     if files:
@@ -682,10 +672,13 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
     A part of an unknown kind, or of a known kind in an unknown form, is named and not read. The event is
     addressed if the words name us.
     """
-    entities = message.entities if message.text is not None else message.caption_entities
-    words, is_named = _spelt_out(message.caption if message.text is None else message.text, entities, me)
+    words, entities, is_named = message.caption, message.caption_entities, False
+    if message.text is not None:
+        words, entities = message.text, message.entities
+    if entities:
+        words, is_named = _spelt_out(words, entities, me)
     event, texts = MessageEvent(addressed=is_named), [words]
-    for name in (*_CONTENT, *(one for one in raw if one not in _CONTENT)):
+    for name in dict.fromkeys((*_CONTENT, *raw)):
         if name not in raw or name in _ENVELOPE | _EVENTS or _REPEATED.get(name) in raw:
             continue
         if (content := _CONTENT.get(name)) is None:
@@ -706,8 +699,6 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
     """Return a text without mentions of us, with the addresses behind its words; and whether it names us."""
-    if not entities:
-        return text, False
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for told in entities:
         try:
@@ -755,7 +746,7 @@ def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
         chat_id=str(chat.id),
         chat_name=chat.name,
         chat_type=CHAT_TYPES[chat.type],
-        user_id=_id(who.id),
+        user_id=None if who.id is None else str(who.id),
         user_name=who.name,
         thread_id=str(message.message_thread_id) if in_thread else None,
         chat_topic=topic,
@@ -774,10 +765,6 @@ def _author(message: Message, *, is_forward: bool) -> str | None:
         people += [message.sender_chat, message.sender, message.chat]
     hidden = origin.sender_user_name or (message.forward_sender_name if is_forward else None)
     return next((who.name for who in people if who is not None and who.name), hidden)
-
-
-def _id(number: int | None) -> str | None:
-    return None if number is None else str(number)
 
 
 Content: TypeAlias = tuple[MessageType, str, Attachment | None]
@@ -1032,6 +1019,9 @@ class TelegramAdapter(BasePlatformAdapter):
         if self._api is None:
             raise unreachable("the channel is not connected")
         answer = await self._api.call(method, fields, more_silence_ms=more_silence_ms)
+        if answer.kind is None and isinstance(answer.result, kind):
+            self._heard()
+            return answer.result
         if answer.is_unauthorized:
             raise refused_token(answer.error)
         details: dict[str, object] = {"retry_after_ms": answer.retry_after_ms}
@@ -1042,11 +1032,8 @@ class TelegramAdapter(BasePlatformAdapter):
                 remedy="",
                 details={**details, "channel": "conflict"},
             )
-        if answer.kind is not None or not isinstance(answer.result, kind):
-            why = answer.error or f"Telegram's answer to {method} has another form"
-            raise ServerUnavailable(why, remedy="postroom retries", details=details)
-        self._heard()
-        return answer.result
+        why = answer.error or f"Telegram's answer to {method} has another form"
+        raise ServerUnavailable(why, remedy="postroom retries", details=details)
 
     async def _take(self, update: Json) -> None:
         if self._me is None:
@@ -1116,14 +1103,17 @@ class TelegramAdapter(BasePlatformAdapter):
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Say something."""
-        fields = {**place(chat_id, metadata), **answering(reply_to)}
+        fields, answered = place(chat_id, metadata), number_of(reply_to)
+        if answered is not None:  # should that message be gone, this one is sent all the same
+            fields["reply_parameters"] = {"message_id": answered, "allow_sending_without_reply": True}
         return await self._say("sendMessage", fields, content, metadata=metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace what was said; that it reads so already is no failure."""
-        return await self._edit(chat_id, message_id, content, {}, metadata)
+        fields = place(chat_id, None)
+        return await self._say("editMessageText", fields, content, message_id=message_id, metadata=metadata)
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
@@ -1202,16 +1192,8 @@ class TelegramAdapter(BasePlatformAdapter):
         buttons = keyboard(card)
         if buttons is None:
             return _unusable("the data of a button must have 1 to 64 bytes")
-        return await self._edit(chat_id, message_id, card.text, buttons, metadata)
-
-    async def _edit(
-        self, chat_id: str, message_id: str, text: str, more: dict[str, Json], metadata: Metadata | None
-    ) -> SendResult:
-        number = number_of(message_id)
-        if number is None:
-            return _unusable("the id of a message must be a number")
-        fields = {**place(chat_id, None), "message_id": number, **more}
-        return await self._say("editMessageText", fields, text, message_id=message_id, metadata=metadata)
+        fields = {**place(chat_id, None), **buttons}
+        return await self._say("editMessageText", fields, card.text, message_id=message_id, metadata=metadata)
 
     async def _say(
         self,
@@ -1223,7 +1205,11 @@ class TelegramAdapter(BasePlatformAdapter):
         message_id: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Say a text formatted; where its marks are refused, as it stands."""
+        """Say a text formatted, or replace that of a message; if its marks are refused, as it stands."""
+        if message_id is not None:
+            if (number := number_of(message_id)) is None:
+                return _unusable("the id of a message must be a number")
+            fields = {**fields, "message_id": number}
         name, limit = ("caption", LONGEST_CAPTION) if file else ("text", self.capabilities.limit)
         plain = mended(text)
         if self.capabilities.unit.measure(plain) > limit:
@@ -1249,22 +1235,9 @@ class TelegramAdapter(BasePlatformAdapter):
         metadata: Metadata | None = None,
     ) -> Answer:
         """Call a method when it is its turn; in a group that moved, where it is now."""
-        place = str(fields.get("chat_id", ""))
-        if (now_at := self._moved.get(place)) is not None:
+        chat_id = str(fields.get("chat_id", ""))
+        if (now_at := self._moved.get(chat_id)) is not None:
             fields = {**fields, "chat_id": int(now_at)}
-        answer = await self._call_in_turn(method, fields, file, metadata)
-        if answer.migrate_to is None or self._me is None or now_at is not None:
-            return answer
-        source = SessionSource(platform=self.platform, chat_id=place, chat_type="group", account=self.account)
-        moved = Moved(source=source, chat_id=str(answer.migrate_to))
-        self._moved[place] = moved.chat_id
-        if not self._tasks.closed:
-            self._tasks.start(self._follow(moved), name="follow a group")
-        return await self._call(method, fields, file=file, metadata=metadata)
-
-    async def _call_in_turn(
-        self, method: str, fields: dict[str, Json], file: "SentFile | None", metadata: Metadata | None
-    ) -> Answer:
         gives_way = method in ("sendChatAction", "setMessageReaction")
         says = method.startswith(("send", "edit")) and not gives_way
         chat = str(fields["chat_id"]) if says else None
@@ -1277,10 +1250,19 @@ class TelegramAdapter(BasePlatformAdapter):
             answer = await self._api.call(method, fields, file=file)
             if answer.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.retry_after_ms)
+        if answer.migrate_to is None or self._me is None or now_at is not None:
             return answer
+        source = SessionSource(
+            platform=self.platform, chat_id=chat_id, chat_type="group", account=self.account
+        )
+        moved = Moved(source=source, chat_id=str(answer.migrate_to))
+        self._moved[chat_id] = moved.chat_id
+        if not self._tasks.closed:
+            self._tasks.start(self._follow(moved), name="follow a group")
+        return await self._call(method, fields, file=file, metadata=metadata)
 
     def _result(self, answer: Answer, message_id: str | None = None) -> SendResult:
-        if answer.kind is not None and not answer.says("message is not modified"):
+        if answer.kind is not None and "message is not modified" not in answer.error.lower():
             return SendResult.failed(answer.kind, answer.error, retry_after_ms=answer.retry_after_ms)
         self._said()
         told = answer.result.get("message_id") if isinstance(answer.result, dict) else None

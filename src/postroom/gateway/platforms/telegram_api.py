@@ -9,14 +9,14 @@ import re
 import secrets
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
 
-from postroom.contracts.errors import MissingExtra, TooLarge
+from postroom.contracts.errors import MissingExtra
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.events import SendErrorKind
+from postroom.gateway.platforms.base import bounded
 from postroom.gateway.platforms.telegram import Answer, read_answer, unreachable
 
 try:
@@ -87,13 +87,14 @@ class TelegramApi:
         than usual by `more_silence_ms`.
         """
         url = f"{self._base}/{MASK}/{method}"
-        request = self._client.build_request(
-            "POST", url, timeout=self._timeout(more_silence_ms), **_body(fields, file)
-        )
+        sent, body = {**_body(fields, file), "timeout": self._timeout(more_silence_ms)}, bytearray()
         try:
-            async with self._answered(request) as response:
-                body = await _read(response, LARGEST_ANSWER)
-                status = response.status_code
+            async with self._client.stream("POST", url, **sent) as response:
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    if len(body) > LARGEST_ANSWER:
+                        return Answer(kind=SendErrorKind.UNKNOWN, error="Telegram's answer is too large")
+                return read_answer(response.status_code, bytes(body))
         except (
             httpx2.ConnectError,
             httpx2.ConnectTimeout,
@@ -104,9 +105,6 @@ class TelegramApi:
             return Answer(kind=SendErrorKind.TRANSIENT, error=f"Telegram cannot be reached: {_said(error)}")
         except httpx2.RequestError as error:
             return Answer(kind=SendErrorKind.UNKNOWN, error=f"Telegram's answer was lost: {_said(error)}")
-        if body is None:
-            return Answer(kind=SendErrorKind.UNKNOWN, error="Telegram's answer is too large")
-        return read_answer(status, body)
 
     async def download(self, path: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
         """Yield a file by the path that `getFile` answered; no other host is ever asked.
@@ -119,23 +117,14 @@ class TelegramApi:
             raise unreachable("the path of the file is invalid")
         url = f"{self._base}/file/{MASK}/{quote(path)}"
         try:
-            async with self._answered(
-                self._client.build_request("GET", url, timeout=self._timeout(0))
-            ) as response:
+            async with self._client.stream("GET", url, timeout=self._timeout(0)) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise unreachable(f"the answer has status {response.status_code}")
-                async for piece in _pieces(response, max_bytes):
+                length = response.headers.get("content-length")
+                async for piece in bounded(response.aiter_bytes(), max_bytes, length):
                     yield piece
         except httpx2.RequestError as error:
             raise unreachable(_said(error)) from None
-
-    @asynccontextmanager
-    async def _answered(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-        response = await self._client.send(request, stream=True, follow_redirects=False)
-        try:
-            yield response
-        finally:
-            await response.aclose()
 
     def _timeout(self, more_ms: int) -> httpx2.Timeout:
         silence = self._silence + more_ms / 1_000
@@ -180,25 +169,3 @@ async def _form(head: bytes, content: FileContent, tail: bytes) -> AsyncIterator
     async for piece in content.pieces():
         yield piece
     yield tail
-
-
-async def _read(response: httpx2.Response, most: int) -> bytes | None:
-    """Return the whole body; None when it is larger than that, and then no more was read."""
-    try:
-        return b"".join([piece async for piece in _pieces(response, most)])
-    except TooLarge:
-        return None
-
-
-async def _pieces(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
-    length = response.headers.get("content-length", "")
-    total = int(length) if length.isdigit() else 0
-    if total <= most:
-        total = 0
-        async for piece in response.aiter_bytes():
-            total += len(piece)
-            if total > most:
-                break
-            yield piece
-    if total > most:
-        raise TooLarge(f"the file exceeds {most} bytes", value=most)

@@ -585,8 +585,8 @@ class WebAdapter(HttpAdapter):
         *ended, answer = log.answer(
             _entry_id(metadata),
             content,
-            map(str, answers),
-            final=bool(told.get("final")),
+            tuple(map(str, answers)),
+            draft=not told.get("final") and (bool(answers) or "draft" in told),
             at=self._clock.now(),
             conversation=_conversation_of(metadata),
             failed="error" in told,

@@ -199,7 +199,7 @@ class ChatLog:
         text: str,
         answers: Iterable[str],
         *,
-        final: bool,
+        draft: bool,
         at: int,
         reasoning: str = "",
         **fields: Any,
@@ -214,14 +214,14 @@ class ChatLog:
         grown = drafts[-1] if drafts and grows_from(drafts[-1].text, text) else None
         said = [one for one in self._entries.values() if one.said_as == entry_id]
         grown = said[-1] if said else grown
-        ended = [replace(one, draft=False) for one in drafts if final and one is not grown]
+        ended = [replace(one, draft=False) for one in drafts if not draft and one is not grown]
         entry = Entry(
             entry_id=entry_id if grown is None else grown.entry_id,
             kind="answer",
             text=text,
             reasoning=reasoning or ("" if grown is None else grown.reasoning),
             at=at,
-            draft=bool(answered) and not final,
+            draft=draft,
             answers=answered,
             said_as=entry_id,
             **fields,

@@ -5,10 +5,11 @@ The same code gives the same document, byte for byte.
 """
 
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
+from postroom.contracts.operations import Operation
 from postroom.contracts.tokens import SCOPES
 from postroom.http_api.rest.reading import JSON, KEY_FIELD, KEY_HEADER
 from postroom.http_api.rest.schemas import (
@@ -23,7 +24,7 @@ from postroom.http_api.rest.schemas import (
     reference,
 )
 from postroom.mail.commands import Command, FollowEvents
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, WHOLE_ATTACHMENT, Operation
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, WHOLE_ATTACHMENT
 from postroom.version import __version__
 
 BYTES: Final = "application/octet-stream"
@@ -70,7 +71,7 @@ def document(*, session_cookie: str) -> dict[str, Any]:
         "info": {"title": "postroom", "version": __version__, "description": _INTRODUCTION},
         "paths": {
             DOCUMENT: {"get": _description_of_itself()},
-            **{address_of(one): {method_of(one).lower(): _operation(one)} for one in ALL_OPERATIONS},
+            **{one.path: {one.method.lower(): _operation(one)} for one in ALL_OPERATIONS},
             EVENTS: {"get": _events()},
         },
         "components": {
@@ -221,15 +222,3 @@ BASE: Final = "/v1"
 DOCUMENT: Final = f"{BASE}/openapi.json"
 EVENTS: Final = f"{BASE}/events"
 """Where what happens is waited for: the one address that is no operation."""
-
-Method = Literal["GET", "POST"]
-
-
-def address_of(operation: Operation) -> str:
-    """Return the path of an operation."""
-    return f"{BASE}/{operation.name}"
-
-
-def method_of(operation: Operation) -> Method:
-    """Return the one method by which an operation is asked."""
-    return "POST" if operation.changes else "GET"

@@ -9,10 +9,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from postroom.contracts.mail import Attachment
-from postroom.http_api.rest.document import BYTES, DOCUMENT, EVENTS, address_of, encoded, method_of
+from postroom.contracts.operations import Operation
+from postroom.http_api.rest.document import BYTES, DOCUMENT, EVENTS, encoded
 from postroom.http_api.rest.event_routes import EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
 from postroom.mcp_server.schema import input_schema
 from postroom.services.calls import Calls
@@ -23,7 +24,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def rest_paths() -> frozenset[str]:
     """Return every address of this interface, for the door."""
-    return frozenset({DOCUMENT, EVENTS, *map(address_of, ALL_OPERATIONS)})
+    return frozenset({DOCUMENT, EVENTS, *(one.path for one in ALL_OPERATIONS)})
 
 
 def rest_routes(calls: Calls, following: EventFollowing, *, session_cookie: str) -> list[Route]:
@@ -64,7 +65,7 @@ def _operation_route(operation: Operation, calls: Calls) -> Route:
             return _file(*answer)
         return Response(msgspec.json.encode(answer), media_type=JSON)
 
-    return _route(address_of(operation), method_of(operation), perform)
+    return _route(operation.path, operation.method, perform)
 
 
 def _file(attachment: Attachment, content: bytes) -> Response:

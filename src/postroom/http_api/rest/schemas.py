@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from postroom.contracts import errors
+from postroom.contracts.operations import Operation
 from postroom.mail.commands import Command
-from postroom.mail.operations import ALL_OPERATIONS, WHOLE_ATTACHMENT, Operation
+from postroom.mail.operations import ALL_OPERATIONS, WHOLE_ATTACHMENT
 from postroom.services.statuses import STATUSES
 
 _AT: Final = "#/components/schemas/{name}"

@@ -123,7 +123,11 @@ class StoredChatDelivery:
         if sender is None:
             sender = await name_person(self._mail, visitor_of(said.chat), said.chat, program=VISITOR)
         if f"{HUMAN}{sender}".casefold() == said.person.casefold():
-            raise InvalidArgument(f"{said.person} is reached in this same chat", value=said.chat.name)
+            raise InvalidArgument(
+                f"{said.person} is reached in this same chat",
+                value=said.chat.name,
+                remedy="answer here, or name another person",
+            )
         asked = {
             "project_key": PEOPLE_SLUG,
             "sender_name": sender,

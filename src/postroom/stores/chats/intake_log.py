@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Iterable
 
 from postroom.contracts.chat import (
     MAX_INBOUND,
-    InboundDraft,
     InboundKey,
     InboundMessage,
     InboundMove,
@@ -31,7 +30,7 @@ class IntakeLog:
         """The name of the database to which it writes."""
         return self._store.identity
 
-    async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
+    async def receive(self, draft: InboundMessage, *, now: int | None = None) -> Received:
         """Store a message as waiting; a message with a known key is returned unchanged.
 
         The message is durable when the call returns. The call can be repeated if its answer was lost.
@@ -48,7 +47,7 @@ class IntakeLog:
         return await self._store.write(change, key=lock)
 
     def receiving(
-        self, draft: InboundDraft, *, thread_id: str | None = None, now: int | None = None
+        self, draft: InboundMessage, *, thread_id: str | None = None, now: int | None = None
     ) -> Callable[[Transaction], Received]:
         """Return the change of `receive` for a transaction of the caller, which must hold the chat's lock.
 
@@ -69,7 +68,7 @@ class IntakeLog:
         asked = replace(draft, body=plain(draft.body))
 
         def receive(tx: Transaction) -> Received:
-            made = tx.chats.insert_inbound(asked, _at(tx, now), thread_id=thread_id)
+            made = tx.chats.insert_inbound(asked, tx.now() if now is None else now, thread_id=thread_id)
             if made is not None:
                 return Received(message=made, is_new=True)
             known = tx.chats.inbound(key)
@@ -102,7 +101,7 @@ class IntakeLog:
             found = tx.chats.inbound_by_id(asked)
             if unknown := asked - {message.inbound_id for message in found}:
                 raise UnknownMessage(f"no message {min(unknown)}", value=min(unknown))
-            at = _at(tx, now)
+            at = tx.now() if now is None else now
             moved = tuple(message.moved(move, now=at) for message in found)
             tx.chats.move_inbound(asked, move, at)
             return moved
@@ -125,7 +124,7 @@ class IntakeLog:
                 raise UnknownMessage(
                     f"this chat received no message {key.message_id!r}", value=key.message_id
                 )
-            edited = message.edited(asked, now=_at(tx, now))
+            edited = message.edited(asked, now=tx.now() if now is None else now)
             if edited is not message:
                 tx.chats.put_body(edited)
             return edited
@@ -200,10 +199,6 @@ class IntakeLog:
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
         )
-
-
-def _at(tx: Transaction, now: int | None) -> int:
-    return tx.now() if now is None else now
 
 
 def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:

@@ -48,16 +48,6 @@ def inbound(row: Row) -> InboundMessage:
         raise unreadable("inbound", str(row[0]), error) from error
 
 
-def of_key(key: InboundKey) -> dict[str, str]:
-    """Return a message's key as statement parameters."""
-    return {
-        "platform": key.platform,
-        "account": key.account,
-        "chat_id": key.chat_id,
-        "message_id": key.message_id,
-    }
-
-
 def session(row: Row) -> ChatSession:
     """Map a row of `chat_sessions`.
 
@@ -196,7 +186,7 @@ def refuse_unfit(*optional: str | None, **needed: str) -> None:
         if not text.strip():
             raise InvalidRecord(f"{name} is blank", value=text)
     try:
-        "".join(text for text in (*optional, *needed.values()) if text).encode()
+        "".join(filter(None, (*optional, *needed.values()))).encode()
     except UnicodeEncodeError as error:
         raise InvalidRecord(f"no database can store a text: {error}") from error
 

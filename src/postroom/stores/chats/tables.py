@@ -9,7 +9,6 @@ from msgspec import structs
 from postroom.contracts.chat import (
     INBOUND_MOVES,
     ChatSession,
-    InboundDraft,
     InboundKey,
     InboundMessage,
     InboundMove,
@@ -20,6 +19,7 @@ from postroom.contracts.chat_links import LinkedChat
 from postroom.contracts.chat_people import MAX_PEOPLE, PairingRequest, Person
 from postroom.contracts.files import ChatFile
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.records import replace
 from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.chats import rows
 from postroom.stores.codec import encode, kept, record
@@ -37,7 +37,7 @@ class ChatTables:
 
     def inbound(self, key: InboundKey) -> InboundMessage | None:
         """Return the inbound message with this key."""
-        row = self._tx.one("chats.inbound", rows.of_key(key))
+        row = self._tx.one("chats.inbound", structs.asdict(key))
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
@@ -82,7 +82,7 @@ class ChatTables:
         return {InboundStatus(status): number for status, number in self._tx.all("chats.counts")}
 
     def insert_inbound(
-        self, draft: InboundDraft, now: int, *, thread_id: str | None = None
+        self, draft: InboundMessage, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
         """Store a waiting message, or with a thread one that is handed over; return None if its key is known.
 
@@ -90,7 +90,7 @@ class ChatTables:
         """
         status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {
-            **rows.of_key(draft.key),
+            **structs.asdict(draft.key),
             "session_key": draft.session_key,
             "sender_id": draft.sender_id,
             "body": encode(draft.body),
@@ -101,16 +101,8 @@ class ChatTables:
         row = self._tx.one("chats.receive", values)
         if row is None:
             return None
-        return InboundMessage(
-            inbound_id=row[0],
-            key=draft.key,
-            session_key=draft.session_key,
-            sender_id=draft.sender_id,
-            body=draft.body,
-            status=status,
-            received_at=now,
-            updated_at=now,
-            thread_id=thread_id,
+        return replace(
+            draft, inbound_id=row[0], status=status, received_at=now, updated_at=now, thread_id=thread_id
         )
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:

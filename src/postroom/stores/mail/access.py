@@ -981,7 +981,11 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
                 "the database already contains mail", remedy="rebuild into a new, empty database"
             )
         if unknown := rows.keys() - TABLES.keys():
-            raise StateError(f"{sorted(unknown)} cannot be rebuilt", value=sorted(unknown))
+            raise StateError(
+                f"{sorted(unknown)} cannot be rebuilt",
+                value=sorted(unknown),
+                remedy="use the release of postroom that wrote the archive, or a newer one",
+            )
         for table in TABLES:
             self._tx.run_many(f"mail.restore_{table}", [whole(table, one) for one in rows.get(table, ())])
         search_index.fill(self._tx)

@@ -18,7 +18,11 @@ def fts5(query: Query, *, depth: int = 0) -> str:
         InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
     """
     if depth > MAX_DEPTH:
-        raise InvalidArgument(f"a search can be nested at most {MAX_DEPTH} levels deep", value=MAX_DEPTH)
+        raise InvalidArgument(
+            f"a search can be nested at most {MAX_DEPTH} levels deep",
+            value=MAX_DEPTH,
+            remedy="use fewer parentheses",
+        )
     match query:
         case Term(text=text, prefix=prefix, field=field):
             return _in_column(field, _side_by_side(text, prefix=prefix))

@@ -46,7 +46,11 @@ def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
     """Return a row with every column of its table."""
     columns = TABLES[table]
     if unknown := record.keys() - columns.keys():
-        raise StateError(f"{table} has no column {sorted(unknown)}", value=sorted(unknown))
+        raise StateError(
+            f"{table} has no column {sorted(unknown)}",
+            value=sorted(unknown),
+            remedy="use the release of postroom that wrote the archive, or a newer one",
+        )
     if table == "messages" and record.get("recalled_at") is None:
         texts = (str(record.get(name, "")) for name in ("subject", "body_md", "topic"))
         record = {**record, "check_value": check_value(cast("int", record["id"]), *texts)}

@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -245,7 +245,7 @@ class SqliteEngine(Engine):
         return await self.readers.submit(outline_of)
 
     @override
-    def share(self, topics: Iterable[str]) -> None:
+    def share(self, topics: Collection[str]) -> None:
         """Do nothing: no other process writes to the file or waits for it."""
 
     @override

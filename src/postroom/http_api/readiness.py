@@ -1,4 +1,4 @@
-"""What the operator's routes ask of the server, the looks behind `/readyz`, how late the event loop is."""
+"""The checks behind `/readyz`, and the lag of the event loop."""
 
 import asyncio
 import time
@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
@@ -47,107 +46,6 @@ class Readiness:
             "status": "ready" if self.is_ready else "not_ready",
             "checks": {check.name: {"state": check.state, **check.facts} for check in self.checks},
         }
-
-
-class Operations(Protocol):
-    """The server as its operator sees it. Answers are plain JSON data."""
-
-    async def status(self) -> Mapping[str, object]:
-        """Return what runs, where its data is and how much there is."""
-        ...
-
-    async def cluster(self) -> Mapping[str, object]:
-        """Return which servers share the database, and which of them does what one does at a time."""
-        ...
-
-    async def ready(self) -> Readiness:
-        """Look at every part the server needs; bounded in time, never raises for what it finds."""
-        ...
-
-    async def doctor(self, *, full: bool = False) -> Mapping[str, object]:
-        """Examine the store, the archive and the set-up; may take long.
-
-        With `full` the content of every record is compared with its file in the archive.
-        """
-        ...
-
-    async def repair(self, *, full: bool, dry_run: bool) -> Mapping[str, object]:
-        """Mend what can be mended without losing anything, or only say what that is; then examine; long."""
-        ...
-
-    async def projects(self) -> Sequence[Mapping[str, object]]:
-        """Return every project: its slug and its path."""
-        ...
-
-    async def move_project(self, project: str, folder: str) -> Mapping[str, object]:
-        """Give a project another folder of the server's machine; the former one still names it.
-
-        Raises:
-            UnknownProject, InvalidPath: there is no such project, or no such folder.
-            StateError: the folder is another project's.
-        """
-        ...
-
-    async def merge_projects(
-        self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
-    ) -> Mapping[str, object]:
-        """Make one project of two, or say what that would do; all in one change, which may take long.
-
-        `renames` gives agents of the source new names, by the old ones; `rename_equal` finds a name for each
-        other agent whose name the target has.
-
-        Raises:
-            UnknownProject, InvalidArgument: these are not two projects.
-            InvalidName: a new name breaks the rule, or is reserved.
-            StateError: something stands against it; nothing was changed.
-        """
-        ...
-
-    async def support_bundle(self) -> Mapping[str, str]:
-        """Return what may be shown to others, as texts by the names of their files; may take long."""
-        ...
-
-    async def back_up(self, target: Path | None) -> Mapping[str, object]:
-        """Write a whole, verified copy of the store to an absolute path, or to the usual place.
-
-        Raises:
-            InvalidPath: the target exists or cannot be written.
-            StoreError: the copy failed; nothing is left of it.
-        """
-        ...
-
-    async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
-        """Delete the messages that no rule keeps any more, or only count them; may take long.
-
-        Raises:
-            UnknownProject: a rule that holds names no project; nothing was deleted.
-        """
-        ...
-
-    async def issue_agent_token(self, project: str, agent: str) -> str:
-        """Give an agent a new token; the one before ends. The token is not kept and cannot be shown again.
-
-        Raises:
-            UnknownProject, UnknownAgent: there is none.
-        """
-        ...
-
-    async def revoke_agent_token(self, project: str, agent: str) -> None:
-        """End an agent's token; harmless when it has none.
-
-        Raises:
-            UnknownProject, UnknownAgent: there is none.
-        """
-        ...
-
-    async def rebuild_archive(self, project: str | None) -> Mapping[str, object]:
-        """Write the archive of one project, or of all, anew from the store.
-
-        Raises:
-            UnknownProject: there is none.
-            ArchiveUnavailable: Git failed.
-        """
-        ...
 
 
 EVERY: Final = timedelta(milliseconds=250)

@@ -1,0 +1,756 @@
+"""The table of all operations: those of mail, then those of administration with their commands.
+
+A row of administration names the function of a service. The function takes the fields of the command as
+parameters; tests/meta/test_operations.py compares both. Routes, permissions, reference pages and the
+commands of `postroom` are made from the rows, so an operation is declared here and nowhere else.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from postroom.app.admin_service import AdminService
+from postroom.app.chat_administration import ChatAdministration
+from postroom.app.undelivered import UndeliveredService
+from postroom.contracts.choices import Importance
+from postroom.contracts.errors import InvalidArgument, InvalidPath
+from postroom.contracts.messages import Json
+from postroom.contracts.operations import Operation, Option, Who
+from postroom.contracts.tokens import ADMIN
+from postroom.contracts.work import told
+from postroom.http_api.long_work import LongWork
+from postroom.http_api.sessions import LoginService
+from postroom.mail.named_tokens import NamedTokens
+from postroom.mail.operations import ALL_OPERATIONS
+from postroom.services.people import PeopleService
+from postroom.services.questions import QuestionService
+from postroom.services.runners import RunnerService
+from postroom.services.schedules import MailSchedules, ScheduledMessage
+from postroom.services.work import WorkService
+
+_LONGEST_PATH: Final = 4096
+_MOST_SECONDS: Final = 10**9
+_Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
+_Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+
+
+def _text(description: str, **option: str) -> Meta:
+    """Return what a field of text means, and how a command takes it."""
+    return Meta(description=description, extra={"option": Option(**option)})
+
+
+_Project = Annotated[str, _text("The project: its folder or slug.", kind="project")]
+"""At the command line the option `--project`; without it the current folder."""
+_OneProject = Annotated[str, _text("The project: its folder or slug.", kind="one_project")]
+"""At the command line the option `--project`; without it every project."""
+_AgentName = Annotated[str, _text("The agent.", metavar="NAME", complete="agents")]
+_RunId = Annotated[
+    str,
+    _text(
+        "The run's id, its dispatch's id, or the first characters of either.", metavar="ID", complete="runs"
+    ),
+]
+_TokenName = Annotated[str, _text("The token's name.")]
+_PersonName = Annotated[str, _text("The person, as agents write it: human:NAME.")]
+_ScheduleName = Annotated[str, _text("The schedule's name.")]
+_Platform = Annotated[str, _text("The channel, such as telegram.")]
+_OutboxId = Annotated[str, _text("The id of the message, or its first characters.")]
+
+
+class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON body of a change."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    """The parameters of an address; other parameters are ignored."""
+
+
+def _row(
+    command: type[Command | Query], run: Callable[..., Any], address: str, line: str = "", **more: Any
+) -> Operation:
+    """Return a row that has its name from its command, for holders of `admin`."""
+    name = "".join(f"_{one.lower()}" if one.isupper() else one for one in command.__name__)
+    return Operation(
+        name=name.strip("_"),
+        command=command,
+        run=run,
+        address=address,
+        changes=not address.startswith("GET "),
+        needs=ADMIN,
+        line=line,
+        **more,
+    )
+
+
+def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Operation, ...]:
+    """Return the rows of a service."""
+    return tuple(replace(one, service=service, who=who) for one in rows)
+
+
+# Named tokens. Only their hashes arrive here: whoever will hold a token makes it. Only the server's own token
+# opens these addresses, because a caller who can make tokens can do everything.
+
+
+class ListTokens(Query, frozen=True):
+    """List the tokens: their rights, expiry and last use. Tokens themselves are not shown."""
+
+    all: Annotated[bool, Meta(description="Include expired and revoked tokens.")] = False
+
+
+class CreateToken(Command, frozen=True):
+    """Store a new token by its hash. The same call again stores no second token."""
+
+    name: _TokenName
+    id: Annotated[str, Meta(description="12 letters and digits")]
+    hash: Annotated[str, Meta(description="the SHA-256 of `prt_<id>_<secret>`")]
+    scopes: list[str]
+    project: str | None = None
+    life_seconds: _Seconds | None = None
+
+
+class RevokeToken(Command, frozen=True):
+    """Revoke every token of this name now, also one in its overlap. Without a token, nothing happens."""
+
+    name: _TokenName
+
+
+class RotateToken(Command, frozen=True):
+    """Replace a token by a new token with the same rights. The old token expires after the overlap."""
+
+    name: _TokenName
+    id: str
+    hash: str
+    overlap_seconds: _Seconds
+
+
+async def list_tokens(tokens: NamedTokens, *, all: bool) -> list[dict[str, object]]:
+    """Return the tokens that are valid, or all."""
+    return [dict(one) for one in await tokens.listed(ended=all)]
+
+
+async def create_token(tokens: NamedTokens, command: CreateToken) -> Mapping[str, object]:
+    """Store a token."""
+    life = None if command.life_seconds is None else timedelta(seconds=command.life_seconds)
+    return await tokens.create(
+        command.name, command.id, command.hash, command.scopes, project=command.project, life=life
+    )
+
+
+async def rotate_token(tokens: NamedTokens, command: RotateToken) -> Mapping[str, object]:
+    """Replace a token."""
+    overlap = timedelta(seconds=command.overlap_seconds)
+    return await tokens.rotate(command.name, command.id, command.hash, overlap=overlap)
+
+
+_TOKENS: Final = _of(
+    NamedTokens,
+    _row(ListTokens, list_tokens, "GET /admin/tokens", "tokens list", answer_key="tokens"),
+    _row(CreateToken, create_token, "POST /admin/tokens"),
+    _row(RevokeToken, NamedTokens.revoke, "DELETE /admin/tokens", "tokens revoke NAME", answer_key="revoked"),
+    _row(RotateToken, rotate_token, "POST /admin/tokens/rotate"),
+    who=Who.OPERATOR,
+)
+
+
+# The server itself.
+
+
+class ShowProgress(Query, frozen=True):
+    """Show the progress of long work that another request waits for. Empty if no such work runs."""
+
+    of: Annotated[str, Meta(description="the path of that request, such as /admin/backup")] = ""
+
+
+class ShowStatus(Query, frozen=True):
+    """Show the server's state: its version, data folder and counts."""
+
+
+class ShowCluster(Query, frozen=True):
+    """List the running servers, and which server does each exclusive task, and since when."""
+
+
+class ListProjects(Query, frozen=True):
+    """List every project: its slug and its folder."""
+
+
+class CheckInstallation(Query, frozen=True):
+    """Run the checks of `postroom doctor`."""
+
+    full: Annotated[bool, Meta(description="compare each record with the archive")] = False
+
+
+class RepairInstallation(Command, frozen=True):
+    """Repair what can be repaired without a loss, then run the checks."""
+
+    full: bool = False
+    dry_run: bool = False
+
+
+class CollectSupportBundle(Query, frozen=True):
+    """Collect the content of `postroom support-bundle`, as texts by file name."""
+
+
+class WriteBackup(Command, frozen=True):
+    """Write a verified backup of the database. Without a target it goes to the folder of backups."""
+
+    target: Annotated[str, Meta(description="an absolute path on the server's machine")] | None = None
+
+
+class IssueAgentToken(Command, frozen=True):
+    """Create a new token for an agent. It is shown once and replaces the previous token."""
+
+    project: _Project
+    agent: _AgentName
+
+
+class RevokeAgentToken(Command, frozen=True):
+    """Revoke an agent's token. Without a token, nothing happens."""
+
+    project: _Project
+    agent: _AgentName
+
+
+class MakeLoginLink(Command, frozen=True):
+    """Print a link to the pages. The link works once, within 10 minutes."""
+
+    path: Annotated[str, _text("The page to open, such as /p/shop/runs.", complete="pages")] = "/"
+
+
+class MergeProjects(Command, frozen=True):
+    """Merge a project into another, then delete the first."""
+
+    source: str
+    target: str
+    renames: Annotated[
+        dict[str, str], Meta(description="new names of agents of the first project, by the old names")
+    ] = {}
+    rename_equal: Annotated[
+        bool, Meta(description="whether each agent whose name both projects have gets a new name")
+    ] = False
+    dry_run: bool = False
+
+
+class MoveProject(Command, frozen=True):
+    """Change the folder of a project after you moved it. Agents, messages, ids and the slug stay.
+
+    The old path still names the project. A renamed folder needs no command: the next registration or session
+    there finds the project again.
+    """
+
+    project: Annotated[
+        str,
+        _text(
+            "A folder or a slug. A folder of this name in the current folder takes precedence.",
+            kind="named_project",
+            metavar="PATH|SLUG",
+            complete="projects",
+        ),
+    ]
+    folder: Annotated[str, _text("The new folder of the project.", kind="folder")]
+
+
+class Prune(Command, frozen=True):
+    """Delete the messages that no [[keep]] rule keeps.
+
+    A running server does this every hour, in small steps, so that other work continues.
+    """
+
+    dry_run: Annotated[bool, Meta(description="Count the messages, and delete none.")] = False
+
+
+class RebuildArchive(Command, frozen=True):
+    """Write the records of the database to the Git archive, of one project or of all."""
+
+    project: str | None = None
+
+
+class ShowHealth(Query, frozen=True):
+    """Show whether the server is ready, and the chats: channels, states of accepted messages, queue.
+
+    The `state` of `gateway` is `off` if the server has no chats.
+    """
+
+
+async def write_backup(server: AdminService, target: str | None) -> Mapping[str, object]:
+    """Write a backup.
+
+    Raises:
+        InvalidPath: The target is not an absolute path.
+    """
+    if target is None:
+        return await server.back_up(None)
+    path = Path(target)
+    if not path.is_absolute() or "\0" in target or len(target) > _LONGEST_PATH:
+        raise InvalidPath(
+            "the target is not an absolute path",
+            value=target[:200],
+            remedy="send an absolute path on the server's machine",
+        )
+    return await server.back_up(path)
+
+
+_SERVER: Final = (
+    *_of(LongWork, _row(ShowProgress, LongWork.progress, "GET /admin/progress")),
+    *_of(
+        AdminService,
+        _row(ShowStatus, AdminService.status, "GET /admin/status"),
+        _row(ShowCluster, AdminService.cluster, "GET /admin/cluster", "cluster status"),
+        _row(
+            ListProjects, AdminService.projects, "GET /admin/projects", "projects list", answer_key="projects"
+        ),
+        _row(CheckInstallation, AdminService.doctor, "GET /admin/doctor", doing="checking the installation"),
+        _row(
+            RepairInstallation, AdminService.repair, "POST /admin/doctor", doing="checking the installation"
+        ),
+        _row(
+            CollectSupportBundle,
+            AdminService.support_bundle,
+            "GET /admin/support-bundle",
+            answer_key="files",
+            doing="checking the installation",
+        ),
+        _row(WriteBackup, write_backup, "POST /admin/backup", doing="writing the backup"),
+        _row(
+            IssueAgentToken,
+            AdminService.issue_agent_token,
+            "POST /admin/agent-token",
+            "agents token AGENT",
+            answer_key="token",
+        ),
+        _row(
+            RevokeAgentToken,
+            AdminService.revoke_agent_token,
+            "DELETE /admin/agent-token",
+            "agents revoke-token AGENT",
+            answer_key="revoked",
+        ),
+    ),
+    *_of(
+        LoginService,
+        _row(MakeLoginLink, LoginService.make_link, "POST /admin/login-code", "open PATH"),
+    ),
+    *_of(
+        AdminService,
+        _row(MergeProjects, AdminService.merge_projects, "POST /admin/projects/merge", doing="merging"),
+        _row(
+            MoveProject,
+            AdminService.move_project,
+            "POST /admin/projects/move",
+            "projects move PROJECT FOLDER",
+        ),
+        _row(Prune, AdminService.prune, "POST /admin/prune", "prune", doing="looking for messages"),
+        _row(
+            RebuildArchive,
+            AdminService.rebuild_archive,
+            "POST /admin/rebuild-archive",
+            doing="writing the archive",
+        ),
+    ),
+)
+
+
+# People to whom agents may write by name, and the chat of each.
+
+
+class ListPeople(Query, frozen=True):
+    """List the people whom agents may write to."""
+
+
+class AddPerson(Command, frozen=True):
+    """Let agents write to a person, or change the chat of a person.
+
+    Without a chat the person reads messages on the pages.
+    """
+
+    name: _PersonName
+    chat: (
+        Annotated[str, _text("The chat for the messages, such as telegram/123456.", metavar="PLATFORM/ID")]
+        | None
+    ) = None
+
+
+class RemovePerson(Command, frozen=True):
+    """Stop agents from writing to a person. Stored messages stay."""
+
+    name: _PersonName
+
+
+_PEOPLE: Final = _of(
+    PeopleService,
+    _row(ListPeople, PeopleService.everybody, "GET /admin/people", "people list", answer_key="people"),
+    _row(AddPerson, PeopleService.add, "PUT /admin/people", "people add NAME"),
+    _row(RemovePerson, PeopleService.remove, "DELETE /admin/people", "people remove NAME"),
+)
+
+
+# Runners: how the server executes an agent when mail comes for it.
+
+
+class ListRunners(Query, frozen=True):
+    """List the agents that the server runs, and how."""
+
+    project: _Project | None = None
+
+
+class SetRunner(Command, frozen=True):
+    """Have the server run an agent when mail comes for it."""
+
+    project: _Project
+    agent: _AgentName
+    runner: Annotated[dict[str, Json], Meta(description='such as `{"argv": ["..."]}`')]
+
+
+class RemoveRunner(Command, frozen=True):
+    """Have the server run an agent no more. Its mail waits in its inbox."""
+
+    project: _Project
+    agent: _AgentName
+
+
+_RUNNERS: Final = _of(
+    RunnerService,
+    _row(ListRunners, RunnerService.declared, "GET /admin/runners", "agents runners", answer_key="runners"),
+    _row(SetRunner, RunnerService.declare, "PUT /admin/runners"),
+    _row(
+        RemoveRunner,
+        RunnerService.withdraw,
+        "DELETE /admin/runners",
+        "agents unset-runner AGENT",
+        answer_key="removed",
+    ),
+)
+
+
+# Runs: what agents do, the messages that wait and why, and dead letters.
+
+
+class ListRuns(Query, frozen=True):
+    """List the runs of agents: open runs, then recently ended runs.
+
+    Without a project the open and failed runs of chats are listed, too.
+    """
+
+    project: _OneProject | None = None
+
+
+class ShowRun(Query, frozen=True):
+    """Show one run and the end of its output, or its whole output."""
+
+    run: _RunId = ""
+    output: Literal["", "end", "whole"] = ""
+
+
+class ShowControlRoom(Query, frozen=True):
+    """Show a project's control room: what needs a person, runs, and waiting messages."""
+
+    project: _Project = ""
+
+
+class ListDeadLetters(Query, frozen=True):
+    """List the dead letters: failed runs that wait for a person, oldest first, and why they failed.
+
+    At most 500 are listed. `replay` executes a dead letter again, `discard` removes it from the list.
+    """
+
+
+class CancelRun(Command, frozen=True):
+    """Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified."""
+
+    run: _RunId
+
+
+class HastenRun(Command, frozen=True):
+    """Retry now a run that waits for its next attempt."""
+
+    run: _RunId
+
+
+class DiscardRun(Command, frozen=True):
+    """Discard a dead letter. Its run stays failed."""
+
+    run: _RunId
+
+
+class ReplayRun(Command, frozen=True):
+    """Replay a dead letter: execute its messages in a new run."""
+
+    run: _RunId
+
+
+async def list_runs(runs: WorkService, project: str | None) -> Mapping[str, object]:
+    """Return the runs, and the messages that wait for the next run."""
+    slug = "" if project is None else await runs.slug(project)
+    works, waiting = await runs.works(slug), await runs.store.read(partial(runs.waiting, slug=slug))
+    return {"runs": [told(one) for one in works], "waiting": [told(one) for one in waiting]}
+
+
+async def show_run(runs: WorkService, run: str, output: str) -> Mapping[str, object]:
+    """Return a run with its output.
+
+    Raises:
+        InvalidArgument: No run is named.
+    """
+    if not run:
+        raise InvalidArgument("no run is given", remedy="give the run's id as `run`")
+    work = await runs.named(run)
+    found = await runs.output(work.run_id, whole=output == "whole")
+    return {**told(work), "output": found.text, "output_is_cut": found.is_cut}
+
+
+async def show_control_room(runs: WorkService, project: str) -> Mapping[str, object]:
+    """Return the control room of a project."""
+    slug, health = await runs.slug(project), await runs.health()
+    return told(await runs.store.read(partial(runs.floor, slug=slug, health=health)))
+
+
+_RUNS: Final = _of(
+    WorkService,
+    _row(ListRuns, list_runs, "GET /admin/runs", "runs list"),
+    _row(ShowRun, show_run, "GET /admin/runs/one"),
+    _row(ShowControlRoom, show_control_room, "GET /admin/floor", "runs overview"),
+    _row(ListDeadLetters, WorkService.dead, "GET /admin/runs/dead", "runs dead", answer_key="dead"),
+    _row(CancelRun, WorkService.cancel, "POST /admin/runs/cancel", "runs cancel RUN"),
+    _row(HastenRun, WorkService.hasten, "POST /admin/runs/hasten", "runs hasten RUN"),
+    _row(DiscardRun, WorkService.discard, "POST /admin/runs/discard"),
+    _row(ReplayRun, WorkService.replay, "POST /admin/runs/replay", "runs replay RUN"),
+)
+
+
+# Questions that runs ask people.
+
+
+class ListQuestions(Query, frozen=True):
+    """List the open questions of agents, also those in chats, oldest first."""
+
+
+class AnswerQuestion(Command, frozen=True):
+    """Answer a question. The first answer counts, from every surface."""
+
+    number: Annotated[str, Meta(description="the question's number, or its first digits")]
+    answer: Literal["yes", "no"]
+    why: Annotated[str, Meta(description="a comment for the agent")] = ""
+
+
+async def answer_question(
+    questions: QuestionService, number: str, answer: str, why: str
+) -> Mapping[str, object]:
+    """Answer a question."""
+    return await questions.answer(number, approved=answer == "yes", why=why)
+
+
+_QUESTIONS: Final = _of(
+    QuestionService,
+    _row(
+        ListQuestions,
+        QuestionService.questions,
+        "GET /admin/questions",
+        "questions list",
+        answer_key="questions",
+    ),
+    _row(AnswerQuestion, answer_question, "POST /admin/questions"),
+)
+
+
+# Schedules: messages of people that are sent again and again.
+
+
+class ListSchedules(Query, frozen=True):
+    """List the schedules and their next times."""
+
+    project: _OneProject | None = None
+
+
+class AddSchedule(Command, frozen=True):
+    """Send a message on a schedule. The same call again changes nothing."""
+
+    name: _ScheduleName
+    project: str
+    sender: str
+    to: list[str]
+    subject: str
+    body: str
+    importance: Importance = "normal"
+    ack_required: bool = False
+    cron: Annotated[str, Meta(description="such as `0 9 * * MON`")] | None = None
+    every_seconds: Annotated[_Span, Meta(description="instead of `cron`")] | None = None
+    zone: str = "UTC"
+    missed: str = "once"
+    overlap: str = "queue"
+    jitter_seconds: _Span = 0
+    replaces: bool = False
+
+
+class RemoveSchedule(Command, frozen=True):
+    """Remove a schedule. Messages that were sent stay."""
+
+    name: _ScheduleName
+
+
+class ShowSchedule(Query, frozen=True):
+    """Show a schedule: its message, its times, and the result of the last time."""
+
+    name: _ScheduleName
+
+
+class PauseSchedule(Command, frozen=True):
+    """Pause a schedule. It sends nothing until it is resumed."""
+
+    name: _ScheduleName
+
+
+class ResumeSchedule(Command, frozen=True):
+    """Resume a schedule at its next time. Times missed during the pause are not sent."""
+
+    name: _ScheduleName
+
+
+class TriggerSchedule(Command, frozen=True):
+    """Send the message now, also if the schedule is paused. Its times stay the same."""
+
+    name: _ScheduleName
+
+
+async def list_schedules(schedules: MailSchedules, project: str | None) -> list[Mapping[str, object]]:
+    """Return the schedules of a project, or all."""
+    return list(await schedules.listed("" if project is None else await schedules.slug(project)))
+
+
+async def add_schedule(schedules: MailSchedules, command: AddSchedule) -> Mapping[str, object]:
+    """Store a schedule."""
+    message = {name: getattr(command, name) for name in ScheduledMessage.__struct_fields__}
+    return await schedules.add(
+        command.name,
+        ScheduledMessage(**message),
+        cron=command.cron,
+        every=None if command.every_seconds is None else timedelta(seconds=command.every_seconds),
+        zone=command.zone,
+        missed=command.missed,
+        overlap=command.overlap,
+        jitter=timedelta(seconds=command.jitter_seconds),
+        replaces=command.replaces,
+    )
+
+
+_SCHEDULES: Final = _of(
+    MailSchedules,
+    _row(ListSchedules, list_schedules, "GET /admin/schedules", "schedules list", answer_key="schedules"),
+    _row(AddSchedule, add_schedule, "POST /admin/schedules"),
+    _row(
+        RemoveSchedule,
+        MailSchedules.remove,
+        "DELETE /admin/schedules",
+        "schedules remove NAME",
+        answer_key="removed",
+    ),
+    _row(ShowSchedule, MailSchedules.named, "GET /admin/schedules/one", "schedules show NAME"),
+    _row(PauseSchedule, MailSchedules.pause, "POST /admin/schedules/pause", "schedules pause NAME"),
+    _row(ResumeSchedule, MailSchedules.resume, "POST /admin/schedules/resume", "schedules resume NAME"),
+    _row(
+        TriggerSchedule,
+        MailSchedules.trigger,
+        "POST /admin/schedules/trigger",
+        "schedules trigger NAME",
+        answer_key="message",
+    ),
+)
+
+
+# Chats: the gateway, the people who may write, and messages that no chat took.
+
+
+class PairPerson(Command, frozen=True):
+    """Admit a person who wrote to a bot and received a code."""
+
+    platform: _Platform
+    code: Annotated[str, Meta(description="The code that the bot gave the stranger.")]
+    role: Annotated[
+        Literal["owner", "operator", "member", "viewer"], Meta(description="Role of the person.")
+    ] = "member"
+
+
+class ListChatPeople(Query, frozen=True):
+    """List the people who may write, and those who ask to."""
+
+
+class RemoveChatPerson(Command, frozen=True):
+    """Remove a person who was admitted with a code."""
+
+    platform: _Platform
+    user_id: str
+
+
+class SendToChat(Command, frozen=True):
+    """Send a message to a chat, or to the channel's home. It is stored, then delivered like an answer.
+
+    The answer has the status 202 and the id of the stored message.
+    """
+
+    platform: _Platform
+    text: str
+    chat_id: Annotated[str, Meta(description="without it the message goes to the home channel")] | None = None
+    thread_id: str | None = None
+    key: Annotated[str, Meta(description="the same key sends the message once")] | None = None
+
+
+class ReconnectChannel(Command, frozen=True):
+    """Reconnect a channel, also after its credential was rejected. It uses the secrets of the last start."""
+
+    platform: _Platform
+
+
+class ListUndelivered(Query, frozen=True):
+    """List the dead letters of chats: undelivered messages, and why they failed."""
+
+
+class RetryUndelivered(Command, frozen=True):
+    """Retry an undelivered message."""
+
+    outbox_id: _OutboxId
+
+
+class DiscardUndelivered(Command, frozen=True):
+    """Discard an undelivered message for good."""
+
+    outbox_id: _OutboxId
+
+
+_CHATS: Final = (
+    *_of(AdminService, _row(ShowHealth, AdminService.health, "GET /health/detailed")),
+    *_of(
+        ChatAdministration,
+        _row(PairPerson, ChatAdministration.pair, "POST /admin/gateway/pair", "gateway pair PLATFORM CODE"),
+        _row(ListChatPeople, ChatAdministration.people, "GET /admin/gateway/people"),
+        _row(RemoveChatPerson, ChatAdministration.remove_person, "DELETE /admin/gateway/people"),
+        _row(SendToChat, ChatAdministration.send, "POST /admin/gateway/send", status=202),
+        _row(
+            ReconnectChannel,
+            ChatAdministration.reconnect,
+            "POST /admin/gateway/reconnect",
+            "gateway reconnect PLATFORM",
+        ),
+    ),
+    *_of(
+        UndeliveredService,
+        _row(ListUndelivered, UndeliveredService.dead, "GET /admin/gateway/dead"),
+        _row(RetryUndelivered, UndeliveredService.revive, "POST /admin/gateway/dead"),
+        _row(DiscardUndelivered, UndeliveredService.discard, "DELETE /admin/gateway/dead"),
+    ),
+)
+
+ADMINISTRATION: Final = (
+    *_TOKENS,
+    *_SERVER,
+    *_PEOPLE,
+    *_RUNNERS,
+    *_RUNS,
+    *_QUESTIONS,
+    *_SCHEDULES,
+    *_CHATS,
+)
+TABLE: Final = (*ALL_OPERATIONS, *ADMINISTRATION)

@@ -1,0 +1,166 @@
+"""Commands that call one operation, made from the table of operations.
+
+`operations.json` holds the table; `make docs` writes it from `postroom.app.operations`. A command module says
+by hand only how an answer is shown to people.
+"""
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import urlencode
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import (
+    HERE,
+    Acting,
+    AsJson,
+    DataDir,
+    Key,
+    OneProject,
+    Project,
+    completed,
+    project_key,
+)
+from postroom.cli.wire import ANSWER_TIMEOUT
+
+LONGEST: Final = timedelta(hours=6)
+"""The limit for long work of the server, which shows its progress."""
+_TABLE: Final[Mapping[str, Mapping[str, Any]]] = json.loads(
+    Path(__file__).with_name("operations.json").read_text(encoding="utf-8")
+)
+_TYPES: Final[Mapping[str, Any]] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": list[str],
+}
+
+
+def named_project(text: str) -> str:
+    """Return the key of a project; a plain name of a folder in the current folder is the path of that."""
+    return project_key(os.path.join(os.curdir, text) if text and Path(text).is_dir() else text)  # noqa: PTH118 - a Path drops the dot
+
+
+def _folder(text: str) -> str:
+    return os.path.abspath(Path(text).expanduser())  # noqa: PTH100 - resolve() would follow links
+
+
+class _Kind(NamedTuple):
+    option: Any = None
+    """The option that many commands share; None if the command describes its own."""
+    default: Any = None
+    sends: Callable[[str], str] | None = None
+    """What is sent for a text that was given."""
+
+
+_PLAIN: Final = _Kind()
+_KINDS: Final[Mapping[str | None, _Kind]] = {
+    "acting": _Kind(Acting, ...),
+    "folder": _Kind(sends=_folder),
+    "key": _Kind(Key),
+    "named_project": _Kind(sends=named_project),
+    "one_project": _Kind(OneProject, sends=project_key),
+    "project": _Kind(Project, HERE, project_key),
+}
+"""The kinds of `Option.kind` in the table of operations."""
+
+
+def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
+    """Have a server perform an operation of administration, and return its answer.
+
+    Raises:
+        ServerUnavailable: The server does not answer, or not in time.
+        PostroomError: The server refused; the class is that of its code.
+    """
+    row = _TABLE[name]
+    method, path, body = str(row["method"]), str(row["path"]), dict(given) or None
+    if method == "GET":
+        asked = {key: "yes" if one is True else one for key, one in given.items() if one not in (None, False)}
+        path, body = f"{path}?{urlencode(asked)}" if asked else path, None
+    if "doing" in row:
+        return server.admin_long(str(row["doing"]), method, path, body)
+    return server.admin(method, path, body)
+
+
+def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict[str, Any]:
+    """Have the running server perform an operation of administration, and return its answer.
+
+    Raises:
+        ServerUnavailable: No server runs, or the server does not answer in time.
+        PostroomError: The server refused; the class is that of its code.
+    """
+    timeout = LONGEST if "doing" in _TABLE[name] else ANSWER_TIMEOUT
+    return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
+
+
+def shows(
+    app: typer.Typer, name: str, *, takes_data_dir: bool = True
+) -> Callable[[Callable[..., str]], Callable[..., None]]:
+    """Return a decorator that adds the command of an operation to a group.
+
+    The decorated function returns the text for people: of the answer, or of the answer and the sent fields.
+    """
+    row = _TABLE[name]
+    fields: list[Mapping[str, Any]] = row["fields"]
+
+    def add(text: Callable[..., str]) -> Callable[..., None]:
+        takes_sent = len(inspect.signature(text).parameters) > 1
+
+        def command(*, data_dir: Path | None = None, as_json: bool = False, **given: Any) -> None:
+            sent = {}
+            for one in fields:
+                value, sends = given[one["name"]], _KINDS.get(one.get("kind"), _PLAIN).sends
+                sent[one["name"]] = value if value is None or sends is None else sends(value)
+            if "path" in row:
+                with show.progress(as_json=as_json or "doing" not in row):
+                    found = call(name, data_dir=data_dir, **sent)
+            else:
+                found = show.fields(Server.find(data_dir=data_dir).call_tool(name, sent))
+            show.answer(found, as_json=as_json, text=lambda: text(found, sent) if takes_sent else text(found))
+
+        shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None)} if takes_data_dir else {}
+        shared["as_json"] = (AsJson, False)
+        taken = {one["name"]: _taken(one) for one in fields} | shared
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    one,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    annotation=kind,
+                    default=inspect.Parameter.empty if default is ... else default,
+                )
+                for one, (kind, default) in taken.items()
+            ]
+        )
+        command.__annotations__ = {one: kind for one, (kind, _) in taken.items()}
+        app.command(str(row["words"]).split()[-1], help=str(row["help"]))(command)
+        return command
+
+    return add
+
+
+def _taken(field: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the annotation of a field for typer, and its default; ... if the field is required."""
+    shared = _KINDS.get(field.get("kind"), _PLAIN)
+    if shared.option is not None:
+        return shared.option, shared.default
+    kind = Literal[tuple(field["choices"])] if "choices" in field else _TYPES[field["type"]]
+    default = ... if field.get("required") else field.get("default", False if kind is bool else None)
+    told: dict[str, Any] = {"help": field.get("help"), "metavar": field.get("metavar")}
+    if "complete" in field:
+        told["autocompletion"] = completed(field["complete"])
+    if kind is int:
+        told |= {"min": field.get("least"), "max": field.get("most")}
+    if field.get("place"):
+        info: Any = typer.Argument(**told | {"metavar": told["metavar"] or field["name"].upper()})
+    else:
+        info = typer.Option(field.get("option") or f"--{field['name'].replace('_', '-')}", **told)
+    return Annotated[kind if default is not None else kind | None, info], default

@@ -1,0 +1,154 @@
+"""The row of an operation: its name, command, function, callers, address and command line.
+
+Routes, permissions, the OpenAPI document, MCP tools, reference pages and commands are made from these rows.
+`postroom.mail.operations` lists the operations of mail, `postroom.app.operations` all of them.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, get_type_hints
+
+from postroom.contracts.errors import InsufficientScope, NotPermitted
+from postroom.contracts.tokens import SCOPES, Grant, Scope
+
+
+class Who(StrEnum):
+    """The callers that an address answers."""
+
+    ANYONE = "anyone"
+    PROVED_THERE = "callers that the path authenticates itself"
+    """A channel, or a result by its signature."""
+    PEOPLE = "people"
+    """People who have logged in, and the server's token."""
+    LOOKERS = "agents, programs and people"
+    """A named token as far as its scopes go."""
+    CALLERS = "agents and programs"
+    HOOKS = "the operator and runs"
+    ADMINS = "the operator and `admin`"
+    OPERATOR = "the operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How a command takes one field; an empty text stands for the default of the field.
+
+    It stands in the row of the operation, or in the `extra` of the field's type.
+    """
+
+    name: str = ""
+    """The option, such as `--all`. Default: the name of the field."""
+    help: str = ""
+    """Default: the description of the field."""
+    metavar: str = ""
+    complete: str = ""
+    """The kind of names or ids that a shell completes."""
+    kind: str = ""
+    """An option that many commands share, or a conversion of what is given: see `postroom.cli.call`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One thing that a caller may do.
+
+    An operation of mail has a function of the context and the command. An operation of administration has a
+    function of its service that takes the fields of the command as parameters, or `command` as a whole, and
+    `request` if it needs the HTTP request.
+    """
+
+    name: str
+    command: Any
+    """The struct of its parameters."""
+    run: Callable[..., Any]
+    changes: bool
+    needs: frozenset[Scope]
+    """The scopes that a named token must have, all of them; agents and the operator need none."""
+    is_of_one_project: bool = False
+    """Whether a token that is bound to a project may do it in that project."""
+    destructive: bool = False
+    repeatable: bool = False
+    """Whether the same change made twice leaves everything as it is after the first time."""
+    settled: bool = False
+    """Whether it reads indexes that a store may update later: search and the list of threads."""
+    service: type[Any] | None = None
+    """The service that does it; None for the mail room."""
+    address: str = ""
+    """Method and path. Default: `GET` or `POST` below /v1, by the name."""
+    who: Who = Who.LOOKERS
+    answer_key: str = ""
+    """The key of the function's answer in a JSON object; "" if the answer is an object itself."""
+    status: int = 200
+    doing: str = ""
+    """The text that is shown during long work until the progress is known; "" for short work."""
+    line: str = ""
+    """The words after `postroom`, then in capitals the fields that are given by their place.
+
+    All other fields are options. Without a line, no command is made from this row.
+    """
+    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+    """By field, how the command takes it if its type does not say so."""
+    line_help: str = ""
+    """The help of the command. Default: the description of the operation."""
+
+    def __post_init__(self) -> None:
+        if not self.needs or not self.needs <= set(SCOPES):
+            raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
+
+    def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
+        """Raise unless a named token of this grant may do it; without a grant nothing is held back.
+
+        Raises:
+            InsufficientScope: it has too few scopes.
+            NotPermitted: it is bound to a project, and this is about more than one.
+        """
+        if grant is not None:
+            grant.check(self.needs, self.name, is_of_one_project=self.is_of_one_project, slug=slug)
+
+    def is_open_to(self, grant: Grant | None) -> bool:
+        """Return whether a named token of this grant may do it."""
+        try:
+            self.check(grant)
+        except (InsufficientScope, NotPermitted):
+            return False
+        return True
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return self.address.split()[0] if self.address else "POST" if self.changes else "GET"
+
+    @property
+    def path(self) -> str:
+        """The path of its address."""
+        return self.address.split()[1] if self.address else f"/v1/{self.name}"
+
+    @property
+    def description(self) -> str:
+        """What it does, when to use it and what to do next, as a model reads it; one line."""
+        return " ".join((self.command.__doc__ or "").split())
+
+    @property
+    def words(self) -> str:
+        """The words of the command, after `postroom`."""
+        return " ".join(one for one in self.line.split() if not one.isupper())
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The fields that the command takes by their place, in order."""
+        return tuple(one.lower() for one in self.line.split() if one.isupper())
+
+    @property
+    def help(self) -> str:
+        """The text of `--help`."""
+        return self.line_help or inspect.cleandoc(self.command.__doc__ or "")
+
+    @property
+    def answer(self) -> Any:
+        """The type of its answer, as its function declares it."""
+        return get_type_hints(self.run)["return"]
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence."""
+        return (self.command.__doc__ or "").partition("\n")[0]
