@@ -1073,8 +1073,6 @@ class Submissions:
         claims, was_free = self._dispatcher.asks(is_now=True), False
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
             active = await core.dispatches.claimed_dispatch(thread_id)
-            if active is not None and await self._dispatcher.released_for_foreground(active):
-                continue
             submission = Submission(request=request, policy=policy, claims=claims, is_now=True)
             try:
                 prepared = await (

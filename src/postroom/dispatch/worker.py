@@ -399,18 +399,6 @@ class Dispatcher:
             self._core.may_hold_more = True
             _LOG.warning("claims.not_looked_at", reason=error.describe())
 
-    async def released_for_foreground(self, row: RunDispatch) -> bool:
-        """Release a claim of this process that it does not execute, for the submission that wants its thread.
-
-        The reply of the claim was lost. Return False if the run executes, or if its claim may be on its way.
-        """
-        worker = self.workers.get_or_create(row.thread_id)
-        is_ours = row.claimed_by == self._core.consumer_id and row.claim_token not in self.claim_tokens()
-        if not is_ours or worker.status is not WorkerStatus.IDLE or worker.storing:
-            return False
-        await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
-        return True
-
     def claim_tokens(self) -> frozenset[str]:
         """Return the tokens of the claims whose runs execute here and may go on."""
         return frozenset(
