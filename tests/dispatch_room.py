@@ -30,7 +30,9 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.completion import Claimed, Job, WorkerStatus
 from postroom.dispatch.mailbox import Mailbox
+from postroom.dispatch.sinks import ReconnectableEventSink
 from postroom.dispatch.submission import Prepared
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
@@ -334,6 +336,15 @@ def sample_dispatch(thread_id: str, run_id: str, dispatch_id: str, *, now: int, 
     return RunDispatch.queued(
         dispatch_id, thread_id, run_id, created_at=now, priority=0, max_attempts=3, **fields
     )
+
+
+def put_to_work(mailbox: Mailbox, dispatch: RunDispatch, sink: ReconnectableEventSink) -> None:
+    """Let the worker of the thread say that it runs this dispatch."""
+    worker = mailbox.get_or_create_worker(dispatch.thread_id)
+    concluded = asyncio.get_running_loop().create_future()
+    begun = Claimed(dispatch=dispatch, instance_id="i")
+    worker.job = Job(dispatch=dispatch, begun=begun, sink=sink, stops_at=0, kept_since=0, concluded=concluded)
+    worker.status = WorkerStatus.RUNNING
 
 
 async def seed_messages(stores: RunStores, run: RunRecord, *messages: Message) -> None:

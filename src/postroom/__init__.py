@@ -114,5 +114,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Name what is loaded later too: whoever explores the package sees every public name."""
+    """Return all public names, including those that are loaded later."""
     return sorted({*globals(), *__all__})

@@ -1,7 +1,7 @@
-"""Background work of a service: every task has an owner that sees its end, and time that a test can move.
+"""Background work of a service: every task has an owner that sees its end, and time that a test controls.
 
-A service that lives longer than one block, started by one task and closed by another, cannot hold a
-`TaskGroup` open between the two. It owns a `Tasks` instead; inside one piece of work `TaskGroup` is the rule.
+A service that lives longer than one block, started by one task and closed by another, cannot keep a
+`TaskGroup` open in between. It owns a `Tasks` instead; within one piece of work, use `TaskGroup`.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import MailboxClosed, StoreClosed, StoreError
+from postroom.contracts.errors import MailboxClosed, StoreClosed, StoreError, StoreReadOnly
 from postroom.log import get_logger
 
 T = TypeVar("T")
@@ -17,25 +17,25 @@ F = TypeVar("F", bound=asyncio.Future[Any])
 _LOG = get_logger(__name__)
 FIRST_PAUSE_MS: Final = 50
 LONGEST_PAUSE_MS: Final = 500
-"""Pauses between two attempts at a step while the store is unavailable."""
+"""The longest pause between two attempts at a step while the store is unavailable."""
 
 
 class SystemTimer:
     """The time of this process."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Return when so much time has passed."""
+        """Return after this time."""
         await asyncio.sleep(max(milliseconds, 0) / 1000)
 
 
 class Tasks:
-    """Owns tasks: each one's failure is logged, and none outlives `close`."""
+    """Owns tasks: each failure is logged, and none outlives `close`."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._running: set[asyncio.Task[Any]] = set()
         self.closed = False
-        """Whether nothing can be started any more."""
+        """Whether no task can be started any longer."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -44,7 +44,7 @@ class Tasks:
         """Run `work` in the background.
 
         Raises:
-            RuntimeError: closed, or no event loop runs.
+            RuntimeError: The owner is closed, or no event loop runs.
         """
         if self.closed:
             work.close()
@@ -74,7 +74,7 @@ class Tasks:
             caller = asyncio.current_task()
             if task.cancelled() and not (caller is not None and caller.cancelling()):
                 raise MailboxClosed(f"{self._owner} closed before {name} ended") from error
-            task.add_done_callback(self._ended)  # no caller hears of a failure: the log does
+            task.add_done_callback(self._ended)  # the log reports a failure, because no caller gets it
             raise
 
     async def settle(self) -> None:
@@ -84,16 +84,16 @@ class Tasks:
             await asyncio.wait(running)
 
     def let_go(self, task: "asyncio.Task[Any]") -> None:
-        """Wait for this one no more, which does not end when it is told to; its failure is logged still."""
+        """Stop waiting for this task, which ignores its cancellation; its failure is still logged."""
         self._running.discard(task)
 
     async def settled(self) -> None:
-        """Return when nothing runs any more, what is started meanwhile included."""
+        """Return when no task runs, including tasks that are started meanwhile."""
         while self._running:
             await asyncio.wait(self._running)
 
     async def close(self) -> None:
-        """Cancel what runs and return when it has ended; harmless when done twice."""
+        """Cancel all tasks and return when they have ended; a repeated call has no effect."""
         self.closed = True
         this = asyncio.current_task()
         while others := {task for task in self._running if task is not this}:
@@ -108,15 +108,15 @@ class Tasks:
 
 
 def unreported(work: F) -> F:
-    """Return this work, whose failure is not reported when whoever waited for it was cancelled."""
+    """Return this work, without a report of its failure if its waiter was cancelled."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())
     return work
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Return what `function` returns on a thread.
+    """Return the result of `function` on a thread.
 
-    A caller that is cancelled hears of that when the function has ended: a thread cannot be stopped.
+    A cancelled caller continues only after the function has ended: a thread cannot be stopped.
     """
     work = unreported(asyncio.create_task(asyncio.to_thread(function)))
     try:
@@ -126,7 +126,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -> bool:
-    """Do what is wanted, for so long at most; say whether it came to its end. Its failure is logged."""
+    """Await `wanted` for at most `most_ms`; return whether it ended. Its failure is logged."""
     work = Tasks("bounded work")
     try:
         alarm = work.start(timer.sleep(most_ms), name="time-out")
@@ -140,19 +140,21 @@ async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -
 async def retried(
     step: Callable[[], Awaitable[T]], timer: Timer, *, gives_up: Callable[[], bool] = lambda: False
 ) -> T:
-    """Return what `step` returns; while the store is unavailable, call it again after 50 to 500 ms.
+    """Return the result of `step`; call it again while the store is away or read-only, after 50 to 500 ms.
 
-    A step is called again also after a lost reply: it must find out whether it was written before.
+    A step is repeated also after a lost reply: it must find out whether it was written before. A store is
+    read-only for a time if its server is a standby, or if a right is missing.
 
     Raises:
-        StoreError: The store is closed, `gives_up` returned True, or the failure does not pass by itself.
+        StoreError: The store is closed, `gives_up` returned True, or the failure is permanent.
     """
     pause = FIRST_PAUSE_MS
     while True:
         try:
             return await step()
         except StoreError as error:
-            if not error.retryable or isinstance(error, StoreClosed) or gives_up():
+            may_pass = error.retryable or isinstance(error, StoreReadOnly)
+            if not may_pass or isinstance(error, StoreClosed) or gives_up():
                 raise
         await timer.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE_MS)

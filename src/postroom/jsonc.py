@@ -1,7 +1,7 @@
-"""Reads JSON as clients write it: with comments, with trailing commas, with a byte order mark.
+"""A reader of JSON as clients write it: with comments, trailing commas or a byte order mark.
 
-It keeps all positions, so that an edit can change one place of the text and leave the rest as it is. What is
-plain JSON is read by the standard library, and looked into when that is asked: an edit looks into few parts.
+It keeps all positions, so that an edit can change one part of the text and leave the rest unchanged. Plain
+JSON is read by the standard library, and positions are determined on demand: an edit needs few of them.
 """
 
 import json
@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Final, Literal
 
 DEEPEST: Final = 200
-"""Levels of nesting; no client's file has more, and the reader recurses for each."""
+"""Maximum levels of nesting; no client's file has more, and the reader recurses for each."""
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _BEGINS_BLANK: Final = frozenset(" \t\r\n/")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
@@ -41,15 +41,15 @@ class Node:
     start: int
     end: int
     inside: "tuple[tuple[Child, ...], int] | None" = None
-    """What is in the brackets, when it was looked into, as `children` and `tail`."""
+    """The content of the brackets once it was parsed, as `children` and `tail`."""
     plain: object = None
-    """The value of what has no brackets, or was not looked into."""
+    """The value, if it has no brackets or was not parsed in detail."""
     source: str = field(default="", repr=False)
     depth: int = 0
 
     @property
     def children(self) -> "tuple[Child, ...]":
-        """What is in the brackets."""
+        """The members or items in the brackets."""
         return self._looked_into[0]
 
     @property
@@ -79,7 +79,7 @@ class Node:
 
     @property
     def is_bare(self) -> bool:
-        """Whether there is nothing in the brackets, not even a comment."""
+        """Whether the brackets are empty, without even a comment."""
         return not self.children and self.tail == self.start + 1
 
 
@@ -99,12 +99,12 @@ class Child:
         return self.node.end
 
 
-@lru_cache(maxsize=2)  # one change looks at a text again and again, and some have millions of characters
+@lru_cache(maxsize=2)  # one change reads a text repeatedly, and some texts have millions of characters
 def read(text: str) -> Node | None:
-    """Return the document of a text, or None when there are only whitespace and comments.
+    """Return the document of a text, or None if it contains only whitespace and comments.
 
     Raises:
-        NotJson: it is something else.
+        NotJson: The text is something else.
     """
     reader = _Reader(text, 1 if text.startswith(_BYTE_ORDER) else 0)
     reader.skip()
@@ -118,10 +118,10 @@ def read(text: str) -> Node | None:
 
 
 def require_form(text: str, form: JsonForm, reader: str) -> None:
-    """Refuse a text that the program `reader` cannot read, because it reads this form only.
+    """Refuse a text that the program `reader` cannot read, because it supports this form only.
 
     Raises:
-        NotJson: it has a comment, or a comma before a closing bracket; or it is not JSON at all.
+        NotJson: The text has a comment, or a comma before a closing bracket; or it is not JSON at all.
     """
     if form == "lenient" or (root := read(text)) is None:
         return
@@ -214,7 +214,7 @@ class _Reader:
         return Node(kind=kind, start=start, end=self.at, inside=inside)
 
     def inside(self, depth: int) -> tuple[tuple[Child, ...], int]:
-        """Return what is in brackets, and where the last of it ends."""
+        """Return the content of brackets, and the end of its last part."""
         opening = self._text[self.at]
         closing = "}" if opening == "{" else "]"
         self.at += 1

@@ -1,10 +1,10 @@
-"""Leases of a server: what it does alone, of all servers on one database, and how long it is sure of that.
+"""Leases of a server: the work that only one server on a database does, and until when it may do it.
 
-    every third of its length, and when one was given back ─▶ one change for all ─▶ taken, or renewed
+    every third of its length, and when one is released ─▶ one change for all ─▶ acquired, or renewed
 
-A lease is held here until shortly before it ends for others, by what was known before it was asked for: a
-server that stood still, or cannot reach the database, has stopped by the time at which another may begin.
-`guarded` has a change prove the lease as well, for it may be written later than it was begun.
+A lease is considered held here until shortly before it expires for others, counted from before the request.
+So a server that was frozen, or cannot reach the database, has stopped before another may begin. `guarded`
+makes a change prove the lease as well, because it may be written later than it was begun.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 LENGTH: Final = timedelta(seconds=30)
 AGAIN_AFTER: Final = timedelta(seconds=1)
-"""When a change that failed is tried again."""
+"""The pause before a failed change is retried."""
 _SERVERS_KEPT: Final = timedelta(hours=1)
-"""How long one may see which servers were up."""
+"""How long the list of former servers is kept."""
 
 
 class Leases:
-    """What this server holds. Nothing is held before it is served, and after that."""
+    """The leases of this server. It holds none outside `serving`."""
 
     def __init__(
         self,
@@ -53,28 +53,28 @@ class Leases:
         is_gone: IsGone = nobody_is_gone,
         length: timedelta = LENGTH,
     ) -> None:
-        """`holder` names this server, for this start, and `about` is what it says of itself.
+        """`holder` names this server since this start, and `about` describes it.
 
-        `is_gone` says of what another said whether that one has surely ended; it may block.
-        A lease is renewed when a third of its `length` is over, and counts as lost a sixth before its end.
+        `is_gone` returns whether another server, by its description, has surely ended; it may block. A lease
+        is renewed when a third of its `length` is over, and counts as lost a sixth before its end.
         """
         self.holder = holder
         self._store, self._about, self._is_gone = store, about, is_gone
         self._length, self._every, self._sure = length, length / 3, length * 5 / 6
         self._wanted = {SERVER + holder}
         self._held: dict[str, tuple[int, int]] = {}
-        """By name: the fence, and until when it is sure that nobody else has it."""
+        """By name: the fence, and until when surely nobody else has it."""
         self.gone: set[str] = set()
         """Other servers that had leases and have surely ended."""
         self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
         self._tasks = Tasks("leases")
         self._renewing = asyncio.Lock()
-        """Held while leases are taken: what is given back meanwhile is given back behind it."""
+        """Held while leases are acquired: a release in the meantime waits for it."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Take leases as soon as they are free, and keep them from then on.
+        """Acquire leases as soon as they are free, and keep them from then on.
 
-        `taken` is done whenever one is taken: what another server had begun with it is left behind.
+        `taken` is called after each acquisition, to recover work that another server left.
         """
         self._wanted |= set(names)
         if taken is not None:
@@ -82,25 +82,25 @@ class Leases:
         self._store.changes.tell((LEASES,))
 
     def holds(self, name: str) -> bool:
-        """Say whether what this lease is for may be done here, at this moment."""
+        """Return whether the work of this lease may be done here now."""
         return name in self._held and self._store.clock.now() < self._held[name][1]
 
     async def servers(self, place: str = "") -> list[Lease]:
-        """Return the servers that are up, of those that are a place where one is named.
+        """Return the running servers, with `place` only those that are this place.
 
         Raises:
-            StoreError: they cannot be looked up.
+            StoreError: They cannot be read.
         """
         return await self._store.read(lambda tx: servers(tx.leases.listed(), tx.now(), place))
 
     def places(self) -> list[str]:
-        """Return the places that this server is: those that it says it is, and what it has a lease of."""
+        """Return the places of this server: those in its description, and those of its leases."""
         return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
-        """Return a change that is written only while this server has the lease that it has now.
+        """Return a change that is written only while this server keeps its present lease.
 
-        Written, it raises StaleClaim where another server has it, or may take it.
+        When written, it raises StaleClaim if another server has the lease, or may acquire it.
         """
         fence, _ = self._held.get(name, (0, 0))
 
@@ -113,7 +113,7 @@ class Leases:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Take what is wanted, and keep it until the block is left; then it is free at once."""
+        """Acquire the wanted leases, and keep them until the block ends; then they are free at once."""
         self._tasks = Tasks("leases")
         await self.renew()
         self._tasks.start(self._serve(), name="renewal")
@@ -124,9 +124,9 @@ class Leases:
             await self.give_back(*self._wanted)
 
     async def give_back(self, *names: str) -> None:
-        """Stop wanting these leases, so that another server has them soon; their work has ended here.
+        """Stop wanting these leases, so that another server gets them soon; their work has ended here.
 
-        One that cannot be given back ends by itself.
+        A lease that cannot be released expires.
         """
         held = [name for name in names if self._held.pop(name, None) is not None]
         self._wanted -= {name for name in names if not name.startswith(SERVER)}
@@ -152,7 +152,7 @@ class Leases:
                 await news.wait(self._every if is_renewed else AGAIN_AFTER)
 
     async def renew(self) -> bool:
-        """Take and renew what is wanted; False when that could not be written, or came too late."""
+        """Acquire and renew the wanted leases; return False if that failed, or came too late."""
         async with self._renewing:
             asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
             try:
@@ -173,7 +173,7 @@ class Leases:
         try:
             if name in self._taken_over:
                 await self._taken_over[name]()
-        except StoreError as error:  # what was left behind is taken up when its own time is over
+        except StoreError as error:  # its unfinished work is recovered when its own lease expires
             _LOG.warning("lease.nothing_taken_over", name=name, reason=error.describe())
 
     def _is_forgotten(self, lease: Lease, now: int) -> bool:
@@ -181,14 +181,14 @@ class Leases:
         return lease.name.startswith(SERVER) and (is_over or lease.holder in self.gone)
 
     async def _look_for_gone(self) -> None:
-        """Look which servers have surely ended whose leases have not."""
+        """Find servers that have surely ended, but whose leases have not expired."""
         leases = await self._store.read(lambda tx: tx.leases.listed())
         others = {one.holder: one.about for one in leases if one.holder not in {self.holder, *self.gone}}
         look = partial(lambda known: {name for name, about in known.items() if self._is_gone(about)}, others)
         self.gone |= await asyncio.to_thread(look)
 
     def _taken(self, tx: Transaction, *, names: frozenset[str]) -> dict[str, int]:
-        """Renew what is held, take what is free, and return the fences of both."""
+        """Renew held leases, acquire free ones, and return the fences of both."""
         tx.lock(LEASES)
         now, until = tx.now(), tx.now() + milliseconds(self._length)
         known = {one.name: one for one in tx.leases.listed()}

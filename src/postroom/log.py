@@ -16,7 +16,7 @@ from typing import Any, Final
 from postroom.contracts.errors import PostroomError
 
 _SAYS_NO_MORE: Final = frozenset({"reason", "code", "remedy", "count", "work"})
-"""Facts of a line about an error that concern nothing but the error."""
+"""Facts of a line about an error that concern only the error."""
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
 _BOUND: Final = ContextVar[Mapping[str, Any]]("bound facts", default=MappingProxyType({}))
 _CALLER: Final = 3
@@ -33,7 +33,7 @@ class LogLine:
         self.facts = facts
 
     def __str__(self) -> str:
-        """Return the event and its facts on one line; a traceback follows on lines of its own."""
+        """Return the event and its facts on one line; a traceback follows on separate lines."""
         shown = [f"{name}={shown_fact(value)}" for name, value in self.facts.items() if name != "traceback"]
         line = " ".join([self.event, *shown])
         return f"{line}\n{self.facts['traceback']}".rstrip() if "traceback" in self.facts else line
@@ -50,19 +50,19 @@ class Logger:
         self._write(logging.DEBUG, event, facts)
 
     def info(self, event: str, **facts: Any) -> None:
-        """Write a line about something that went well."""
+        """Write a line about a success."""
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        """Write a line about a failure that passes, or that others are told of, too."""
+        """Write a line about a temporary failure, or one that is reported elsewhere, too."""
         self._write(logging.WARNING, event, facts)
 
     def error(self, event: str, **facts: Any) -> None:
-        """Write a line about a failure that somebody must look at."""
+        """Write a line about a failure that needs attention."""
         self._write(logging.ERROR, event, facts)
 
     def exception(self, event: str, **facts: Any) -> None:
-        """Write such a line with the traceback of the exception that is handled."""
+        """Write a line about a failure, with the traceback of the current exception."""
         self._write(logging.ERROR, event, {"exc_info": True, **facts})
 
     def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
@@ -80,9 +80,9 @@ def get_logger(name: str) -> Logger:
 
 
 def _add_error(level: int, facts: dict[str, Any]) -> bool:
-    """Add code and remedy of the typed error that is handled to the facts of a line about it.
+    """Add the code and remedy of the current typed error to the facts of a line about it.
 
-    Return False if an earlier line told of the error, and this one adds nothing.
+    Return False if an earlier line reported the error, and this one adds nothing.
     """
     error, reason = sys.exception(), facts.get("reason")
     if not (isinstance(error, PostroomError) and isinstance(reason, str) and _is_of(error, reason)):
@@ -115,6 +115,6 @@ def binding(**facts: Any) -> Iterator[None]:
 
 
 def shown_fact(value: object) -> str:
-    """Return a fact as a line of text shows it: in quotes unless it is a plain word."""
+    """Return a fact as text in a line: in quotes unless it is a plain word."""
     text = value if isinstance(value, str) else repr(value)
     return text if not isinstance(value, str) or _PLAIN.fullmatch(text) else repr(text)

@@ -1,8 +1,8 @@
 """Turns the Markdown of messages and answers into HTML that can neither act nor fetch.
 
-Two steps, each enough by itself against a script: the parser knows no raw HTML, and an allow-list decides
-what of its output stays. Pictures become links: one from elsewhere would tell its host who reads the mail. A
-picture that came with the message is shown in its place, from this server.
+Two steps, each sufficient against a script: the parser knows no raw HTML, and an allow-list filters its
+output. Pictures become links: a picture from elsewhere would tell its host who reads the mail. An attached
+picture is shown in place, from this server.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from postroom.contracts.errors import TooLarge
 from postroom.contracts.quoting import readable
 
 MARKDOWN_LIMIT = 256 * 1024
-"""Bytes of a body beyond which it is shown as plain text."""
+"""The size of a body in bytes above which it is shown as plain text."""
 PLAIN_SHOWN = 64 * 1024
 """Characters of such a body that are shown."""
 INLINE_LIMIT = 16 * 1024
@@ -39,14 +39,14 @@ REMEMBERED = 16 * 1024 * 1024
 """Characters of finished HTML that are kept."""
 
 MOST_LOOKS: Final = 200_000
-"""Steps of the parser within brackets, some tenths of a second; behind an open one it looks 60 deep."""
+"""Parser steps within brackets, some tenths of a second; each open bracket is examined 60 levels deep."""
 MOST_TOKENS: Final = 60_000
-"""Blocks and cells of one body, which take as long; the rows of a table are filled up to its columns."""
+"""Maximum blocks and cells of a body; the parser fills the rows of a table up to its columns."""
 
-# The parser drops what is quoted or nested deeper than this; each level costs a few Python frames.
+# The parser drops quotations and lists nested deeper than this; each level costs a few Python frames.
 _NESTING = 60
 _DEEP = 12
-"""Levels from which on a quotation or a list is wider than a narrow page, and scrolls by itself."""
+"""The level from which a quotation or list is wider than a narrow page, and gets its own scroll bar."""
 
 _TAGS = {
     *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "code"),
@@ -59,12 +59,12 @@ _CLASSES = {
     **{"span": {"added", "removed", "place"}, "li": {"task"}},
 }
 _SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
-"""What may be wider than its page and scrolls by itself: who has no pointer must be able to stand in it."""
+"""Tags that may be wider than the page and scroll: without a pointer, they need the keyboard focus."""
 _SCHEMES = ("http://", "https://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _DIFFS = {"diff", "patch"}
 _DIFF_LINES = {"+": "added", "-": "removed", "@": "place"}
-# Without the punctuation behind it, and with a bracket only where one was opened in it.
+# Without final punctuation, and with a closing bracket only if it was opened in it.
 _ADDRESS = re.compile(
     r"\bhttps?://[^\s<>\"'`()]+(?:\([^\s<>\"'`()]*\)[^\s<>\"'`()]*)*(?<![.,:;!?*_])", re.IGNORECASE
 )
@@ -77,20 +77,20 @@ _TASK = re.compile(r"\[([ xX])\](?= )")
 BELOW_A_PAGE: Final[Mapping[str, str]] = MappingProxyType(
     {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
 )
-"""Headings of a text below the two that a page has itself."""
+"""Tags for headings of a text, below the two headings of the page itself."""
 AS_WRITTEN: Final[Mapping[str, str]] = MappingProxyType({})
 _ALIGNMENTS = {"text-align:center": "align-center", "text-align:right": "align-right"}
 
 
 Pictures = Mapping[str, str]
 References = Mapping[str, str]
-"""Addresses on this server by the words that a text may name them with: `#12`, `@lena`."""
+"""Addresses on this server by the words with which a text may name them: `#12`, `@lena`."""
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body as a page shows it; `tangled` when as plain text, `cut` when only its beginning is there."""
+    """A body as shown on a page; `tangled` if shown as plain text, `cut` if only its beginning is shown."""
 
     html: Markup
     size: int
@@ -112,7 +112,7 @@ def to_html(
     that is shown.
 
     Raises:
-        TooLarge: it takes too much work.
+        TooLarge: Rendering takes too much work.
     """
     env: dict[str, Any] = {"pictures": pictures, "references": references}
     tokens = PARSER.parse(_bytes(text).decode("utf-8"), env)
@@ -201,14 +201,14 @@ def _key(text: str, pictures: Pictures, references: References) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode, with a mark in the place of halves of surrogate pairs: no page can hold them."""
+    """Encode, with replacements for halves of surrogate pairs: no page can contain them."""
     return text.encode("utf-8", "replace")
 
 
 def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
-    """Put headings below those of the page, and alignment into classes: no page allows inline style.
+    """Move headings below those of the page, and alignment into classes: no page allows inline style.
 
-    Lists and quotations take the side on which their marks stand from their own first letters.
+    Lists and quotations get the text direction of their first characters.
     """
     if token.type in _OWN_DIRECTION:
         token.attrs["dir"] = "auto"
@@ -219,7 +219,7 @@ def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
 
 
 def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
-    """Put a box that scrolls around each block of the text that is nested deep."""
+    """Put a box with a scroll bar around each deeply nested block of the text."""
     found: list[Token] = []
     begin = 0
     for at, token in enumerate(tokens, 1):
@@ -231,7 +231,7 @@ def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
 
 
 class _Inline(ParserInline):
-    """Finds what is within a line, and gives up when it has looked too often."""
+    """Parses the content of a line, and stops when it has taken too many steps."""
 
     def skipToken(self, state: StateInline) -> None:
         state.env["looks"] = looks = state.env.get("looks", 0) + 1
@@ -241,14 +241,14 @@ class _Inline(ParserInline):
 
 
 def _bound_blocks(state: StateCore) -> None:
-    """Let no more be done with what has too many parts."""
+    """Refuse a text with too many blocks."""
     state.env.setdefault("looks", 0)
     if len(state.tokens) > MOST_TOKENS:
         raise TooLarge(f"it has more than {MOST_TOKENS} blocks and cells")
 
 
 def _link_references(state: StateCore) -> None:
-    """Make links of the words among the references of the text, except within links."""
+    """Turn the text's references into links, except within links."""
     references: References = state.env.get("references", _NONE)
     for block in state.tokens if references else ():
         children, depth = list[Token](), 0
@@ -290,7 +290,10 @@ class _Address:
 
 
 class _WebAddresses:
-    """Finds what begins with `http://` or `https://`, for the parser's own rule; `main.py` is no address."""
+    """Finds addresses with `http://` or `https://`, for the parser's own rule.
+
+    `main.py` is not an address.
+    """
 
     def pretest(self, text: str) -> bool:
         return "://" in text
@@ -321,7 +324,7 @@ def _kept(tag: str, attribute: str, value: str, pictures: Pictures, references: 
 
 
 def _picture(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
-    """Render a picture: one that came with the message as itself, another as a link."""
+    """Render a picture: an attached one itself, any other as a link."""
     token = tokens[at]
     name = renderer.renderInlineAsText(token.children or [], options, env) or "picture"
     source = str(token.attrs.get("src", ""))
@@ -331,7 +334,7 @@ def _picture(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: 
 
 
 def _fence(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
-    """Render a block of code; of a diff, lines that were added and removed are marked."""
+    """Render a block of code; in a diff, added and removed lines are marked."""
     text = tokens[at].content
     language = tokens[at].info.strip().partition(" ")[0]
     named = Markup(' data-language="{}"').format(language) if _LANGUAGE.fullmatch(language) else ""

@@ -1,4 +1,4 @@
-"""What the mailbox, mail and chats ask of one another, and what an execution receives beside its request."""
+"""The interfaces between the mailbox, mail and chats, and the context of an execution."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class RunQueue(Protocol):
         ...
 
     async def pending(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        """Return what no run has read yet, in order."""
+        """Return the messages that no run has read yet, in order."""
         ...
 
     async def edit_pending(self, thread_id: str, message: Message) -> PendingMessage:
@@ -61,7 +61,7 @@ class RunQueue(Protocol):
         ...
 
     async def retract_pending(self, thread_id: str, message_id: str) -> PendingMessage:
-        """Take back a message that no run has read yet."""
+        """Withdraw a message that no run has read yet."""
         ...
 
     async def list_dispatches(
@@ -75,14 +75,14 @@ class RunQueue(Protocol):
         ...
 
     async def cancel(self, id: str) -> bool:
-        """Cancel what has this dispatch, run or thread id."""
+        """Cancel the run with this dispatch, run or thread id."""
         ...
 
     async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
-        """Remove a dead letter for good.
+        """Remove a dead letter permanently.
 
         Raises:
-            UnknownDispatch, IllegalTransition: there is no such dead letter.
+            UnknownDispatch, IllegalTransition: No such dead letter exists.
         """
         ...
 
@@ -97,27 +97,27 @@ class RunQueue(Protocol):
         ...
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to a run at work; False when none takes it."""
+        """Hand a decision to an active run; return False if none accepts it."""
         ...
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Take back a decision that its run has not begun to read; False if the run has it."""
+        """Withdraw a decision that its run has not begun to read; return False if the run has it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadState:
-    """How busy a thread is: the run at work, and how many messages wait."""
+    """The load of a thread: its active run, and the number of waiting messages."""
 
     active: RunDispatch | None
     waiting: int
 
 
 class RunEffects:
-    """Decides what the start and the end of a run cause: nothing, unless a subclass says otherwise."""
+    """The effects of the start and the end of a run: none, unless a subclass adds some."""
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
-        """Write the rows that belong to the start of a new run, in the change that claims it.
+        """Write the rows for the start of a new run, in the change that claims it.
 
         `messages` are the first that the run reads. The executor of the run gets the result as
         `RunControl.beginning`. After None, the executor writes such rows itself.
@@ -125,71 +125,72 @@ class RunEffects:
         return None
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write what belongs to the end of a run that is done, or waits, in the change that stores the end.
+        """Write the rows for the end of a run that is done, or waits, in the change that stores the end.
 
-        It is called behind the commit of the run, under the lock of its thread, and may be called again for
-        the same run: what is written already is left as it is. `accept` puts messages on other threads;
-        without it, those are to be found later.
+        It is called after the commit of the run, under the lock of its thread. It may be called again for the
+        same run, and must leave existing rows unchanged. `accept` puts messages on other threads; without it,
+        they must be found later.
 
         Raises:
-            ThreadsNeeded: those threads are to be locked first; the change is run again.
+            ThreadsNeeded: Those threads must be locked first; the change is run again.
         """
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Write what belongs to an execution that has failed, in the change that has its run tried again.
+        """Write the rows for a failed execution, in the change that makes its run due for a retry.
 
-        The run has not ended: it begins again when its dispatch, as it is now, is due.
+        The run has not ended: it starts again when its dispatch, in its present state, is due.
         """
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write that nobody can answer a run's questions any more, in the change that ends it while it waits.
+        """Write that a run's questions can no longer be answered, in the change that ends its wait.
 
-        It is called behind `write`, with the run as it waited.
+        It is called after `write`, with the run as it waited.
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the effects outside the database of a run that is done, or waits, as it stands now.
+        """Return the effects outside the database of a run that is done, or waits, in its present state.
 
-        Called in the change that stores the end; it may look, and writes nothing. The same for the same run:
-        after a crash it is asked again. Each effect has a dedupe key, by which it is stored once.
+        Called in the change that stores the end; it may read, but writes nothing. The result for a run is
+        always the same: after a crash it is called again. Each effect has a dedupe key, under which it is
+        stored once.
         """
         return ()
 
     def stored(self, run: RunRecord) -> None:
-        """Take note that the effects of a run are stored. A hint: it is lost when the process dies."""
+        """Note that the effects of a run are stored. A hint: it is lost when the process dies."""
 
 
 class PendingBoundary(Protocol):
-    """Lets a run read what waits for it."""
+    """Gives a run access to its waiting messages."""
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Return what the run would read at this boundary, in order; it waits on."""
+        """Return the messages that the run would read at this boundary, in order; they keep waiting."""
         ...
 
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit what the run reads at this boundary and return it, in order.
+        """Commit and return the messages that the run reads at this boundary, in order.
 
-        With `group` nothing else, with `only` nothing but the messages with these ids.
+        With `group` only that group, with `only` only the messages with these ids.
 
         Raises:
-            StaleClaim: the run is not the worker's any more.
+            StaleClaim: The worker no longer owns the run.
         """
         ...
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Put messages that came live among those that wait, for this run; known ids are passed over."""
+        """Add live messages to the waiting ones, for this run; known ids are ignored."""
         ...
 
 
 async def _stored() -> None:
-    """Do nothing: no text is kept back."""
+    """Do nothing: no text is buffered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunControl:
-    """What an execution is given beside its request; it lives in this process alone."""
+    """The context of an execution in addition to its request; it exists only in this process."""
 
     coordinator: CommitCoordinator
     threads: ThreadStore
@@ -205,17 +206,17 @@ class RunControl:
     give_up_on: tuple[type[Exception], ...] = ()
     """Exceptions after which neither the run nor a step of it is retried."""
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
-    """Returns what a commit adds to budgets for what a step of the run has used."""
+    """Returns a commit's additions to budgets for the usage of a step of the run."""
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The agent of the run, if it is one of mail: as it was when the run got its messages."""
+    """The agent of the run, if it is an agent of mail, as it was when the run got its messages."""
     conversation: str | None = None
-    """Which of the conversations that its thread holds the run belongs to, where it holds several."""
+    """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
-    """With it the run sees these messages of its thread, and what it has said itself, and nothing else."""
+    """If set, the run sees only these messages of its thread and its own."""
     files: RunFiles | None = None
-    """The files of its messages, and where those that it leaves are taken; None where there are none."""
+    """The files of its messages, and the place for the files that it sends; None without files."""
 
     def shows(self, message: Message) -> bool:
         """Return whether the run sees a message of its thread: True unless the message was rolled back."""
@@ -224,10 +225,10 @@ class RunControl:
 
 
 class ChatOutbox(Protocol):
-    """Has mail messages delivered to chats."""
+    """Delivers mail messages to chats."""
 
     def reaches(self, address: ChatAddress) -> bool:
-        """Say whether there is a channel to this chat."""
+        """Return whether there is a channel to this chat."""
         ...
 
     def enqueue(
@@ -240,66 +241,65 @@ class ChatOutbox(Protocol):
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+        """Accept a message for a chat, in an open change: it is delivered, or reported as lost.
 
-        Its files follow it; the chat is told of one that cannot be sent there.
+        Its files follow it; the chat gets a notice about a file that cannot be sent there.
 
-        Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
+        A repeated call delivers it once; with `keeps_quiet` delivery waits for the end of the chat's quiet
+        hours.
 
         Raises:
-            IdempotencyConflict: another text was taken under its key.
+            IdempotencyConflict: Another text has this key.
         """
         ...
 
 
 class ChatDelivery(Protocol):
-    """Is told what became of messages in chats, and takes people's answers to them."""
+    """Receives the results of messages in chats, and people's answers to them."""
 
     async def arrived(self, key: str) -> None:
-        """Take note that the chat shows a message; harmless when it is said again.
+        """Note that the chat shows a message; a repeated call has no effect.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: The note could not be stored.
         """
         ...
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell whoever wrote a message that the chat will not show it; said again, it changes nothing.
+        """Tell the writer of a message that the chat will not show it; a repeated call has no effect.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: The note could not be stored.
         """
         ...
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Have what is written to the person who is reached in one of these chats come to the first of them.
-
-        Return whom.
+        """Deliver messages for the person of these chats to the first of them; return the person.
 
         Raises:
-            UnknownAgent: nobody, or more than one person, is reached in these chats.
-            StoreError: it could not be stored.
+            UnknownAgent: These chats belong to no person, or to more than one.
+            StoreError: The change could not be stored.
         """
         ...
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message for the person who is reached in one of these chats, which are all theirs.
+        """Answer a message for the person of these chats, which are all theirs; return the person.
 
-        Return whom; repeated under its key, it is answered once.
+        A repeated call with the same key answers once.
 
         Raises:
-            UnknownMessage: nobody who is reached in these chats was written this message.
-            PostroomError: the mail room refuses the answer.
+            UnknownMessage: The person of these chats did not get this message.
+            PostroomError: The mail room refuses the answer.
         """
         ...
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Write to a person what was said in a chat, from whoever is reached there.
+        """Send words from a chat to a person, as a message from the person of that chat.
 
-        A chat in which nobody is reached is named as a visitor; what is written to a visitor comes there.
+        A chat without a person gets a visitor as its person; messages to the visitor are delivered there.
 
         Raises:
-            StoreError: it could not be stored; it is not known whether it was.
-            PostroomError: the mail room refuses it.
+            StoreError: The message could not be stored, or its outcome is unknown.
+            PostroomError: The mail room refuses the message.
         """
         ...

@@ -1,12 +1,12 @@
 """The relay: performs the effects of the outbox, at least once, each kind by its handler.
 
-    hint or poll ─▶ what is due, by kind and target ─▶ claimed in one change ─▶ performed
-                       └ at rest after a failure,         ├─▶ done: its end, and what its handler writes
-                         or gathering company             └─▶ again later, or a dead letter
+    hint or poll ─▶ due effects, by kind and target ─▶ claimed in one change ─▶ performed
+                      └ in a pause after a failure,         ├─▶ done: its end, and the handler's rows
+                        or waiting for a batch              └─▶ retried later, or a dead letter
 
-A handler that takes longer than its lease is cancelled, and what it did may have arrived; one that raises is
-tried again. Neither keeps other targets waiting. A process that dies leaves its claims to their lease, or to
-the next start where it is alone; what is performed again is marked so.
+A handler that exceeds its lease is cancelled, and its effect may have arrived; after an exception the effect
+is retried. Neither delays other targets. If a process dies, its claims remain until their lease expires, or
+until the next start if it is the only process. Repeated effects are marked as such.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ from postroom.stores.transaction import Joined, Transaction
 _LOG = get_logger(__name__)
 
 POLL: Final = timedelta(seconds=1)
-"""How long a lost hint, a lease that ended or a pause that is over goes unnoticed."""
+"""How long a lost hint, an expired lease or the end of a pause may go unnoticed."""
 GATHERING: Final = timedelta(milliseconds=100)
-"""How long what is performed together waits for company, so that a burst becomes one batch."""
+"""How long a batch waits for further effects, so that a burst becomes one batch."""
 QUIET: Final = timedelta(milliseconds=10)
-"""How long hints are gathered after a round, which has begun all that was due, or all there was room for."""
+"""How long hints are collected after a round, which has started all due effects, or as many as fit."""
 KEPT: Final = timedelta(days=7)
 """How long the key of a performed effect counts."""
 PURGED_EVERY: Final = timedelta(hours=1)
 _PURGED_AT_ONCE: Final = 1_000
 GRACE: Final = timedelta(seconds=5)
-"""How long a stop waits for what is being performed."""
+"""How long a stop waits for effects in progress."""
 
 Place = tuple[str, str]
 """Kind and target of an effect."""
@@ -50,20 +50,20 @@ class Performed:
     """The effect has happened."""
 
     also: Joined | None = None
-    """What is written with the row's end."""
+    """The rows to write with the row's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPerformed:
-    """It has not happened, or nobody knows: it is tried again later, or never where it is `final`."""
+    """The effect has failed, or its outcome is unknown: it is retried later, or not at all if `final`."""
 
     error: str
     final: bool = False
     may_have_arrived: bool = False
     not_before_ms: int = 0
-    """How long to wait at least."""
+    """The minimum time to wait."""
     untried: bool = False
-    """It was not its turn: this is no attempt, and it is tried when `not_before_ms` have passed."""
+    """Whether its turn has not come: it is not an attempt, and is tried after `not_before_ms`."""
     also: Joined | None = None
 
 
@@ -71,40 +71,41 @@ Outcome = Performed | NotPerformed
 
 
 class Handler(Protocol):
-    """Performs the effects of one kind; one that comes twice it makes harmless, or visible."""
+    """Performs the effects of one kind; a repeated effect must be harmless, or visible."""
 
     lease: timedelta
     """How long one call of `perform` may take."""
     at_once: int
     """How many effects for one target are performed at the same time."""
     together: bool
-    """Whether those are one batch; otherwise each comes alone, and those of one order key one by one."""
+    """Whether they form one batch; otherwise each is performed alone, and those with one order key in
+    order."""
     retries: tuple[timedelta, timedelta]
-    """How long the first failure rests, doubled with each that follows, and how long one rests at most."""
+    """The pause after the first failure, doubled with each further one, and the longest pause."""
 
     def serves(self, target: str) -> bool:
-        """Say whether this process can perform something for a target now."""
+        """Return whether this process can perform effects for a target now."""
         ...
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Perform effects of one target; they have one outcome. What it raises is tried again later."""
+        """Perform effects of one target; they have one outcome. After an exception they are retried later."""
         ...
 
 
 class Relay(EffectPerformer):
-    """Performs what is due. One of them serves a process; several processes share an outbox."""
+    """Performs due effects. Each process has one; several processes share an outbox."""
 
     def __init__(
         self, store: SqlStore, handlers: MutableMapping[str, Handler], *, is_exclusive: bool = False
     ) -> None:
-        """`is_exclusive` says that no other process performs effects of this outbox."""
+        """`is_exclusive`: no other process performs effects of this outbox."""
         self.handlers = handlers
-        """By kind; what is of another kind waits."""
+        """The handlers by kind; effects of other kinds wait."""
         self._store = store
         self._is_exclusive = is_exclusive
         self._tasks = Tasks("relay")
         self._tokens: dict[str, str] = {}
-        """The newest claim of each effect under way, by its id."""
+        """The newest claim of each effect in progress, by its id."""
         self._claiming = asyncio.Lock()
         self._under_way: dict[Place, int] = {}
         self._rooms: dict[Place, asyncio.Semaphore] = {}
@@ -117,14 +118,14 @@ class Relay(EffectPerformer):
         self._purge_at = 0
         self._performed = 0
         self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        """Where it serves, and what stops it."""
+        """The event loop of `serve`, and the event that stops it."""
 
     def hint(self) -> None:
-        """Say that there may be something to do; losing a hint costs one poll."""
+        """Hint that there may be due effects; losing a hint costs one poll."""
         self._store.changes.tell((OUTBOX,))
 
     async def serve(self, stopping: asyncio.Event) -> None:
-        """Perform effects until stopped, then end what is under way; failures are logged and tried again."""
+        """Perform effects until stopped, then finish those in progress; failures are logged and retried."""
         if self._is_exclusive and not self._tokens:
             await self._surviving(self._release)
         self._serving = asyncio.get_running_loop(), stopping
@@ -177,7 +178,7 @@ class Relay(EffectPerformer):
                 asyncio.get_running_loop().call_later(GATHERING.total_seconds(), self._begin_gathered, place)
 
     def _begin_gathered(self, *places: Place) -> None:
-        """Begin the batches of these targets, or of all; a target with a batch under way follows it."""
+        """Start the batches of these targets, or of all; a target with a batch in progress starts later."""
         for place in places or tuple(self._gathered):
             if place not in self._under_way and (rows := self._gathered.pop(place, None)):
                 at_once = self.handlers[place[0]].at_once
@@ -201,10 +202,10 @@ class Relay(EffectPerformer):
         return await self._store.write(change)
 
     async def drain(self) -> int:
-        """Perform everything that is due and not at rest; return how many effects have happened.
+        """Perform all due effects that are not in a pause; return how many were performed.
 
         Raises:
-            StoreError: the outbox could not be looked at.
+            StoreError: The outbox could not be read.
         """
         before = self._performed
         while await self._round(gathers=False) or self._tokens or self._gathered:
@@ -213,10 +214,10 @@ class Relay(EffectPerformer):
         return self._performed - before
 
     async def idle(self, kind: str) -> None:
-        """Return when nothing of a kind is due or being performed.
+        """Return when no effect of a kind is due or in progress.
 
         Raises:
-            StoreError: the outbox could not be looked at.
+            StoreError: The outbox could not be read.
         """
         while await self._round() or any(place[0] == kind for place in (*self._under_way, *self._gathered)):
             self._begin_gathered()
@@ -230,22 +231,22 @@ class Relay(EffectPerformer):
             return 0
 
     async def take_over(self, kind: str, target: str | None = None) -> None:
-        """Make due what another process had claimed of a kind, for one target where it is given.
+        """Make effects due that another process had claimed, of a kind and optionally a target.
 
-        To be called by who has the lease of that work from now on.
+        Call it after acquiring the lease of that work.
         """
         own = (*self._tokens, *(row.outbox_id for rows in self._gathered.values() for row in rows))
         await self._store.write(lambda tx: tx.outbox.release((kind,), target=target, besides=own))
         self.hint()
 
     async def _release(self) -> int:
-        """Make due what a process before this one had claimed."""
+        """Make effects due that a former process had claimed."""
         kinds = tuple(self.handlers)
         await self._store.write(lambda tx: tx.outbox.release(kinds))
         return 0
 
     async def _round(self, *, gathers: bool = True) -> int:
-        """Claim what is due and begin to perform it; return how many effects that is."""
+        """Claim due effects and start to perform them; return how many."""
         kinds = tuple(self.handlers)
         due, now = await self._store.read(lambda tx: (tx.outbox.due(kinds), tx.now()))
         if now >= self._purge_at:
@@ -270,14 +271,14 @@ class Relay(EffectPerformer):
         return len(rows)
 
     async def _purge(self, now: int) -> None:
-        """Forget the keys of what was performed long ago, the rest of very many in the next round."""
+        """Delete the keys of effects performed long ago; of very many, the rest in the next round."""
         until = now - milliseconds(KEPT)
         gone = await self._store.write(lambda tx: tx.outbox.purge(until, _PURGED_AT_ONCE))
         if gone < _PURGED_AT_ONCE:
             self._purge_at = now + milliseconds(PURGED_EVERY)
 
     def _free(self, place: Place, now: int, *, gathers: bool) -> int:
-        """Return how many effects may be begun for a target."""
+        """Return how many effects may be started for a target."""
         handler = self.handlers[place[0]]
         rests = self._rests_until.get(place, 0) - now
         if not handler.serves(place[1]) or 0 < rests <= milliseconds(handler.retries[1]):
@@ -292,7 +293,7 @@ class Relay(EffectPerformer):
         return handler.at_once
 
     def _has_gathered(self, place: Place) -> bool:
-        """Say whether what is due for a target has waited for company."""
+        """Return whether the due effects of a target have waited long enough for a batch."""
         loop = asyncio.get_running_loop()
         until = self._gathered_at.get(place)
         if until is None:
@@ -318,7 +319,7 @@ class Relay(EffectPerformer):
             self._tasks.start(self._serve(place, group), name=f"{kind} {target}")
 
     async def _serve(self, place: Place, rows: Sequence[OutboxMessage]) -> None:
-        """Perform effects; what their end makes room for is looked for, what waits behind one is told of."""
+        """Perform effects; hint afterwards if others of the target may be due."""
         handler, is_looked_for = self.handlers[place[0]], True
         room = self._rooms.setdefault(place, asyncio.Semaphore(handler.at_once))
         try:
@@ -338,7 +339,7 @@ class Relay(EffectPerformer):
             self._begin_gathered(place)
 
     async def _perform(self, place: Place, handler: Handler, rows: Sequence[OutboxMessage]) -> bool:
-        """Perform effects together and write what became of them; say whether they have happened."""
+        """Perform effects together and write their outcome; return whether they were performed."""
         try:
             async with asyncio.timeout(handler.lease.total_seconds()):
                 outcome = await handler.perform(rows)
@@ -355,7 +356,7 @@ class Relay(EffectPerformer):
             await self._end(place, handler, rows, outcome)
         except StoreError as error:
             _LOG.warning("effect.left_to_lease", kind=place[0], target=place[1], reason=error.describe())
-        except PostroomError as error:  # what is to be written with it is refused
+        except PostroomError as error:  # the rows to write with it are refused
             refused = NotPerformed(error=error.describe())
             await self._surviving(lambda: self._end(place, handler, rows, refused))
         else:
@@ -365,7 +366,7 @@ class Relay(EffectPerformer):
     async def _end(
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: Outcome
     ) -> int:
-        """Write what became of effects, with what their handler wants written."""
+        """Write the outcome of effects, with the rows of their handler."""
         ids = [row.outbox_id for row in rows]
         tokens = [self._tokens[one] for one in ids]
         lock, also = line_lock(*place), outcome.also
@@ -383,7 +384,7 @@ class Relay(EffectPerformer):
 
         done = await self._store.write(change, key=lock)
         if done < len(ids):
-            async with self._claiming:  # a claim of ours that was on its way has renewed the tokens by then
+            async with self._claiming:  # a claim of ours in progress has renewed the tokens by then
                 renewed = [self._tokens[one] for one in ids]
             if renewed != tokens:
                 done += await self._store.write(change_again, key=lock)
@@ -396,7 +397,7 @@ class Relay(EffectPerformer):
     def _rest(
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: NotPerformed
     ) -> int:
-        """Return how long effects that failed wait; a target whose batch failed waits as a whole."""
+        """Return the pause of failed effects; a target whose batch failed pauses as a whole."""
         if outcome.untried:
             _LOG.info("effect.postponed", kind=place[0], target=place[1], reason=outcome.error)
             return outcome.not_before_ms
@@ -413,7 +414,7 @@ class Relay(EffectPerformer):
 def _written(
     tx: Transaction, rows: Sequence[OutboxMessage], tokens: Sequence[str], outcome: Outcome, rest: int
 ) -> int:
-    """Write what became of effects; return of how many, for those of a claim that was lost are another's."""
+    """Write the outcome of effects; return of how many, because lost claims belong to others now."""
     ids = [row.outbox_id for row in rows]
     if isinstance(outcome, Performed):
         done = tx.outbox.ack(ids, tokens, keyed=rows[0].dedupe_key is not None)

@@ -1,4 +1,4 @@
-"""Who may use a file or a folder: what is in the way, whose it is, and what mends that."""
+"""File permissions: the obstacle to a file or folder, its owner, and the remedy."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denied:
-    """What keeps this process from a file: the file itself, or a folder on the way to it."""
+    """The obstacle to a file: the file itself, or a folder above it."""
 
     path: Path
     owner: int
@@ -16,15 +16,15 @@ class Denied:
     remedy: str
 
     def why(self, wanted: Path) -> str:
-        """Return why what was wanted cannot be had, to stand behind its name."""
+        """Return the reason for the failed access, to follow the name of the file."""
         return f"{'it' if self.path == wanted else self.path} {self.reason}"
 
 
 def denied(path: Path, wanted: int) -> Denied | None:
-    """Return what keeps this process from a file; None where that is nobody's rights, or cannot be seen.
+    """Return the obstacle to a file; None if permissions are not the reason, or cannot be read.
 
-    `wanted` is `os.R_OK`, `os.W_OK` or both, `os.X_OK` to enter a folder; what is not there is to be made in
-    the folder above. Blocks.
+    `wanted` is `os.R_OK`, `os.W_OK` or both, or `os.X_OK` to enter a folder; a missing file is to be created
+    in the folder above. Blocks.
     """
     above: Path | None = None
     for one in (*reversed(path.parents), path):

@@ -1,4 +1,4 @@
-"""Writes server-sent events for every room that streams; ADR 33 says why no library does."""
+"""A writer of server-sent events for every room that streams; ADR 33 explains why no library is used."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -10,24 +10,24 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 SLOWEST: Final = 30.0
-"""Seconds in which a reader must take one piece; a slower one is cut off, and may come back."""
+"""Seconds within which a reader must accept one piece; a slower reader is disconnected, and may return."""
 
 
 def entry(kind: str, data: str, *, number: int | str | None = None) -> str:
-    """Return one event; `data` is one line. A reader that was cut off sends `number` when it comes back."""
+    """Return one event; `data` is one line. A reader that reconnects sends the last `number`."""
     named = "" if number is None else f"id: {number}\n"
     return f"{named}event: {kind}\ndata: {data}\n\n"
 
 
 def retry(milliseconds: int) -> str:
-    """Return what tells a reader how long to wait before it comes back."""
+    """Return the instruction how long a reader must wait before it reconnects."""
     return f"retry: {milliseconds}\n\n"
 
 
 class SseResponse(StreamingResponse):
-    """A stream of events; its source is closed as soon as nobody reads it any more.
+    """A stream of events; its source is closed as soon as the reader is gone.
 
-    At most one piece, and what the connection buffers, waits for a slow reader.
+    At most one piece, and the connection's buffer, waits for a slow reader.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class SseResponse(StreamingResponse):
         self._left = left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with the stream, until it ends or nobody reads it any more."""
+        """Answer with the stream, until it ends or the reader is gone."""
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._left()
 
     async def stream_response(self, send: Send) -> None:
-        """Send what the source yields, and close it."""
+        """Send the pieces of the source, and close it."""
 
         async def in_time(message: Message) -> None:
             async with asyncio.timeout(SLOWEST):

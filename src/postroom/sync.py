@@ -1,9 +1,9 @@
-"""The library for scripts: what `postroom.embedded` does, in functions that block.
+"""The library for scripts: `postroom.embedded` in blocking functions.
 
     threads of the program ──▶ calls ──▶ one thread with an event loop: `postroom.embedded.Mailbox`
-                    a sync run ◀──────── on a thread of its own
+            a sync run ◀──────── on a thread of its own
 
-Each method is the asynchronous one, waited for; nothing is decided here.
+Each method waits for the asynchronous method; this module makes no decisions.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Work = Callable[["Run"], object] | Callable[[embedded.Run], Coroutine[Any, Any, object]]
-"""What answers a run: a function, which is given a `Run` that blocks, or a coroutine function."""
+"""The work of a run: a function with a blocking `Run`, or a coroutine function."""
 _END: Final = object()
 
 
 class _Loop:
-    """An event loop on a thread of its own, and calls into it from any other thread."""
+    """An event loop on its own thread, and calls into it from any other thread."""
 
     def __init__(self) -> None:
         self._gate = threading.Lock()
@@ -62,7 +62,7 @@ class _Loop:
         def on_thread() -> None:
             try:
                 asyncio.run(serve())
-            except BaseException as error:  # raised where it is waited for
+            except BaseException as error:  # raised in the waiting thread
                 ended.set_exception(error)
             else:
                 ended.set_result(None)
@@ -71,10 +71,10 @@ class _Loop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T], jobs: "SimpleQueue[Callable[[], None] | None]") -> T:
-        """Wait for a coroutine on the loop, and do meanwhile what it asks this thread to do.
+        """Wait for a coroutine on the loop; meanwhile perform the functions that it sends to this thread.
 
         Raises:
-            MailboxClosed: the loop has ended.
+            MailboxClosed: The loop has ended.
             MailboxForked: This process was forked after the mailbox was opened.
         """
         try:
@@ -100,22 +100,22 @@ class _Loop:
         except CancelledError as error:
             raise MailboxClosed("the mailbox is closed") from error
         finally:
-            waited.cancel()  # where it was interrupted here
+            waited.cancel()  # if it was interrupted here
 
     @property
     def is_here(self) -> bool:
-        """Whether the loop is one of this process: a forked process has a copy that no thread runs."""
+        """Whether the loop belongs to this process: a forked process has a copy that no thread runs."""
         return os.getpid() == self._process
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Have a function called on the loop, unless it has ended."""
+        """Schedule a function on the loop, unless it has ended."""
         with self._gate:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(function)
 
 
 class _Twin:
-    """Blocks where another object is awaited."""
+    """A blocking counterpart of an asynchronous object."""
 
     def __init__(self, loop: _Loop, twin: Any) -> None:
         self._loop = loop
@@ -170,18 +170,18 @@ def _iterated(
 
 
 class RunHandle(_Twin):
-    """Waits for a run, looks at it, answers it and ends it; see `postroom.embedded.RunHandle`."""
+    """Waits for a run, reads it, answers it and ends it; see `postroom.embedded.RunHandle`."""
 
     _twin: embedded.RunHandle
 
     @property
     def id(self) -> str:
-        """The run."""
+        """The id of the run."""
         return self._twin.id
 
     @property
     def thread_id(self) -> str:
-        """Its conversation."""
+        """The id of its conversation."""
         return self._twin.thread_id
 
     @overload
@@ -192,7 +192,7 @@ class RunHandle(_Twin):
 
     @wraps(embedded.RunHandle.result)
     def result(self, *, timeout: float | timedelta | None = None, type: Any = None) -> Any:
-        """Return what the run answered."""
+        """Return the answer of the run."""
         return self._call(self._twin.result(timeout=timeout, type=type))
 
     status = _waited(embedded.RunHandle.status)
@@ -202,7 +202,7 @@ class RunHandle(_Twin):
 
 
 class _Operators(_Twin):
-    """One of the parts of a mailbox for its operators, with the methods that it has there."""
+    """One of the parts of a mailbox for operators, with the same methods."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._twin, name)
@@ -232,15 +232,15 @@ class Mailbox(_Twin):
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> Iterator["Mailbox"]:
-        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, go on with what was left, and take work.
+        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, take new work.
 
         `work` is a function of a `Run`, called on a thread of its own, or a coroutine function, or an
-        executor; None: others do the work. At the end runs at work are given `config.drain_grace`; Ctrl-C
-        then waits for none of them.
+        executor. With None, other processes do the work. On exit, active runs get `config.drain_grace` to
+        end; after Ctrl-C none is waited for.
 
         Raises:
-            ConfigError: As `postroom.Mailbox.open`; nothing was made or changed.
-            StoreError: the database cannot be opened.
+            ConfigError: As in `postroom.Mailbox.open`; nothing was created or changed.
+            StoreError: The database cannot be opened.
         """
         loop, opened, ended = _Loop(), Future[embedded.Mailbox](), Future[None]()
         closing = asyncio.Event()
@@ -273,7 +273,7 @@ class Mailbox(_Twin):
     def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
     ) -> list[RunHandle]:
-        """Accept much work, in commits of some hundreds."""
+        """Accept many items, in commits of some hundreds."""
         jobs = SimpleQueue[Callable[[], None] | None]()
 
         def tell(done: int, of: int) -> None:  # on the loop; the caller's function is the caller's thread's
@@ -291,17 +291,17 @@ class Mailbox(_Twin):
 
     @property
     def questions(self) -> _Operators:
-        """What runs wait to be told."""
+        """The open questions of runs."""
         return _Operators(self._loop, self._twin.questions)
 
     @property
     def dead_letters(self) -> _Operators:
-        """The dead letters: failed runs that wait for somebody."""
+        """The dead letters: failed runs that wait for an operator."""
         return _Operators(self._loop, self._twin.dead_letters)
 
     @property
     def schedules(self) -> _Operators:
-        """Work that is enqueued again and again."""
+        """Work that is enqueued repeatedly."""
         return _Operators(self._loop, self._twin.schedules)
 
     stream = _iterated(embedded.Mailbox.stream)
@@ -310,7 +310,7 @@ class Mailbox(_Twin):
 
 
 class Run(_Twin):
-    """One run as its function sees it; see `postroom.embedded.Run`. Steps are called on the run's thread."""
+    """A run as its function sees it; see `postroom.embedded.Run`. Steps are called on the run's thread."""
 
     _twin: embedded.Run
 
@@ -323,21 +323,21 @@ class Run(_Twin):
         self.interruptions = twin.interruptions
         self.messages = twin.messages
         self.is_stopped = False
-        """Whether it was cancelled, or is another worker's: its next call is refused."""
+        """Whether it was cancelled, or belongs to another worker: its next call is refused."""
 
     @property
     def text(self) -> str:
-        """What it is to answer, as text."""
+        """The messages to answer as text."""
         return self._twin.text
 
     @property
     def data(self) -> Json:
-        """What was enqueued, as plain data."""
+        """The enqueued content as plain data."""
         return self._twin.data
 
     @wraps(embedded.Run.input)
     def input(self, type: type[T]) -> T:
-        """Return what was enqueued as a value of a type."""
+        """Return the enqueued content as a value of a type."""
         return self._twin.input(type)
 
     @wraps(embedded.Run.step)
@@ -357,7 +357,7 @@ class Run(_Twin):
 
     @wraps(embedded.Run.used)
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
-        """Count what the run has used up."""
+        """Add to the usage of the run."""
         self._twin.used(input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros)
 
     history = _waited(embedded.Run.history)
@@ -380,7 +380,7 @@ class Run(_Twin):
 
 
 def _as_coroutine(loop: _Loop, work: Any) -> Any:
-    """Return what answers a run as a coroutine function of the asynchronous run."""
+    """Return the work of a run as a coroutine function of the asynchronous run."""
     if is_awaited(work):
         return work
     if not callable(work):
@@ -395,7 +395,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             run.is_stopped = True
-            await asyncio.wait({done})  # a thread cannot be stopped, and nobody is to work beside it
+            await asyncio.wait({done})  # a thread cannot be stopped, and no other may work at the same time
             raise
         finally:
             run.is_stopped = True
@@ -404,7 +404,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
 
 
 def _settled(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], object]) -> None:
-    """Call a function on this thread, and give what came of it to a future of the loop."""
+    """Call a function on this thread, and pass its result to a future of the loop."""
     try:
         settle = partial(future.set_result, call())
     except StopIteration as error:  # a future refuses to hold one

@@ -1,6 +1,6 @@
-"""TOML files as errors speak of them: their tables, names, and the values that a field of a struct accepts.
+"""TOML files for error messages: their tables, names, and the values that a struct's field accepts.
 
-`Meta(extra=...)` of a field says what msgspec cannot:
+`Meta(extra=...)` of a field adds what msgspec lacks:
 
     read    a function that turns the value of the file into the value of the field; it raises ValueError
     write   the values that the field accepts, in words: "a text of digits"
@@ -32,7 +32,7 @@ class TableName:
     file: Path
     name: str
     number: int | None = None
-    """Which of several tables of that name."""
+    """The position among several tables of that name."""
 
     def within(self, name: str) -> "TableName":
         """Return the place of a table within this one."""
@@ -104,7 +104,7 @@ def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, inspect.Type]:
 
 
 def extra_of(kind: inspect.Type, name: str) -> Any:
-    """Return what a field says of itself in `Meta(extra=...)`; None without it."""
+    """Return an entry of a field's `Meta(extra=...)`; None without it."""
     return (
         kind.extra.get(name) if isinstance(kind := required(kind), inspect.Metadata) and kind.extra else None
     )
@@ -149,6 +149,6 @@ def required(kind: inspect.Type) -> inspect.Type:
 
 
 def bare(kind: inspect.Type) -> inspect.Type:
-    """Return a type without None and without what is said of it."""
+    """Return a type without None and without its metadata."""
     kind = required(kind)
     return kind.type if isinstance(kind, inspect.Metadata) else kind

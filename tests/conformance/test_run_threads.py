@@ -21,9 +21,9 @@ from postroom.contracts.run_stores import (
     BEFORE_ALL_RUNS,
     RunCursor,
     RunQuery,
-    SubmissionFacts,
     ThreadCommit,
     ThreadQuery,
+    ThreadState,
 )
 from postroom.contracts.runs import (
     PersistedState,
@@ -52,8 +52,8 @@ async def test_what_is_not_there_is_none(stores: RunStores) -> None:
     assert await store.pending_messages("t") == ()
     assert await store.list_runs(RunQuery(thread_id="t")) == ()
     assert await store.list_threads(ThreadQuery()) == ()
-    assert await store.submission_facts("t") == SubmissionFacts(thread=None)
-    assert await store.submission_facts("t", "r1") == SubmissionFacts(thread=None)
+    assert await store.submission_state("t") == ThreadState(thread=None)
+    assert await store.submission_state("t", "r1") == ThreadState(thread=None)
     assert not await store.delete_thread("t")
 
 
@@ -398,17 +398,16 @@ async def test_facts_are_what_a_submission_is_decided_on(stores: RunStores, cloc
     prepared = run(stores, "r2", status=RunStatus.CREATED)
     await stores.threads.create_run(prepared)
     await stores.threads.create_run(run(stores, "other", thread="u", updated_at=clock.now() + 99))
-    facts = await stores.threads.submission_facts("t", "r1")
-    assert facts == SubmissionFacts(
+    facts = await stores.threads.submission_state("t", "r1")
+    assert facts == ThreadState(
         thread=await stores.threads.load_thread("t"),
-        message_count=2,
         pending=pending,
-        named_run=first,
+        run=first,
         open_run=prepared,
         latest_run=prepared,
         latest_started_run=first,
     )
-    unnamed = await stores.threads.submission_facts("t")
-    assert unnamed == replace(facts, named_run=None)
-    named = (await stores.threads.submission_facts("t", "other")).named_run
+    unnamed = await stores.threads.submission_state("t")
+    assert unnamed == replace(facts, run=None)
+    named = (await stores.threads.submission_state("t", "other")).run
     assert named.thread_id == "u"

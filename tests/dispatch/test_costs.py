@@ -12,6 +12,7 @@ from postroom.contracts.errors import DuplicateRecord
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import ClaimRequest, DueThread
+from postroom.stores.runs.dispatches import state_look
 
 FEW, MANY, AT_MOST = 300, 3_000, 1.5
 WAITS = DeliveryMode(starts_run=True)
@@ -80,7 +81,7 @@ def poll(tx):
 
 
 def submission(tx):
-    tx.runs.threads.submission_facts("deep", None, 100)
+    tx.runs.state(state_look("deep", at_most=100, is_submission=True))
 
 
 def claim(tx):
@@ -98,7 +99,7 @@ def look_for_effects(tx):
 def message_to_a_busy_thread(tx):
     tx.runs.put_waiting("deep", (Message.user("y", id="y"),), WAITS, 10_000)
     assert tx.runs.messages.full(("deep",), 10_000) == frozenset()
-    assert tx.runs.threads.submission_facts("deep", None).waits
+    assert tx.runs.state(state_look("deep", is_submission=True)).waiting
 
 
 def look_for_threads_on_which_messages_wait(tx):

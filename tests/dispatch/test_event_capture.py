@@ -37,7 +37,6 @@ from postroom.contracts.live import LiveCommandKind
 from postroom.contracts.messages import Message, SeqRange
 from postroom.contracts.runs import RunMessageInput, RunStatus, TerminationKind
 from postroom.dispatch.capture import WRITER as RUNTIME
-from postroom.dispatch.capture import EventBuffer
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.control import live_target
 from postroom.dispatch.events import CheckpointRepairTask, StoreEventPublisher
@@ -196,11 +195,11 @@ async def test_runtime_event_capture_live_forwarding_is_not_gated_by_staging(roo
 async def test_wrap_dispatch_with_buffer_stages_into_buffer_not_writer(room):
     mailbox = capturing(room)
     dispatch = sample_dispatch("t", "r", "d", now=room.clock.now())
-    stream, buffer = EventStream(), EventBuffer()
+    stream, buffer = EventStream(), []
     sink = mailbox.wrap_dispatch_runtime_event_sink(ReconnectableEventSink(stream), dispatch, buffer)
     event = ToolCallReady(id="c1", name="search", arguments={"q": "x"})
     await sink.emit(event)
-    (draft,) = buffer.drafts
+    (draft,) = buffer
     assert (len(buffer), draft.event_kind, draft.correlation_id) == (1, "ToolCallReady", "d")
     assert (draft.scope_id("thread"), draft.scope_id("run")) == ("t", "r")
     assert await room.stores.events.count(EventScope.run("r")) == 0

@@ -51,8 +51,8 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
+from postroom.dispatch.completion import WorkerStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.limits import WorkerStatus
 from postroom.dispatch.worker import DispatchAttempt
 from postroom.runtime import AgentRuntime, FixedResolver, MapResolver, ResolvedAgent, ScriptedModel
 from postroom.testing.run_faults import failing_changes, with_parts

@@ -22,7 +22,9 @@ from dispatch_room import (
     listening,
     make_resume,
     make_run,
+    put_to_work,
     said,
+    sample_dispatch,
     until,
     waiting_run,
 )
@@ -66,7 +68,7 @@ async def running_elsewhere(room, run_id="r"):
 
 def works_here(mailbox, run_id, dispatch_id):
     """Let the thread's worker say that it runs this."""
-    mailbox.get_or_create_worker("t").begin(dispatch_id, run_id, "", ReconnectableEventSink())
+    put_to_work(mailbox, sample_dispatch("t", run_id, dispatch_id, now=0), ReconnectableEventSink())
 
 
 # A run of this process.

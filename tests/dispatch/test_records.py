@@ -46,9 +46,8 @@ from postroom.dispatch.completion import (
     retry_delay_ms,
 )
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, StartupRecoveryConfig
-from postroom.dispatch.planning import validate_run_inputs
 from postroom.dispatch.recovery import claim_error_pause_ms
-from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult
+from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult, validate_run_inputs
 from postroom.dispatch.worker import DispatchAttempt, rebuild
 from postroom.stores.codec import decode, encode
 from postroom.stores.memory import MemoryRunStores

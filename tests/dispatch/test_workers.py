@@ -21,8 +21,10 @@ from dispatch_room import (
     done,
     enqueue_prepared_dispatch,
     make_run,
+    put_to_work,
     read_to_end,
     said,
+    sample_dispatch,
     seed_messages,
     until,
     waiting_run,
@@ -33,8 +35,8 @@ from postroom.contracts.errors import ActiveRunConflict, InvalidSubmission
 from postroom.contracts.messages import Message, SeqRange
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.dispatch.completion import MailboxWorker, WorkerStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.limits import MailboxWorker, WorkerStatus
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.dispatch.submission import MailboxDispatchStatus
 from postroom.dispatch.worker import DispatchAttempt
@@ -61,7 +63,7 @@ async def test_reconnect_sink_returns_false_for_unknown_thread(room):
 async def test_reconnect_sink_succeeds_for_running_worker(room):
     mailbox, former, later = room.mailbox(AgentUnknown()), EventStream(), EventStream()
     sink, event = ReconnectableEventSink(former), TextDelta(delta="go on")
-    mailbox.get_or_create_worker("t").begin("dispatch-fake", "run-fake", "", sink)
+    put_to_work(mailbox, sample_dispatch("t", "run-fake", "dispatch-fake", now=0), sink)
     assert mailbox.reconnect_sink("t", later) is True
     await sink.emit(event)
     assert (await later.next(), await former.next()) == (event, None)
@@ -121,9 +123,9 @@ async def said_then(room, text, run):
 async def test_thread_context_load_populates_run_cache(room):
     run = make_run("r1", "t", RunStatus.DONE)
     await thread_with(room, run)
-    facts = await room.stores.threads.submission_facts("t", "r1")
-    assert (facts.message_count, facts.latest_run, facts.named_run) == (1, run, run)
-    assert (await room.stores.threads.submission_facts("t", "unknown")).named_run is None
+    facts = await room.stores.threads.submission_state("t", "r1")
+    assert (facts.message_count, facts.latest_run, facts.run) == (1, run, run)
+    assert (await room.stores.threads.submission_state("t", "unknown")).run is None
 
 
 async def test_thread_context_cache_used_by_reusable_waiting_run_id(room):
@@ -134,8 +136,8 @@ async def test_thread_context_cache_used_by_reusable_waiting_run_id(room):
 async def test_thread_context_cache_updated_after_prepare_checkpoint(room):
     mailbox = await thread_with(room, make_run("run-prev", "t", RunStatus.DONE))
     prepared = await mailbox.prepare_run_for_dispatch(SECOND)
-    facts = await room.stores.threads.submission_facts("t", prepared.run_id)
-    assert (facts.message_count, facts.latest_run, facts.named_run) == (2, prepared.run, prepared.run)
+    facts = await room.stores.threads.submission_state("t", prepared.run_id)
+    assert (facts.message_count, facts.latest_run, facts.run) == (2, prepared.run, prepared.run)
     assert await room.texts() == ["first", "second"]
 
 

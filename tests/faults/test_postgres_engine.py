@@ -301,10 +301,10 @@ async def test_a_change_that_waits_with_its_group_keeps_its_instant_and_so_its_a
     def looking(name: str) -> Change:
         def change(sql: SqlTransaction) -> None:
             runs[name] += 1
-            with Transaction(sql, Moving(), b"seed") as tx:
-                tx.lock(name)
-                for number in range(2):
-                    sql.one("threads.thread", {"thread_id": f"{name}/{number}/{tx.now()}"})
+            tx = Transaction(sql, Moving(), b"seed")
+            tx.lock(name)
+            for number in range(2):
+                sql.one("threads.thread", {"thread_id": f"{name}/{number}/{tx.now()}"})
             noting(name)(sql)
 
         return change

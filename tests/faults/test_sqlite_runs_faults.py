@@ -192,7 +192,7 @@ async def test_who_asks_for_that_very_row_is_told(stores: RunStores, sqlite_stor
         ("d1", lambda: stores.dispatches.claim_dispatch("d1", "worker", lease_ms=LEASE)),
         ("d1", lambda: stores.dispatches.ack(owned.claim_proof)),
         ("r1", lambda: stores.threads.load_run("r1")),
-        ("r1", lambda: stores.threads.submission_facts("t", "r1")),
+        ("r1", lambda: stores.threads.submission_state("t", "r1")),
         ("t/1", lambda: stores.threads.load_messages("t")),
         ("t/1", lambda: stores.threads.load_message_records("t", ["m1"])),
         (made.event_id, lambda: stores.events.load(made.event_id)),
@@ -228,7 +228,7 @@ async def test_runs_threads_messages_and_events_that_do_not_read_back_stop_no_ot
     ]
     for query in (RunQuery(), RunQuery(statuses=(RunStatus.RUNNING,)), RunQuery(thread_id="t")):
         assert [one.run_id for one in await stores.threads.list_runs(query)] == ["r0", "r1"]
-    facts = await stores.threads.submission_facts("t")
+    facts = await stores.threads.submission_state("t")
     assert (facts.open_run, facts.latest_run and facts.latest_run.run_id) == (None, "r1")
     assert [(one.pending_id, one.position) for one in facts.pending] == [("p1", 1), ("p3", 2)]
     turned = await stores.threads.reorder_pending("t", ["p3", "p1"])

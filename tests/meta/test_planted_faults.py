@@ -46,8 +46,8 @@ FAULTS = {
     ),
     "3 two dispatches share one waiting run": Planted(
         "dispatch/submission.py",
-        "            row = tx.runs.dispatches.load(existing.dispatch_id)\n",
-        "            row = None\n",
+        "    row = None if existing.dispatch_id is None else tx.runs.dispatches.load(existing.dispatch_id)\n",
+        "    row = None\n",
         f"{MAILBOX}/test_waiting.py::test_a_second_message_joins_the_dispatch_that_is_queued",
     ),
     "4 renewal gives up after one error": Planted(
@@ -147,13 +147,13 @@ FAULTS = {
         "tests/unit/test_live_channels.py::test_a_command_reaches_all_whom_it_is_for_and_nobody_else[one-process]",
     ),
     "19 instants of two units": Planted(
-        "dispatch/planning.py",
+        "dispatch/submission.py",
         "            status=RunStatus.CREATED,\n            parent_run_id=activation.trace.parent_run_id,\n            created_at=now,\n",
         "            status=RunStatus.CREATED,\n            parent_run_id=activation.trace.parent_run_id,\n            created_at=now // 1000,\n",
         f"{MAILBOX}/test_records.py::test_instants_of_runs_messages_and_dispatches_are_of_one_unit",
     ),
     "20 the mailbox's own work is pinned to nothing": Planted(
-        "dispatch/registry.py",
+        "dispatch/core.py",
         "            pinned = None if manifest is None else str(manifest.publication_id)\n",
         "            pinned = None\n",
         f"{MAILBOX}/test_records.py::test_work_that_the_mailbox_submits_itself_is_pinned_to_the_latest_publication",

@@ -11,7 +11,7 @@ DISPATCHES, COMPLETION = "stores/runs/dispatches.py", "dispatch/completion.py"
 WORKER, RECOVERY = "dispatch/worker.py", "dispatch/recovery.py"
 NO_LOOK = (
     RECOVERY,
-    '            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.release_unexecuted),\n',
+    '            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),\n',
     "",
 )
 """Removes the round that releases claims which are not executed: it mends some of the faults within a second."""
@@ -47,7 +47,7 @@ PLANTS = (
     plant(
         "an epoch is left out of the proof of a claim",
         DISPATCHES,
-        "        if found.dispatch_epoch < row[-1]:\n            self.put(found.superseded(reason=STALE_EPOCH, now=self._now()))\n            return StaleClaim(",
+        "        if found.dispatch_epoch < epoch:\n            self.put(found.superseded(reason=STALE_EPOCH, now=self._now()))\n            return StaleClaim(",
         "        if False:\n            return StaleClaim(",
     ),
     plant(
@@ -213,8 +213,14 @@ PLANTS = (
         ("leases.py", "length * 5 / 6", "length"),
     ),
     plant(
+        "a lease of servers counts from the late answer to its renewal",
+        "leases.py",
+        "until = asked_at + milliseconds(self._sure)",
+        "until = self._store.clock.now() + milliseconds(self._sure)",
+    ),
+    plant(
         "two answers to a question are both kept",
-        "dispatch/planning.py",
+        "dispatch/submission.py",
         "            elif before.decision.decision_id != decision.decision_id:\n                raise StaleDecision(",
         "            elif before.decision.decision_id is None:\n                raise StaleDecision(",
     ),

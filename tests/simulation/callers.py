@@ -10,8 +10,7 @@ from typing import Any
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import DeliveryMode
-from postroom.embedded.items import Item
-from postroom.embedded.values import message_of
+from postroom.embedded.items import Item, message_of
 from simulation.database import CALL, Call
 from simulation.loop import START_MS, SimulatedLoop
 from simulation.plan import Act

@@ -172,11 +172,12 @@ class World:
         until = loop.ms + QUIET_MS
         while loop.ms < until and not self._is_idle():
             await loop.passes(150)
-        while self.answering:
+        while self.answering or not any(one.is_awake for one in self.servers):
             await loop.passes(50)
         await loop.passes(300)
-        if any(len(one.queue._dispatcher.slots) for one in self._up()):
-            await loop.passes(2_500)  # a poll clears the lines
+        slots = [one.queue._dispatcher.slots for one in self._up()]
+        if any(len(one) or one.used for one in slots):
+            await loop.passes(2_500)  # a poll clears the lines, and a call whose caller hung up ends
         if any(not one.is_over for one in self.followers):
             await loop.passes(11_000)  # a reader whose hint was lost looks again after ten seconds
         self.found += [

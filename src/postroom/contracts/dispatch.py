@@ -234,11 +234,18 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             raise InvalidRecord(f"dispatch {self.dispatch_id!r} must start as Queued", value=self.dispatch_id)
         return replace(self, dispatch_epoch=epoch)
 
-    def claim(self, *, token: str, consumer: str, lease_ms: int, now: int) -> "RunDispatch":
-        """Return the dispatch owned until `now + lease_ms`, with its attempts unchanged."""
+    def claim(
+        self, *, token: str, consumer: str, lease_ms: int, now: int, begins: str | None = None
+    ) -> "RunDispatch":
+        """Return it owned until `now + lease_ms`; the attempts are not raised.
+
+        `begins` is the id of the execution that begins with the claim, if one does.
+        """
         self._require(RunDispatchStatus.QUEUED, "claim")
         return replace(
             self,
+            dispatch_instance_id=begins,
+            run_status=None if begins is None else RunStatus.RUNNING,
             status=RunDispatchStatus.CLAIMED,
             claim_token=token,
             claimed_by=consumer,

@@ -8,6 +8,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.messages import Json
@@ -88,7 +89,7 @@ class CanonicalEventDraft:
         Raises:
             InvalidRecord: The scopes are invalid, or a writer has no key.
         """
-        families = {scope.family for scope in self.scopes} if len(self.scopes) > 1 else self.scopes
+        families = set(map(attrgetter("family"), self.scopes))
         if not self.scopes or len(families) != len(self.scopes) or not self.event_kind.strip():
             raise InvalidRecord(
                 "an event needs a kind, and at most one scope of each family", value=self.event_kind
@@ -105,7 +106,7 @@ class CanonicalEventDraft:
         Origin and schema version may differ.
         """
         said = [
-            sorted(scope.key for scope in self.scopes),
+            sorted(map(attrgetter("key"), self.scopes)),
             self.event_kind,
             self.payload,
             self.causation_id,

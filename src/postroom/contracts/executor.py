@@ -155,73 +155,15 @@ class RunDispatchExecutor(ABC):
         return self.commit_coordinator() is not None
 
 
+_PASSED_ON = tuple(name for name in vars(RunDispatchExecutor) if not name.startswith("_") and name != "run")
+
+
 class ExecutorAround(RunDispatchExecutor):
     """Wraps another executor and forwards every call that it does not handle."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Keep the wrapped executor."""
+        """Take the methods of `within` that the class does not define."""
         self._within = within
-
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """Return how an interrupted run is executed again."""
-        return self._within.recovery(activation)
-
-    def cancel(self, id: str) -> bool:
-        """Ask a run to stop."""
-        return self._within.cancel(id)
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to stop and wait for its end."""
-        return await self._within.cancel_and_wait_by_thread(thread_id)
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to a run."""
-        return self._within.send_decision(id, tool_call_id, resume)
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to a run for its next step."""
-        return self._within.send_messages(id, messages)
-
-    def wake_pending_boundary(self, id: str) -> bool:
-        """Notify a run that messages wait for it."""
-        return self._within.wake_pending_boundary(id)
-
-    def listen_to(self, live: LiveChannels | None) -> None:
-        """Receive commands of other processes for active runs from this channel."""
-        self._within.listen_to(live)
-
-    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the configuration of the run."""
-        return await self._within.resolve(activation, pinned=pinned)
-
-    def live_registry(self) -> RegistrySet | None:
-        """Return the live registry."""
-        return self._within.live_registry()
-
-    def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return the executor's coordinator for its writes."""
-        return self._within.commit_coordinator()
-
-    def has_commit_coordinator(self) -> bool:
-        """Return whether its steps are committed through a coordinator."""
-        return self._within.has_commit_coordinator()
-
-    def stages_events(self) -> bool:
-        """Return whether its commits include the events of the step."""
-        return self._within.stages_events()
-
-    def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
-        return self._within.waits_for_outages(thread_id)
-
-    def can_pause(self, thread_id: str) -> bool:
-        """Return whether this thread's runs pause between the steps of their coroutine."""
-        return self._within.can_pause(thread_id)
-
-    def commits_steps(self, thread_id: str) -> bool:
-        """Return whether the executor commits the steps and the answers of this thread's runs."""
-        return self._within.commits_steps(thread_id)
-
-    def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread."""
-        return self._within.agent_of(thread_id)
+        for name in _PASSED_ON:
+            if getattr(type(self), name) is getattr(RunDispatchExecutor, name):
+                setattr(self, name, getattr(within, name))

@@ -9,6 +9,7 @@ which run.
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
 from postroom.contracts.errors import InvalidRecord
@@ -20,6 +21,10 @@ Json = Any
 
 TASKS_UPDATED = "<background-tasks-updated />"
 """Tells a run that waited for its tasks to check them: they ended, or were lost with their process."""
+
+
+id_of = attrgetter("id")
+"""Returns the id of a message."""
 
 
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -33,28 +33,43 @@ def thread_lock(thread_id: str) -> str:
     return f"thread:{thread_id}"  # the key of `EventScope.thread`
 
 
-class SubmissionFacts(Record, frozen=True, kw_only=True):
-    """The facts on which a submission is decided, read in one consistent view."""
+class ThreadState(Record, frozen=True, kw_only=True):
+    """What a step of a thread is decided on, seen in one consistent view."""
 
     thread: Thread | None
-    message_count: int = 0
-    waits: bool = False
-    """Whether messages wait on the thread that are not in `pending`."""
-    pending: tuple[PendingMessage, ...] = ()
-    """The first pending messages, as far as they were read."""
-    named_run: RunRecord | None = None
-    """The run that the submission names."""
+    run: RunRecord | None = None
+    """The run that the step names or writes, as it is stored."""
     open_run: RunRecord | None = None
-    """The run that `thread.open_run_id` refers to."""
+    """The run that `thread.open_run_id` points to; this field and the next two are for submissions."""
     latest_run: RunRecord | None = None
     latest_started_run: RunRecord | None = None
-    """The newest run that left the state `created`; a new run inherits its agent and state."""
+    """The newest run that was ever past `created`; a new run inherits its agent and state."""
     claimed: str | None = None
     """The thread's claimed dispatch."""
+    epoch: int = 0
     queued: int = 0
-    """Number of queued dispatches, counted up to the requested limit."""
+    """How many dispatches are queued on the thread, counted as far as was asked."""
+    waiting: int = 0
+    """How many messages wait on the thread that `pending` does not hold, counted as far as was asked."""
+    pending: tuple[PendingMessage, ...] = ()
+    """The first pending messages, as far as they were read."""
     held_by: str | None = None
     """The run that waits for answers and holds back the thread's other runs."""
+    has_parent: bool = False
+    """Whether the thread exists that will be the parent."""
+    taken: tuple[tuple[int, str], ...] = ()
+    """The dispatches that prevent a new dispatch from being queued, each with the number of its rule."""
+    known_message: str | None = None
+    """One of the messages of the step that is stored on the thread already."""
+    has_commands: bool = False
+    """Whether commands are stored for the run of the owned dispatch."""
+    owned: RunDispatch | None = None
+    """The dispatch whose claim the step proves."""
+
+    @property
+    def message_count(self) -> int:
+        """The number of the thread's last message."""
+        return 0 if self.thread is None else self.thread.message_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

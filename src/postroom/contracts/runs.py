@@ -13,7 +13,7 @@ from enum import StrEnum
 from json import dumps
 
 from postroom.contracts.activation import RunActivationSnapshot
-from postroom.contracts.errors import IllegalTransition, InvalidRecord
+from postroom.contracts.errors import IllegalTransition, InvalidRecord, StaleDecision
 from postroom.contracts.messages import Json, SeqRange
 from postroom.contracts.records import Record, field, replace
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
@@ -150,6 +150,19 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
         """Return whether its run continues without an answer, so that answers are no longer accepted."""
         is_late = self.expires_at is not None and self.expires_at <= now
         return is_late and self.on_timeout is OnTimeout.GO_ON
+
+    def refuse_late(self, now: int) -> None:
+        """Refuse an answer if the run goes on without one by now.
+
+        Raises:
+            StaleDecision: as said.
+        """
+        if self.goes_on(now):
+            raise StaleDecision(
+                f"question {self.ticket_id!r} timed out, and its run continued without an answer",
+                value=self.tool_call_id,
+                details={"expires_at": self.expires_at},
+            )
 
 
 class RunWaitingState(Record, frozen=True, kw_only=True):

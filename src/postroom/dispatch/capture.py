@@ -4,7 +4,7 @@ Kept events are staged in a buffer and written together with the run's next chec
 tells of become durable at once, or not at all. The live stream never waits for that.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -91,27 +91,13 @@ def _tool_call_done(event: live.ToolCallDone) -> tuple[Kept, ...]:
     return (("ToolCallDone", Fidelity.COMMITTED),)
 
 
-@dataclass(slots=True, eq=False)
-class EventBuffer:
-    """Events of one execution that wait for its next checkpoint, and wait on until they are written."""
-
-    drafts: list[CanonicalEventDraft] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.drafts)
-
-    def written(self, count: int) -> None:
-        """Drop the first `count` events: they are durable."""
-        del self.drafts[:count]
-
-
 class CapturingSink:
     """Stages what of one execution is kept, each event under a key of its own, and passes every event on."""
 
     def __init__(
         self,
         inner: live.EventSink,
-        buffer: EventBuffer,
+        buffer: list[CanonicalEventDraft],
         capture: "Capture",
         dispatch: RunDispatch,
         *,
@@ -136,7 +122,7 @@ class CapturingSink:
             self._resumed = True  # a second start within one execution goes on with the same run
         for kind, fidelity in kept:
             if self._capture.everything or fidelity is not Fidelity.OBSERVED:
-                self._buffer.drafts.append(self._draft(kind, fidelity, event))
+                self._buffer.append(self._draft(kind, fidelity, event))
 
     def _draft(self, kind: str, fidelity: Fidelity, event: live.AgentEvent) -> CanonicalEventDraft:
         dispatch = self._dispatch
@@ -162,7 +148,12 @@ class Capture:
         self.origin = origin
 
     def sink(
-        self, inner: live.EventSink, buffer: EventBuffer, dispatch: RunDispatch, *, resumed: bool
+        self,
+        inner: live.EventSink,
+        buffer: list[CanonicalEventDraft],
+        dispatch: RunDispatch,
+        *,
+        resumed: bool,
     ) -> CapturingSink:
         """Return a sink that stages what this execution tells."""
         return CapturingSink(inner, buffer, self, dispatch, resumed=resumed)
@@ -174,8 +165,8 @@ class RunCoordinator:
 
     inner: CommitCoordinator
     claim: Claim | None
-    staged: EventBuffer
-    """Events that wait for a commit."""
+    staged: list[CanonicalEventDraft]
+    """Events that wait for a commit, until they are durable."""
     new_id: Ids
     timer: Timer
 
@@ -189,7 +180,7 @@ class RunCoordinator:
         return replace(
             commit,
             claim=commit.claim or self.claim,
-            events=(*commit.events, *self.staged.drafts),
+            events=(*commit.events, *self.staged),
             messages=tuple(one if one.id else one.with_id(self.new_id()) for one in commit.messages),
         )
 
@@ -204,5 +195,5 @@ class RunCoordinator:
         """
         count, owned = len(self.staged), self.owned(commit)
         committed = await retried(lambda: self.inner.commit(owned, now=now), self.timer)
-        self.staged.written(count)
+        del self.staged[:count]
         return committed

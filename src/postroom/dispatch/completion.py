@@ -62,12 +62,12 @@ from postroom.dispatch.capture import CapturingSink, RunCoordinator
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.limits import Lease
 from postroom.dispatch.shared_limits import held_back, note_start
 from postroom.dispatch.sinks import ReconnectableEventSink
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.changes import WORK
+from postroom.stores.runs.dispatches import due_look, state_look
 from postroom.stores.transaction import Transaction
 
 T = TypeVar("T")
@@ -214,6 +214,17 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
 
+class LeaseEnd(StrEnum):
+    """Why an execution is stopped from outside."""
+
+    LOST = "lost"
+    GIVEN_UP = "given_up"
+    GAVE_WAY = "gave_way"
+    """A submission takes the place of the run."""
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+
 class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     """Who claims a dispatch, for how long, and what begins with the claim."""
 
@@ -273,15 +284,14 @@ class Job:
     dispatch: RunDispatch
     begun: Claimed
     sink: ReconnectableEventSink
-    lease: Lease
     stops_at: int
     """When the work stops if its claim was not renewed: shortly before another process may claim it."""
     kept_since: int
     """When the thread took the slot in which its runs follow one another."""
-    asks_next: Callable[[], ClaimAsk | None]
-    """Returns what the end of the run claims of the thread; None for nothing."""
     concluded: "asyncio.Future[None]"
     """Has a result when the slot of the run is free."""
+    has_followers: bool = False
+    """Whether more is queued on the thread, as far as this process knows; the end looks for it at once."""
     alarm: "asyncio.Task[None] | None" = None
     """Stops the run when it has executed for the longest time that a run may."""
     run: RunRecord = field(init=False)
@@ -312,11 +322,139 @@ class Job:
     """Whether messages may wait on the thread when the run has ended."""
     comes_again: bool = False
     """Whether the dispatch was queued again."""
+    end: LeaseEnd | None = None
+    """Why the execution was stopped from outside; None if it may go on."""
+    is_cancelled: bool = False
+    """Whether somebody has cancelled the run: a failure is not tried again then."""
+    stops: Callable[[], None] | None = None
+    """Interrupts what executes, while something does."""
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
     can_pause: bool = False
     """Whether the work waits, and is not stopped, while it is not known if the claim holds."""
+
+    def stop(self, end: LeaseEnd) -> None:
+        """Stop the execution; the first reason stands."""
+        if self.end is None:
+            self.end = end
+            if self.stops is not None:
+                self.stops()
+
+
+class WorkerStatus(StrEnum):
+    """What a thread's worker is at."""
+
+    IDLE = "idle"
+    CLAIMING = "claiming"
+    RUNNING = "running"
+
+
+@dataclass(slots=True, kw_only=True)
+class MailboxWorker:
+    """The one place in this process where a thread's run executes."""
+
+    status: WorkerStatus = WorkerStatus.IDLE
+    job: Job | None = None
+    """What executes."""
+    tenant: str = ""
+    is_wanted: bool = False
+    """Whether somebody found the worker reserved who would have begun something."""
+    foreground: int = 0
+    """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
+    storing: int = 0
+    """How many of them are being stored: their claims may be in the database before they are known here."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run executes."""
+        return self.status is WorkerStatus.RUNNING
+
+    @property
+    def dispatch_id(self) -> str | None:
+        """The dispatch of the run that executes."""
+        return None if self.job is None else self.job.dispatch.dispatch_id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that executes."""
+        return None if self.job is None else self.job.dispatch.run_id
+
+    def expect(self, tenant: str) -> None:
+        """Know whose work is next, where nothing runs."""
+        if self.status is WorkerStatus.IDLE:
+            self.tenant = tenant
+
+
+class Workers:
+    """The workers by thread."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, MailboxWorker] = {}
+        self.executing: dict[str, MailboxWorker] = {}
+        """Those that execute a run, by thread."""
+
+    def __contains__(self, thread_id: str) -> bool:
+        return thread_id in self._workers
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def get(self, thread_id: str) -> MailboxWorker | None:
+        """Return a thread's worker."""
+        return self._workers.get(thread_id)
+
+    def get_or_create(self, thread_id: str) -> MailboxWorker:
+        """Return a thread's worker, an idle one if there was none."""
+        worker = self._workers.get(thread_id)
+        if worker is None:
+            worker = self._workers[thread_id] = MailboxWorker()
+        return worker
+
+    def stop(self, id: str, *, is_told: bool = False) -> bool:
+        """Have the execution of this dispatch, run or thread end as cancelled; False when there is none.
+
+        One whose executor is told already ends by itself.
+        """
+        for thread_id, worker in self.executing.items():
+            if worker.job is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
+                worker.job.is_cancelled = True
+                if not is_told:
+                    worker.job.stop(LeaseEnd.CANCELLED)
+                return True
+        return False
+
+    def give_way(self, dispatch_id: str) -> bool:
+        """Stop the execution of this dispatch for a submission; return False if there is none here."""
+        for worker in self.executing.values():
+            if worker.job is not None and worker.dispatch_id == dispatch_id:
+                worker.job.stop(LeaseEnd.GAVE_WAY)
+                return True
+        return False
+
+    def cancel(self, dispatch_id: str, tell: Callable[[str], bool]) -> bool:
+        """Have the execution of this dispatch end as cancelled; return False if there is none.
+
+        `tell` asks its executor to end. An execution that no executor ends is stopped. An execution that was
+        cancelled before is not stopped: it is ending, and what it said until then is being stored.
+        """
+        known = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
+        is_ending = any(job is not None and job.is_cancelled for job in known)
+        return self.stop(dispatch_id, is_told=tell(dispatch_id) or is_ending)
+
+    def idle_threads(self) -> list[str]:
+        """Return the threads whose workers have nothing to do and are wanted by nobody."""
+        return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
+
+    def forget(self, thread_id: str) -> None:
+        """Drop an idle worker; one that was given work meanwhile stays."""
+        worker = self._workers.get(thread_id)
+        if worker is not None and _rests(worker):
+            del self._workers[thread_id]
+
+
+def _rests(worker: MailboxWorker) -> bool:
+    return worker.status is WorkerStatus.IDLE and not worker.foreground
 
 
 class Ending(Record, frozen=True, kw_only=True):
@@ -519,19 +657,18 @@ class Completion:
         is_told = job.sink.finished
         if not is_told and isinstance(job.told, CapturingSink) and is_left_open(job.run, dispatch):
             job.told.keep(finish_event(dispatch, result.termination, result.response))
-        job.result, job.spends, job.asks, job.drafts = result, spends, asks, tuple(staged.drafts)
+        job.result, job.spends, job.asks, job.drafts = result, spends, asks, tuple(staged)
         says = bool(result.response) and not core.executor.commits_steps(dispatch.thread_id)
         job.answer_id = core.new_id() if says else None
         job.ended_at = core.now()
 
         def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
             if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
-                tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.budgets else ()))
+                tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.has_budgets else ()))
             return self._end_in(tx, job, accept)
 
         ending = await core.retried(lambda: core.observed("ack", self._written_end(dispatch.thread_id, end)))
-        if job.drafts:
-            staged.written(len(job.drafts))
+        del staged[: len(job.drafts)]
         job.next, job.leaves_waiting = ending.next, ending.leaves_waiting
         job.has_looked = asks is not None or not ending.leaves_queued
         if ending.run is None or ending.run.status is RunStatus.DONE:
@@ -552,7 +689,12 @@ class Completion:
         the thread's next message.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
-        run, asked = tx.runs.owned_run(dispatch, None if asks is None else job.ended_at)
+        thread_id = dispatch.thread_id
+        looks = [state_look(thread_id, run_id=dispatch.run_id, owned=dispatch.dispatch_id)]
+        if job.has_followers and asks is not None:
+            looks.append(due_look(thread_id, job.ended_at, dispatch))
+        state = tx.runs.state(*looks)
+        run, asked = state.run, commands_in(tx, dispatch) if state.has_commands else []
         is_over = run is not None and run.status is RunStatus.DONE
         is_asked = bool(asked) and not is_over
         is_cancelled = is_asked and any(one.cancels for one in asked)
@@ -569,10 +711,9 @@ class Completion:
             )
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = None
-        if asks is not None and not asked and run.status is RunStatus.DONE:
-            due = tx.runs.dispatches.due(run.thread_id, behind=dispatch, now=job.ended_at)
-            following = _next(tx, run.thread_id, asks, due)
-        effects = core.effects
+        if state.queued and asks is not None and not asked and run.status is RunStatus.DONE:
+            due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
+            following = _next(tx, thread_id, asks, due)
         step = ThreadCommit(
             thread_id=run.thread_id,
             messages=() if answer is None else (answer,),
@@ -580,18 +721,18 @@ class Completion:
             run=ended,
             claim=dispatch.claim_proof,
             events=job.drafts,
-            outbox=() if effects is None else tuple(effects.of(tx, run)),
+            outbox=() if core.effects is None else tuple(core.effects.of(tx, run)),
             spends=job.spends,
             begins=None if job.started_at else job.begun.instance_id,
             ends=ends,
             ended_before=run if ended is None else None,
         )
-        done = tx.runs.commit(step, None if following is None else following.rows)
+        done = tx.runs.commit(step, None if following is None else following.rows, state=state)
         if isinstance(done, StaleClaim):
             return self._ended_before(tx, job, run) or done
         tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
-        if effects is not None:
-            effects.write(tx, run, accept)
+        if core.effects is not None:
+            core.effects.write(tx, run, accept)
         tells, unasked = self._resumed(tx, dispatch, run, asked) if asked else (None, ())
         claimed = None if following is None or asks is None else following.noted(tx, asks)
         if asks is not None and following is None and (done.leaves_queued or tells is not None):
@@ -709,6 +850,7 @@ class Completion:
             )
         except PostroomError as reason:
             _LOG.warning("dispatch.left_to_lease", reason=reason.describe())
+            self._core.may_hold_more = True
             return False
         return row.status is RunDispatchStatus.QUEUED
 
@@ -914,7 +1056,7 @@ class Completion:
 
     async def _release_abandoned(self) -> None:
         """Have another run ask where one has ended that asked for all; when it fails, the sweep does."""
-        if not self._core.budgets:
+        if not self._core.has_budgets:
             return
         try:
             await release_abandoned(self._core.store)
@@ -1085,16 +1227,6 @@ def as_ended(
     waiting = replace(waiting, since_dispatch_id=dispatch.dispatch_id)
     updated_at = max(now, run.updated_at)
     return replace(after, status=RunStatus.WAITING, waiting=waiting, updated_at=updated_at), answer
-
-
-def as_result(ended: AgentRunResult | BaseException, run_id: str) -> AgentRunResult:
-    """Return the end of an execution that is consumed: a failure among them ends the run as it stands."""
-    if isinstance(ended, AgentRunResult):
-        said = storable(ended.response)
-        return ended if said == ended.response else replace(ended, response=said)
-    code = ended.code if isinstance(ended, PostroomError) else None
-    text = ended.describe() if isinstance(ended, PostroomError) else str(ended)
-    return AgentRunResult(run_id=run_id, termination=TerminationReason.error(storable(text), code))
 
 
 def finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:

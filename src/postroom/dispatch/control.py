@@ -1,5 +1,6 @@
 """Reaches runs that are queued or at work, here or elsewhere: cancel, interrupt, decide, give input."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
@@ -11,11 +12,9 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.completion import Completion, EndedRuns, commands_in
+from postroom.dispatch.completion import Completion, EndedRuns, Workers, commands_in
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.limits import Workers
-from postroom.dispatch.planning import fresh_decisions
 from postroom.log import get_logger
 from postroom.stores.transaction import Transaction
 
@@ -357,3 +356,31 @@ def _named_in(tx: Transaction, id: str) -> tuple[RunDispatch | None, RunRecord |
             return queue.load(run.dispatch_id or ""), run
         row = next(iter(queue.of_thread(id, (RunDispatchStatus.QUEUED,), limit=1, offset=0)), None)
     return row, None if row is None else threads.load_run(row.run_id)
+
+
+def fresh_decisions(
+    run: RunRecord,
+    decisions: Sequence[tuple[str, ToolCallResume]],
+    kept: Sequence[LiveRunCommand],
+    *,
+    now: int,
+) -> list[tuple[str, ToolCallResume]]:
+    """Return which decisions are news to a run at work, for which others are kept; a repeated one is none.
+
+    Raises:
+        StaleDecision: a question has another answer already, or its time is over.
+    """
+    asked = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
+    told = {one.ticket.tool_call_id: one.decision for one in run.answered}
+    told = {call: decision for call, decision in told.items() if call not in asked}
+    told |= {call: decision for command in kept for call, decision in command.decisions}
+    fresh: list[tuple[str, ToolCallResume]] = []
+    for call, decision in decisions:
+        if call in asked:
+            asked[call].refuse_late(now)
+        before = told.get(call)
+        if before is None:
+            fresh.append((call, decision))
+        elif before.decision_id != decision.decision_id:
+            raise StaleDecision(f"call {call!r} was answered already", value=call)
+    return fresh

@@ -1,21 +1,101 @@
 """What every part of a mailbox works with: its ports, its settings, its ids, and nothing that decides."""
 
+import re
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
 from postroom.concurrency import Tasks, retried
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Ids, Timer
+from postroom.contracts.errors import InternalError, ResolveFailed
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
+from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
+from postroom.contracts.registry import (
+    PinnedRegistryManifest,
+    RegistrySet,
+    VersionedRegistryStore,
+    checked_scope,
+)
 from postroom.contracts.run_stores import Places
 from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
-from postroom.dispatch.registry import Pinning
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
+
+_PUBLICATION = re.compile(r"[0-9]{1,18}")
+
+
+class Pinning:
+    """Chooses a run's pin when it is prepared, and the registry it stands for when it is executed."""
+
+    def __init__(
+        self,
+        executor: RunDispatchExecutor,
+        registry: VersionedRegistryStore | None = None,
+        scope: str = "",
+    ) -> None:
+        """Pin runs to publications of this registry, where there is one.
+
+        Raises:
+            InvalidRecord: the scope is no name.
+        """
+        self._executor = executor
+        self._registry = registry
+        self._scope = scope if registry is None else checked_scope(scope)
+
+    async def pin(self, request: RunActivation, *, run_id: str) -> str:
+        """Return what a new run is pinned to: as asked, else the latest publication, else its own id.
+
+        Raises:
+            ResolveFailed: the executor cannot put that together, or could not do it again.
+        """
+        pinned = request.hints.resolution_id
+        if pinned is None and self._registry is not None:
+            manifest = await self._registry.latest(self._scope)
+            pinned = None if manifest is None else str(manifest.publication_id)
+        plan = await self._executor.resolve(request, pinned=pinned or run_id)
+        if not plan.replayable:
+            raise ResolveFailed(
+                f"the pinned configuration of run {run_id!r} cannot be assembled again",
+                value=plan.resolution_id,
+            )
+        return plan.resolution_id
+
+    async def materialize(self, resolution_id: str) -> RegistrySet | None:
+        """Return the registry that a pin stands for; None, the live one, when no registry is attached.
+
+        Raises:
+            InternalError: the pin is no number, its publication is gone, or there is no live registry.
+        """
+        if self._registry is None:
+            return None
+        if not _PUBLICATION.fullmatch(resolution_id):
+            shown = resolution_id[:80]
+            raise InternalError(f"invalid pinned registry resolution id {shown!r}", value=shown)
+        live = self._executor.live_registry()
+        if live is None:
+            raise InternalError("the executor has no live registry to complete a pinned one")
+        manifest = await self._registry.publication(self._scope, int(resolution_id))
+        if manifest is None:
+            raise InternalError(
+                f"missing registry version publication/{self._scope}@{resolution_id}", value=resolution_id
+            )
+        return _frozen(live, manifest)
+
+
+def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:
+    """Return agents and models as they were published, the rest as it is live."""
+    kinds: dict[str, dict[str, Json]] = defaultdict(dict)
+    for entry in manifest.entries:
+        kinds[entry.kind][entry.id] = entry.value
+    return replace(live, agents=kinds["agent"], models=kinds["model"] | kinds["model_pool"])
+
 
 T = TypeVar("T")
 
@@ -46,7 +126,7 @@ class Core:
         self.consumer_id = consumer_id
         self.config = config
         self.budgets = Budgets(config.budgets)
-        self.places: Callable[[], Places] = config.places or (lambda: None)
+        self.has_budgets = bool(config.budgets)
         self.counts_all = bool(config.limits or config.budgets)
         """Whether a claim counts what all workers of the database do: it is a change of its own then."""
         self.timer = timer
@@ -64,8 +144,19 @@ class Core:
         """Changes that may claim a dispatch, each with the execution that follows from it."""
         self.effects = effects
         """What belongs to the beginning and the end of runs, where something does."""
+        self.may_hold_more = True
+        """Whether a claim of this process may be stored that it does not execute, after a lost reply."""
         self.is_leaving = False
         """Whether this worker no longer waits for an unavailable store; it leaves runs to their leases."""
+
+    @property
+    def places(self) -> Places:
+        """The places where this process executes runs; None for every place."""
+        return None if self.config.places is None else self.config.places()
+
+    def gives_up(self) -> bool:
+        """Return whether a step of a run is not repeated while the store is unavailable."""
+        return self.is_leaving
 
     async def retried(self, step: Callable[[], Awaitable[T]]) -> T:
         """Return what `step` returns; repeat the step while the store is unavailable.
@@ -73,4 +164,4 @@ class Core:
         Raises:
             StoreError: The worker is leaving, or the failure does not pass by itself.
         """
-        return await retried(step, self.timer, gives_up=lambda: self.is_leaving)
+        return await retried(step, self.timer, gives_up=self.gives_up)

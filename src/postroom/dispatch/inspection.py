@@ -217,7 +217,7 @@ class Inspection:
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
         """Return which place it waits for, where that is not this process."""
-        place, places = tx.runs.dispatches.place(thread_id), self._core.places()
+        place, places = tx.runs.dispatches.place(thread_id), self._core.places
         if places is None or not place or place in places:
             return None
         return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))

@@ -17,7 +17,7 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds, time_ordered_ids
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, InvalidSubmission, MailboxClosed
-from postroom.contracts.events import RuntimeEventDurability
+from postroom.contracts.events import CanonicalEventDraft, RuntimeEventDurability
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
@@ -25,20 +25,24 @@ from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.capture import Capture, EventBuffer
-from postroom.dispatch.completion import Completion
+from postroom.dispatch.capture import Capture
+from postroom.dispatch.completion import Completion, MailboxWorker, Workers
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control
-from postroom.dispatch.core import Core
+from postroom.dispatch.core import Core, Pinning
 from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, ServerEvents
 from postroom.dispatch.inspection import Inspection, Reason
-from postroom.dispatch.limits import MailboxWorker, Workers
 from postroom.dispatch.metrics import MailboxMetrics
-from postroom.dispatch.planning import build_dispatch, reusable_waiting_run
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
-from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
-from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submission, Submissions
+from postroom.dispatch.submission import (
+    MailboxSubmitResult,
+    Prepared,
+    Submission,
+    Submissions,
+    build_dispatch,
+    reusable_waiting_run,
+)
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
@@ -526,7 +530,7 @@ class Mailbox:
 
     async def reusable_waiting_run_id(self, thread_id: str) -> str | None:
         """Return the run that new input to the thread would let go on."""
-        run = reusable_waiting_run(await self._core.threads.submission_facts(thread_id))
+        run = reusable_waiting_run(await self._core.threads.submission_state(thread_id))
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
@@ -559,7 +563,12 @@ class Mailbox:
         return self._recovery.repair
 
     def wrap_dispatch_runtime_event_sink(
-        self, inner: EventSink, dispatch: RunDispatch, buffer: EventBuffer, *, resumed: bool = False
+        self,
+        inner: EventSink,
+        dispatch: RunDispatch,
+        buffer: list[CanonicalEventDraft],
+        *,
+        resumed: bool = False,
     ) -> EventSink:
         """Return a sink that stages what is to be kept into `buffer`; `inner` when nothing is kept."""
         capture = self._core.capture

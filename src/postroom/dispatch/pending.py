@@ -13,11 +13,12 @@ from postroom.contracts.messages import (
     select_pending,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit, thread_lock
+from postroom.contracts.run_stores import ThreadCommit, ThreadState, thread_lock
 from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus
 from postroom.dispatch.capture import RunCoordinator
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
+from postroom.stores.runs.dispatches import state_look
 from postroom.stores.transaction import Transaction
 
 
@@ -57,22 +58,22 @@ class PendingInput:
             tx.lock(thread_lock(thread_id))
             if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
                 return written[0]  # only the reply was lost
-            facts = tx.runs.threads.submission_facts(thread_id, self.run_id)
-            pending = self._leading(tx, facts.named_run, boundary, group) if facts.waits else ()
+            state = tx.runs.state(state_look(thread_id, run_id=self.run_id))
+            pending = self._leading(tx, state.run, boundary, group) if state.waiting else ()
             taken = select_pending(pending, boundary, self.run_id, group=group)
             if only is not None:
                 taken = tuple(entry for entry in taken if entry.message.id in only)
             messages = tuple(entry.message for entry in taken)
             if taken:
-                done = tx.runs.commit(self.coordinator.owned(self._commit(facts, taken, messages)))
+                done = tx.runs.commit(self.coordinator.owned(self._commit(state, taken, messages)))
                 if isinstance(done, StaleClaim):
                     return done
-            written[:] = [(messages, facts.message_count + 1)] if taken else []
-            return messages, facts.message_count + 1
+            written[:] = [(messages, state.message_count + 1)] if taken else []
+            return messages, state.message_count + 1
 
         messages, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
         if messages:
-            self.coordinator.staged.written(count)
+            del self.coordinator.staged[:count]
             await self.events.messages_committed(thread_id, self.run_id, messages, first_seq=first_seq)
         return messages
 
@@ -92,9 +93,9 @@ class PendingInput:
         return tx.runs.messages.leading(self.thread_id, boundary, self.run_id, group=group, resumed=resumed)
 
     def _commit(
-        self, facts: SubmissionFacts, taken: Sequence[PendingMessage], messages: tuple[Message, ...]
+        self, state: ThreadState, taken: Sequence[PendingMessage], messages: tuple[Message, ...]
     ) -> ThreadCommit:
-        first_seq, run = facts.message_count + 1, facts.named_run
+        first_seq, run = state.message_count + 1, state.run
         return ThreadCommit(
             thread_id=self.thread_id,
             messages=messages,

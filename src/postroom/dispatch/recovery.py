@@ -45,9 +45,8 @@ from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
-from postroom.dispatch.planning import max_interruptions
 from postroom.dispatch.shared_limits import room_in
-from postroom.dispatch.submission import Submissions
+from postroom.dispatch.submission import Submissions, max_interruptions
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
 from postroom.stores.transaction import Transaction
@@ -292,7 +291,7 @@ class Rounds:
         """
         slots, self._due_at = self._dispatcher.slots, None
         await self._follow_clock()
-        if self._core.budgets and self._dispatcher.accepting:
+        if self._core.has_budgets and self._dispatcher.accepting:
             await self._end_windows()
         if not slots.free or not self._dispatcher.accepting:
             return 0
@@ -300,7 +299,7 @@ class Rounds:
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due, self._due_at = await self._core.store.read(lambda tx: self._due(tx, limit))
-        while self._core.budgets:
+        while self._core.has_budgets:
             held, crowded = await self._hold_back(due)
             self._core.budgets.holds_back = bool(crowded)
             if not held:
@@ -376,7 +375,7 @@ class Rounds:
         if limits := self._core.config.limits:
             room = room_in(tx, limits, self._dispatcher.closed_scopes())
             full_keys = room.full_keys()
-        places = self._core.places()
+        places = self._core.places
         found = queue.due_threads(limit, full_keys=full_keys, places=places)
         if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
             # There are more than were looked at, and they may be of others.
@@ -408,7 +407,7 @@ class Rounds:
                 pause = max(pause, min(claim_error_pause_ms(failures), _CLAIMED_AGAIN_WITHIN_MS))
         elif self._due_at is not None:
             pause = min(max(self._due_at - core.now(), 1), pause)
-        if core.budgets and (turns_at := await core.store.read(_next_turn)) is not None:
+        if core.has_budgets and (turns_at := await core.store.read(_next_turn)) is not None:
             pause = min(max(turns_at - core.now(), 1), pause)
         if self._dispatcher.held and self._dispatcher.closed_scopes():
             pause = min(max(min(self._dispatcher.held.values()) - core.now(), 1), pause)
@@ -420,11 +419,12 @@ class Rounds:
         What fails is logged; the next round tries again.
         """
         try:
+            await self._dispatcher.release_unexecuted()
             reclaimed = await self._recovery.reclaim()
             await self._completion.reconcile_all()
             await self._recovery.repair.drain()
             await self._recovery.take_up_left_over()
-            if self._core.budgets:
+            if self._core.has_budgets:
                 await release_abandoned(self._core.store)
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
             if not self._dispatcher.is_polled:  # else a poll claims them, in the order in which all are due
@@ -569,7 +569,7 @@ class Lifecycle:
 
         serve: dict[str, Callable[[], Awaitable[None]]] = {
             "poll": self._poll,
-            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.release_unexecuted),
+            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),
             "readers": lambda: self._again(settings.poll_interval, self._dispatcher.end_readers),
             "sweep": lambda: self._again(settings.sweep_interval, rounds.sweep),
             "garbage": lambda: self._again(settings.gc_interval, collect),

@@ -7,6 +7,11 @@
     accepting ─────────▶ the same, in a change of another room
 
 What happens when the thread is busy is decided in the same transaction.
+
+run named, or waiting for input ──▶ the same run goes on: the messages are its input
+a message that may not resume it ──▶ waits until that run has ended
+a dispatch of that run is queued ──▶ it is joined: one delivery brings both
+otherwise ─────────────────────────▶ a new run
 """
 
 import asyncio
@@ -20,43 +25,76 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from postroom.contracts.accepting import Accept, ThreadsNeeded
-from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
-from postroom.contracts.dispatch import INTERRUPTED, OPEN, Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.activation import (
+    BusyPolicy,
+    DeliveryOptions,
+    RunActivation,
+    RunActivationSnapshot,
+    RunHints,
+    RunMode,
+    RunOrigin,
+)
+from postroom.contracts.clock import Ids, iso
+from postroom.contracts.dispatch import (
+    DEFAULT_MAX_ATTEMPTS,
+    INTERRUPTED,
+    LOWEST_PRIORITY,
+    OPEN,
+    Interrupt,
+    RunDispatch,
+    RunDispatchStatus,
+)
 from postroom.contracts.errors import (
     ActiveRunConflict,
     AlreadyConsumed,
     DeliveryBlocked,
     DuplicateRecord,
+    ForeignThread,
     IdempotencyConflict,
     InputError,
+    InternalError,
     InvalidSubmission,
     PostroomError,
     QueueFull,
     RunNotOpen,
     StaleClaim,
+    StaleDecision,
     StateError,
     StoreError,
     SubmissionRejected,
+    UnknownRun,
 )
 from postroom.contracts.limits import LIMITS, Held
 from postroom.contracts.messages import (
+    CONTROL,
     Boundary,
     DeliveryMode,
     Message,
     PendingMessage,
+    PendingVersion,
+    Role,
+    SeqRange,
+    id_of,
     leading_barrier,
     select_pending,
+    storable,
 )
-from postroom.contracts.records import Record, field, replace
+from postroom.contracts.records import Record, replace
 from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
     Delivery,
-    SubmissionFacts,
     ThreadCommit,
+    ThreadState,
     thread_lock,
 )
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
+from postroom.contracts.runs import (
+    AnsweredTicket,
+    RunMessageInput,
+    RunRecord,
+    RunStatus,
+    TerminationReason,
+)
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.budgets import answers_budget, settle
 from postroom.dispatch.completion import (
@@ -69,29 +107,17 @@ from postroom.dispatch.completion import (
     claimed_next,
     is_late,
 )
-from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
+from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE, MailboxConfig
 from postroom.dispatch.control import Control
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents, decision_facts
-from postroom.dispatch.planning import (
-    Plan,
-    agent_of,
-    boundary_of,
-    build_dispatch,
-    existing_run,
-    goes_on,
-    normalized_mode,
-    plan_submission,
-    refuse_bad_delivery,
-    refuse_missed_deadline,
-    validate_run_inputs,
-)
 from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
-from postroom.stores.runs.tables import likely_looks
+from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.together import Together
+from postroom.stores.sql_transaction import Look
 from postroom.stores.transaction import Joined, Transaction
 
 T = TypeVar("T")
@@ -101,6 +127,528 @@ MOST_TOGETHER: Final = 500
 """Most submissions of one commit: some 50 ms, within which no other writer is answered."""
 _AT_ONCE: Final = 100
 """Submissions that are prepared before others of the event loop have their turn: some milliseconds."""
+
+
+_LONGEST_ID = 512
+_SHOWN_OF_ID = 40
+_NAMES = ("agent id", "dedupe key", "tenant", "limit key")
+"""What people read in lists and logs."""
+_MOST = 2**53
+"""Numbers up to which every store keeps them as they are."""
+DEFAULT_AGENT = "default"
+_NO_OPTIONS = DeliveryOptions()
+
+_BOUNDARIES = {
+    RunMode.FOREGROUND: Boundary.INTERRUPT,
+    RunMode.SCHEDULED: Boundary.NEW_RUN,
+    RunMode.RESUME: Boundary.RESUME_INPUT,
+}
+
+
+def validate_run_inputs(
+    thread_id: str, messages: Sequence[Message], *, allow_empty: bool, new_id: Ids
+) -> tuple[str, tuple[Message, ...]]:
+    """Return the thread's id, trimmed or new when it is blank, and the messages, each with an id.
+
+    Raises:
+        InvalidSubmission: there is no message and no decision, or a message cannot be accepted.
+    """
+    if not messages and not allow_empty:
+        raise InvalidSubmission(
+            "at least one message is required",
+            value=thread_id,
+            remedy="pass a message, or the decisions that a waiting run needs",
+        )
+    refuse_odd_id("thread id", thread_id)
+    accepted: dict[str, Message] = {}
+    for message in messages:
+        if message.id is not None:
+            refuse_odd_id("message id", message.id)
+            if not message.id.strip():
+                raise InvalidSubmission(
+                    "a message id must not be blank",
+                    value=message.text()[:80],
+                    remedy="leave out the id: then the message gets one",
+                )
+        for block in message.content:
+            if storable(block.text) != block.text:
+                raise InvalidSubmission(
+                    "a message contains half of a character",
+                    value=message.id,
+                    remedy="decode the text with errors='replace' where you read it",
+                )
+        if message.role is Role.USER and not message.content:
+            raise InvalidSubmission(
+                "a message must not be empty",
+                value=message.id,
+                remedy="give the message a text or other content",
+            )
+        message_id = message.id or new_id()
+        if message_id in accepted:
+            raise InvalidSubmission(
+                "two messages have the same id", value=message_id, remedy="give each message another id"
+            )
+        accepted[message_id] = message if message.id else replace(message, id=message_id)
+    return thread_id.strip() or new_id(), tuple(accepted.values())
+
+
+def refuse_odd_id(name: str, value: str) -> None:
+    """Refuse an id that not every store can keep.
+
+    Raises:
+        InvalidSubmission: it is too long, or holds NUL or half of a character.
+    """
+    if len(value) > _LONGEST_ID or "\x00" in value or storable(value) != value:
+        raise InvalidSubmission(
+            f"the {name} must have at most {_LONGEST_ID} characters, without zero bytes and halves "
+            f"of characters; this {name} has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
+            value=storable(value[:80]),
+            remedy=f"give the {name} at most {_LONGEST_ID} characters, and remove zero bytes",
+        )
+
+
+def refuse_bad_delivery(request: RunActivation) -> None:
+    """Refuse delivery options that no dispatch can have.
+
+    Raises:
+        InvalidSubmission: a blank id, or a number outside its range.
+    """
+    options, hints = request.delivery, request.hints
+    ids = {
+        "run id": hints.run_id,
+        "dispatch id": hints.dispatch_id,
+        "run id to continue": request.continue_run_id,
+        "agent id": request.agent_id,
+        "dedupe key": options.dedupe_key,
+        "tenant": options.tenant or None,
+        "limit key": options.limit_key or None,
+    }
+    for name, value in ids.items():
+        if value is not None:
+            refuse_odd_id(name, value)
+            if not value.strip():
+                raise InvalidSubmission(f"the {name} must not be blank", remedy=f"leave out the {name}")
+            if name in _NAMES and CONTROL.search(value):
+                raise InvalidSubmission(
+                    f"the {name} must not contain control characters: {value[:_SHOWN_OF_ID]!r}",
+                    value=value[:80],
+                    remedy="remove line breaks, tabs and other control characters",
+                )
+    if options != _NO_OPTIONS:
+        _refuse_odd_numbers(options)
+    for call, resume in request.decisions:
+        if not call.strip() or not resume.decision_id.strip():
+            raise InvalidSubmission(
+                "a decision needs an id and the id of its tool call",
+                remedy="take the id of the tool call from the open question, and make an id for the decision",
+            )
+
+
+def _refuse_odd_numbers(options: DeliveryOptions) -> None:
+    if not 0 <= options.priority <= LOWEST_PRIORITY:
+        raise InvalidSubmission(
+            f"the priority must be from 0 to {LOWEST_PRIORITY}, not {options.priority}",
+            value=options.priority,
+            remedy=f"use 0 for the first, {LOWEST_PRIORITY} for the last, or leave out priority",
+        )
+    delays = {
+        "delay": options.delay_ms,
+        "first delay of a retry": options.retry_delay_ms,
+        "longest delay of a retry": options.max_retry_delay_ms,
+    }
+    for name, delay in delays.items():
+        if delay is not None and delay < 0:
+            raise InvalidSubmission(
+                f"the {name} must not be negative: {delay} ms", value=delay, remedy=f"leave out the {name}"
+            )
+    for name, number in (
+        *delays.items(),
+        ("deadline", options.deadline_at),
+        ("number of attempts", options.max_attempts),
+        ("number of interruptions", options.max_interruptions),
+    ):
+        if number is not None and number > _MOST:
+            raise InvalidSubmission(
+                f"the {name} is too large: {number}",
+                value=number,
+                remedy=f"give at most {_MOST}, or leave out the {name}",
+            )
+    if options.deadline_at is not None and options.deadline_at <= 0:
+        raise InvalidSubmission(
+            "the deadline must be a time in milliseconds since 1970",
+            value=options.deadline_at,
+            remedy="leave out deadline_at for no deadline",
+        )
+    if options.max_attempts is not None and options.max_attempts < 1:
+        raise InvalidSubmission(
+            f"there must be at least one attempt, not {options.max_attempts}",
+            value=options.max_attempts,
+            remedy="leave out the number of attempts to use the default",
+        )
+    if options.max_interruptions is not None and options.max_interruptions < 0:
+        raise InvalidSubmission(
+            f"the number of interruptions must not be negative: {options.max_interruptions}",
+            value=options.max_interruptions,
+            remedy="leave out the number of interruptions to use the default",
+        )
+
+
+def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
+    """Refuse a deadline before which the run cannot begin: it could only fail.
+
+    Raises:
+        InvalidSubmission: The deadline is before `now`, in milliseconds since the epoch, or before the end of
+            the delay.
+    """
+    deadline_at, delay_ms = options.deadline_at, options.delay_ms
+    if deadline_at is None or deadline_at >= now + delay_ms:
+        return
+    details = {"deadline_at": deadline_at, "delay_ms": delay_ms, "now": now}
+    if deadline_at < now:
+        raise InvalidSubmission(
+            f"the deadline {iso(deadline_at)} has passed: the time is {iso(now)}",
+            value=deadline_at,
+            remedy="give a later deadline, or no deadline",
+            details=details,
+        )
+    raise InvalidSubmission(
+        f"with the delay of {delay_ms / 1000:g} s the run starts at {iso(now + delay_ms)} at the "
+        f"earliest, after the deadline {iso(deadline_at)}",
+        value=delay_ms,
+        remedy="give a shorter delay or a later deadline",
+        details=details,
+    )
+
+
+def normalized_mode(request: RunActivation, *, background: bool) -> RunActivation:
+    """Return the request in the mode it is meant in; only `foreground`, the default, is ever replaced."""
+    if request.trace.run_mode is not RunMode.FOREGROUND:
+        return request
+    if request.decisions or request.continue_run_id:
+        return request.traced(run_mode=RunMode.RESUME)
+    if request.trace.origin is RunOrigin.INTERNAL:
+        return request.traced(run_mode=RunMode.INTERNAL_WAKE)
+    return request.traced(run_mode=RunMode.SCHEDULED) if background else request
+
+
+class GaveWay(NamedTuple):
+    """What was ended so that a run can start."""
+
+    interrupt: Interrupt
+    ended: EndedRuns
+    """The queued dispatches, each with its run."""
+    cancelled: RunRecord | None
+    """The run that waited for an answer."""
+
+
+class Prepared(Record, frozen=True, kw_only=True):
+    """What a submission writes, and what was written for it."""
+
+    activation: RunActivation
+    """The request with all that was decided on."""
+    run: RunRecord
+    """The run that fulfils it."""
+    commit: ThreadCommit
+    """The step that stores the run and its messages, without a dispatch."""
+    queued_at: int
+    """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
+    joins: RunDispatch | None = None
+    """The queued dispatch that it becomes part of."""
+    answers: tuple[AnsweredTicket, ...] = ()
+    """What the run is told with it, that it was not told before."""
+    dispatch: RunDispatch | None = None
+    """Its dispatch as it is stored, where it was queued."""
+    claimed: Claimed | None = None
+    """What was claimed with it; it may be an older dispatch of the thread."""
+    gave_way: GaveWay | None = None
+    """What was ended for it; None if its policy ends nothing."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that fulfils it."""
+        return self.run.run_id
+
+    @property
+    def dispatch_id(self) -> str:
+        """The dispatch that delivers it."""
+        return self.run.dispatch_id or ""
+
+    @property
+    def first_seq(self) -> int:
+        """The number of the first of its messages on the thread."""
+        return (self.commit.expected_message_count or 0) + 1
+
+
+def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
+    """Return the run that waits for input: the one that the thread calls open, else the latest."""
+    thread_id = state.thread.id if state.thread else None
+    for run in (state.open_run, state.latest_run):
+        if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
+            return run
+    return None
+
+
+def goes_on(run: RunRecord, request: RunActivation) -> bool:
+    """Say whether a request lets a run go on that waits; what does not answer its questions comes behind."""
+    is_for_it = request.run_id is not None or bool(request.decisions)
+    return is_for_it or not run.open_tickets or not request.messages
+
+
+def boundary_of(request: RunActivation) -> Boundary | None:
+    """Return the boundary at which a request reads the messages that wait; None if it reads none."""
+    return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
+
+
+def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None:
+    """Return the stored run that the request is for, or None when it asks for a new one.
+
+    Raises:
+        UnknownRun: it names a run to continue that does not exist.
+        ForeignThread: the run is another thread's.
+        RunNotOpen: the run is running, or done.
+    """
+    if request.run_id is None:
+        return reusable_waiting_run(state)
+    run = state.run
+    if run is None:
+        if request.continue_run_id is not None:
+            raise UnknownRun(f"there is no run {request.continue_run_id!r}", value=request.continue_run_id)
+        return None
+    if run.thread_id != request.thread_id:
+        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
+    if run.status not in (RunStatus.CREATED, RunStatus.WAITING):
+        raise RunNotOpen(f"run {run.run_id!r} is {run.status} and is not open for dispatch", value=run.run_id)
+    return run
+
+
+def selected_messages(
+    request: RunActivation, state: ThreadState, run_id: str, *, pending_zone: bool, now: int
+) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
+    """Return what the run reads first, and what of it waited on the thread.
+
+    Raises:
+        DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
+        AlreadyConsumed: it brings no messages, and nothing waits that it could read.
+    """
+    asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
+    boundary = boundary_of(request)
+    may_read = pending_zone and boundary is not None and bool(state.pending)
+    if not asks_itself and not may_read:
+        raise AlreadyConsumed(
+            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+        )
+    if boundary is None or not may_read:
+        return request.messages, ()
+    mode = DeliveryMode(boundary=boundary)
+    fresh = tuple(
+        PendingMessage(
+            thread_id=request.thread_id,
+            message=message,
+            position=len(state.pending) + place,
+            mode=mode,
+            created_at=now,
+        )
+        for place, message in enumerate(request.messages, start=1)
+    )
+    taken = select_pending((*state.pending, *fresh), boundary, run_id)
+    if not asks_itself and not taken:
+        raise AlreadyConsumed(
+            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+        )
+    missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
+    if missing:
+        before = (entry for entry in state.pending if entry not in taken or entry.mode.barrier)
+        blocking = next(before, state.pending[-1])  # or the last of them wants to be read alone
+        raise DeliveryBlocked(
+            f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
+        )
+    new_ids = {entry.pending_id for entry in fresh}
+    waited = tuple(entry.version for entry in taken if entry.pending_id not in new_ids)
+    return tuple(entry.message for entry in taken), waited
+
+
+def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by name
+    request: RunActivation,
+    state: ThreadState,
+    *,
+    run_id: str,
+    dispatch_id: str,
+    resolution_id: str,
+    existing: RunRecord | None,
+    joins: RunDispatch | None,
+    config: MailboxConfig,
+    now: int,
+) -> Prepared:
+    """Return what the submission writes when nothing has changed since the state were seen.
+
+    Raises:
+        StaleDecision: one of the questions that it answers has another answer already, or its time is over.
+    """
+    request = request if existing is None else _of_its_run(request, existing)
+    messages, consumes = request.messages, tuple[PendingVersion, ...]()
+    if state.pending or not (messages or request.decisions or request.committed_message_ids):
+        messages, consumes = selected_messages(
+            request, state, run_id, pending_zone=config.pending_zone, now=now
+        )
+    last_seq = state.message_count + len(messages)
+    covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
+    triggers = (*request.committed_message_ids, *map(id_of, messages))
+    agent_id = agent_of(request, existing or state.latest_started_run)
+    hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
+    activation = replace(request, agent_id=agent_id, hints=hints)
+    if existing is not None and existing.status is RunStatus.WAITING:
+        activation = _continuing(activation, existing.run_id, request.trace.run_mode)
+    snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
+    if joins is not None and existing is not None and existing.activation is not None:
+        snapshot = _joined(existing.activation, snapshot)
+    run, before = existing, state.latest_started_run
+    if run is None:
+        run = RunRecord(
+            run_id=run_id,
+            thread_id=activation.thread_id,
+            agent_id=agent_id,
+            status=RunStatus.CREATED,
+            parent_run_id=activation.trace.parent_run_id,
+            created_at=now,
+            state=None if before is None else before.state,
+        )
+    all_triggers = (*(run.input.trigger_message_ids if run.input else ()), *snapshot.trigger_message_ids)
+    run_input = RunMessageInput(
+        thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
+    )
+    answers = tuple(_answers(run, request, now)) if request.decisions else ()
+    written = replace(
+        run,
+        answered=(*run.answered, *answers),
+        activation=snapshot,
+        input=run_input,
+        dispatch_id=dispatch_id,
+        resolution_id=run.resolution_id or resolution_id,
+        transport_request_id=request.trace.transport_request_id or run.transport_request_id,
+        updated_at=max(now, run.updated_at),
+    )
+    latest = None if state.thread is None else state.thread.latest_run_updated_at
+    return Prepared(
+        activation=activation,
+        run=written,
+        commit=ThreadCommit(
+            thread_id=run.thread_id,
+            messages=messages,
+            expected_message_count=state.message_count,
+            consumes=consumes,
+            run=written,
+            parent_thread_id=activation.trace.parent_thread_id,
+            joins=None if joins is None else joins.dispatch_id,
+        ),
+        queued_at=now if latest is None or latest < now else latest + 1,
+        joins=joins,
+        answers=answers,
+    )
+
+
+def agent_of(request: RunActivation, before: RunRecord | None) -> str:
+    """Return the agent of a request: the one that it names, else that of the run before it."""
+    return request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
+
+
+def build_dispatch(
+    activation: RunActivation,
+    *,
+    config: MailboxConfig,
+    new_id: Ids,
+    now: int,
+    queued_at: int | None = None,
+) -> RunDispatch:
+    """Return the dispatch of a prepared request; `queued_at` decides its turn on the thread.
+
+    Raises:
+        InternalError: it was not prepared.
+    """
+    run_id = activation.run_id
+    if run_id is None:
+        raise InternalError("run_id missing after preparation", value=activation.thread_id)
+    options = activation.delivery
+    created_at = now if queued_at is None else queued_at
+    return RunDispatch(
+        dispatch_id=activation.hints.dispatch_id or new_id(),
+        thread_id=activation.thread_id,
+        run_id=run_id,
+        created_at=created_at,
+        available_at=now + options.delay_ms if options.delay_ms else 0,
+        updated_at=created_at,
+        priority=options.priority,
+        max_attempts=options.max_attempts or config.default_max_attempts or DEFAULT_MAX_ATTEMPTS,
+        max_interruptions=max_interruptions(options, config),
+        dedupe_key=options.dedupe_key,
+        deadline_at=options.deadline_at,
+        tenant=options.tenant,
+        limit_key=options.limit_key,
+    )
+
+
+def max_interruptions(options: DeliveryOptions | None, config: MailboxConfig) -> int:
+    """Return how many interruptions a run survives."""
+    chosen = None if options is None else options.max_interruptions
+    return config.default_max_interruptions if chosen is None else chosen
+
+
+def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
+    """Return the request as one that lets a run go on; that a run woke itself stays told."""
+    activation = activation.continuing(run_id)
+    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
+
+
+def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
+    """Return a request that lets a run go on as counted, and tried, where that run was."""
+    if run.activation is None:
+        return request
+    before = run.activation.delivery
+    delay_ms = request.delivery.delay_ms
+    if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions(delay_ms=delay_ms):
+        delivery = replace(before, delay_ms=delay_ms, deadline_at=None, dedupe_key=None)
+    elif request.delivery.tenant or request.delivery.limit_key:
+        return request
+    else:
+        delivery = replace(request.delivery, tenant=before.tenant, limit_key=before.limit_key)
+    return replace(request, delivery=delivery)
+
+
+def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredTicket]:
+    """Return which of the run's questions the request answers; a decision that is repeated counts once.
+
+    Raises:
+        StaleDecision: A question has another answer, its time is over, or the run asks other questions now.
+    """
+    found: list[AnsweredTicket] = []
+    tickets = run.waiting.tickets if run.waiting is not None else ()
+    for call_id, decision in request.decisions:
+        if tickets and all(ticket.tool_call_id != call_id for ticket in tickets):
+            asked = ", ".join(repr(ticket.tool_call_id) for ticket in run.open_tickets) or "nothing"
+            raise StaleDecision(
+                f"run {run.run_id} does not ask question {call_id!r} now: it asks {asked}", value=call_id
+            )
+        for ticket in tickets:
+            if ticket.tool_call_id != call_id:
+                continue
+            before = next((one for one in run.answered if one.ticket == ticket), None)
+            if before is None:
+                ticket.refuse_late(now)
+                found.append(AnsweredTicket(ticket=ticket, decision=decision))
+            elif before.decision.decision_id != decision.decision_id:
+                raise StaleDecision(f"question {ticket.ticket_id!r} was answered already", value=call_id)
+    return found
+
+
+def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
+    """Return the queued request with more to read and to decide; each message and decision counts once."""
+    known = {resume.decision_id for _, resume in queued.seeded_decisions}
+    fresh = tuple(one for one in more.seeded_decisions if one[1].decision_id not in known)
+    return replace(
+        queued,
+        range=more.range,
+        trigger_message_ids=tuple(dict.fromkeys((*queued.trigger_message_ids, *more.trigger_message_ids))),
+        seeded_decisions=(*queued.seeded_decisions, *fresh),
+    )
 
 
 class MailboxDispatchStatus(StrEnum):
@@ -119,45 +667,6 @@ class MailboxSubmitResult:
     thread_id: str
     status: MailboxDispatchStatus
     joined: bool = False
-
-
-class Prepared(Record, frozen=True, kw_only=True):
-    """A request as it was accepted, and what was written for it."""
-
-    plan: Plan
-    dispatch: RunDispatch | None = None
-    """Its dispatch as it is stored, where it was queued."""
-    claimed: Claimed | None = None
-    """What was claimed with it; it may be an older dispatch of the thread."""
-    interrupt: Interrupt | None = None
-    ended: EndedRuns = field(default_factory=list)
-    cancelled: RunRecord | None = None
-    """The run that asked, and gave way to it."""
-
-    @property
-    def activation(self) -> RunActivation:
-        """The request with all that was decided on."""
-        return self.plan.activation
-
-    @property
-    def run(self) -> RunRecord:
-        """The run that fulfils it."""
-        return self.plan.run
-
-    @property
-    def run_id(self) -> str:
-        """The run that fulfils it."""
-        return self.plan.run.run_id
-
-    @property
-    def thread_id(self) -> str:
-        """The thread that it is on."""
-        return self.plan.run.thread_id
-
-    @property
-    def dispatch_id(self) -> str:
-        """The dispatch that delivers it."""
-        return self.plan.run.dispatch_id or ""
 
 
 class _Known(NamedTuple):
@@ -235,7 +744,10 @@ class Submissions:
         """
         request = normalized_mode(request, background=background)
         refuse_bad_delivery(request)
-        if not background or request.hints.run_id is None:  # a stored run may be submitted again after it
+        is_new = not background or request.hints.run_id is None
+        if (
+            is_new and request.delivery.deadline_at is not None
+        ):  # a stored run may be submitted again after it
             refuse_missed_deadline(request.delivery, self._core.now())
         thread_id, messages = validate_run_inputs(
             request.thread_id,
@@ -349,10 +861,13 @@ class Submissions:
             if isinstance(prepared, Prepared):
                 await self._told(prepared)
                 if not dispatcher.is_polled:
-                    worker = dispatcher.workers.get_or_create(prepared.thread_id)
+                    worker = dispatcher.workers.get_or_create(prepared.run.thread_id)
                     worker.expect(prepared.activation.delivery.tenant)
-                    await dispatcher.try_dispatch_next(prepared.thread_id)
-        return [(one.thread_id, one.run_id, isinstance(one, Prepared)) for one in written]
+                    await dispatcher.try_dispatch_next(prepared.run.thread_id)
+        return [
+            (one.run.thread_id, one.run_id, True) if isinstance(one, Prepared) else (*one, False)
+            for one in written
+        ]
 
     def _one_of_many_in(
         self, tx: Transaction, together: Together, submission: Submission
@@ -367,11 +882,11 @@ class Submissions:
             return _Known(thread_id, run_id)
         is_more = request.decisions or request.continue_run_id or request.committed_message_ids
         if not (is_more or trace.parent_thread_id or request.delivery.dedupe_key or self._events.in_commits):
-            facts = together.facts(thread_id, run_id, submission.dispatch_id, request.messages)
-            if facts is not None and (cap is None or facts.queued < cap):
-                plan = self._plan(tx, self._as_its_agent(request), facts, submission, None)
+            state = together.state(thread_id, run_id, submission.dispatch_id, request.messages)
+            if state is not None and (cap is None or state.queued < cap):
+                plan = self._plan(tx, self._as_its_agent(request), state, submission, None)
                 dispatch = together.add(plan.run, plan.commit.messages, self._dispatch_of(tx, plan))
-                return Prepared(plan=plan, dispatch=dispatch)
+                return replace(plan, dispatch=dispatch)
         together.write(looked_at_alone=thread_id)
         prepared = self._submitted_in(tx, submission, request)
         together.runs[prepared.run_id] = thread_id
@@ -381,9 +896,10 @@ class Submissions:
         agent_id = self._core.executor.agent_of(request.thread_id)
         return request if agent_id is None else replace(request, agent_id=agent_id)
 
-    def _dispatch_of(self, tx: Transaction, plan: Plan) -> RunDispatch:
+    def _dispatch_of(self, tx: Transaction, plan: Prepared) -> RunDispatch:
         core = self._core
-        refuse_missed_deadline(plan.activation.delivery, tx.now())
+        if plan.activation.delivery.deadline_at is not None:
+            refuse_missed_deadline(plan.activation.delivery, tx.now())
         return build_dispatch(
             plan.activation, config=core.config, new_id=core.new_id, now=tx.now(), queued_at=plan.queued_at
         )
@@ -476,22 +992,23 @@ class Submissions:
         dispatcher, thread_id = self._dispatcher, submission.request.thread_id
         worker = dispatcher.workers.get_or_create(thread_id)
         try:
-            if prepared.interrupt is not None:
-                await self._control.stop_active(prepared.interrupt)
+            if prepared.gave_way is not None:
+                await self._control.stop_active(prepared.gave_way.interrupt)
         finally:  # what is claimed is begun, also when the caller has gone meanwhile
             if prepared.claimed is not None:
                 await dispatcher.begin_or_release(prepared.claimed)
         others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
         if (not submission.is_reserved or prepared.dispatch is None) and not others_first:
             await dispatcher.try_dispatch_next(thread_id)  # it may be free by now
-        run = prepared.plan.run
-        runs = worker.dispatch_id == run.dispatch_id and prepared.dispatch is not None  # or an older one
+        run = prepared.run
+        dispatch, job = prepared.dispatch, worker.job
+        runs = dispatch is not None and job is not None and job.dispatch.dispatch_id == dispatch.dispatch_id
         return MailboxSubmitResult(
             dispatch_id=run.dispatch_id or "",
             run_id=run.run_id,
             thread_id=run.thread_id,
             status=MailboxDispatchStatus.RUNNING if runs else MailboxDispatchStatus.QUEUED,
-            joined=prepared.plan.joins is not None,
+            joined=prepared.joins is not None,
         )
 
     # Now.
@@ -556,8 +1073,6 @@ class Submissions:
         claims, was_free = self._dispatcher.asks(is_now=True), False
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
             active = await core.dispatches.claimed_dispatch(thread_id)
-            if active is not None and await self._dispatcher.released_for_foreground(active):
-                continue
             submission = Submission(request=request, policy=policy, claims=claims, is_now=True)
             try:
                 prepared = await (
@@ -706,7 +1221,7 @@ class Submissions:
         ]
         arrivals = {one.thread_id: self._arriving(one, BusyPolicy.REJECT) for one in requests}
         locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
-        if within is not None and core.budgets:
+        if within is not None and core.has_budgets:
             locks.append(LIMITS)  # the end says what was spent
 
         def accepted(tx: Transaction) -> "T | StaleClaim":
@@ -932,76 +1447,89 @@ class Submissions:
         mode: DeliveryMode | None = None,
     ) -> Prepared:
         """Look, decide and write, under the lock of the thread; `mode` is that of messages that may wait."""
-        interrupt: Interrupt | None = None
-        cancelled: RunRecord | None = None
-        ended: EndedRuns = []
-        threads, cap, is_queued = tx.runs.threads, submission.queue_cap or 1, submission.is_queued
         request = asked = self._as_its_agent(request)
-        ids = submission.run_id, submission.dispatch_id
-        likely = likely_looks(request, *ids, at_most=cap) if is_queued else ()
-        facts = threads.submission_facts(request.thread_id, request.run_id, cap, likely)
-        if is_queued:
-            run, is_now = facts.named_run, submission.is_now
-            # A run that is stored already is not kept out by itself.
-            is_own = (
-                request.hints.run_id is not None and run is not None and run.status is not RunStatus.WAITING
-            )
-            policy = BusyPolicy.QUEUE if is_own else submission.policy
-            is_busy = facts.held_by not in (None, request.run_id) and not request.decisions and mode is None
-            asking = facts.held_by if is_busy else None
-            if is_now or policy is not BusyPolicy.QUEUE:
-                request = _by_policy(tx, request, facts, policy, is_now=is_now, asking=asking)
-            if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
-                if is_busy and not is_now:
-                    cancelled = self._completion.cancelled_in(tx, facts.held_by or "")
-                raised = tx.runs.dispatches.interrupt(request.thread_id)
-                interrupt, ended = self._completion.interrupted_in(tx, raised)
-            if interrupt is not None or request is not asked:
-                facts = threads.submission_facts(request.thread_id, request.run_id, cap)
-            if asked.run_id is not None and request.messages:
-                request = _unrepeated(tx, request, facts)
-        plan = self._plan(tx, request, facts, submission, mode)
-        if not is_queued or plan.joins is not None:
-            done, claimed = self._committed(tx, plan, plan.commit), None
+        state, gave_way = tx.runs.state(_look_for(request, submission)), None
+        if submission.is_queued and (submission.is_now or submission.policy is not BusyPolicy.QUEUE):
+            request, state, gave_way = self._by_policy(tx, submission, request, state, mode)
+        if asked.run_id is not None and request.messages and submission.is_queued:
+            request = _unrepeated(tx, request, state)
+        plan = self._plan(tx, request, state, submission, mode)
+        # The commit is decided on the same look, unless it writes to what that has not looked at.
+        is_seen = plan.run.run_id == (request.run_id or submission.run_id) and not plan.commit.consumes
+        seen = state if is_seen and plan.joins is None else None
+        if submission.is_queued and plan.joins is None:
+            is_held = state.held_by not in (None, plan.run.run_id)
+            is_free = state.claimed is None and not state.queued and not is_held
+            plan = self._queued_in(tx, plan, submission, seen, is_free=is_free)
+        else:
+            done, claimed = self._committed(tx, plan, plan.commit, seen), None
             if plan.joins is not None and plan.answers:
                 tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
-            if is_queued and submission.claims is not None:
+            if submission.is_queued and submission.claims is not None:
                 claimed = self._claimed_in(tx, plan, submission.claims, is_now=submission.is_now)
-        else:
-            is_held = facts.held_by not in (None, plan.run.run_id)
-            is_free = facts.claimed is None and not facts.queued and not is_held
-            plan, done, claimed = self._queued_in(tx, plan, submission, is_free=is_free)
-        return Prepared(
-            plan=plan,
-            dispatch=done.dispatch,
-            claimed=claimed,
-            interrupt=interrupt,
-            ended=ended,
-            cancelled=cancelled,
-        )
+            plan = replace(plan, dispatch=done.dispatch, claimed=claimed)
+        return plan if gave_way is None else replace(plan, gave_way=gave_way)
+
+    def _by_policy(
+        self,
+        tx: Transaction,
+        submission: Submission,
+        request: RunActivation,
+        state: ThreadState,
+        mode: DeliveryMode | None,
+    ) -> tuple[RunActivation, ThreadState, GaveWay | None]:
+        """Return the request and the thread as the policy has them, and what gave way to the request.
+
+        Raises:
+            ActiveRunConflict: The thread is not idle, or not free for a caller who waits.
+        """
+        run, asked, policy = state.run, request, submission.policy
+        # A run that is stored already is not kept out by itself.
+        if request.hints.run_id is not None and run is not None and run.status is not RunStatus.WAITING:
+            policy = BusyPolicy.QUEUE
+        is_busy = state.held_by not in (None, request.run_id) and not request.decisions and mode is None
+        asking, gave_way = state.held_by if is_busy else None, None
+        request = _as_policy_says(tx, request, state, policy, is_now=submission.is_now, asking=asking)
+        if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
+            cancelled = None
+            if is_busy and not submission.is_now:
+                cancelled = self._completion.cancelled_in(tx, state.held_by or "")
+            raised = tx.runs.dispatches.interrupt(request.thread_id)
+            gave_way = GaveWay(*self._completion.interrupted_in(tx, raised), cancelled)
+        if gave_way is not None or request is not asked:
+            state = tx.runs.state(_look_for(request, submission))
+        return request, state, gave_way
 
     def _queued_in(
-        self, tx: Transaction, plan: Plan, submission: Submission, *, is_free: bool
-    ) -> tuple[Plan, Committed, Claimed | None]:
+        self,
+        tx: Transaction,
+        plan: Prepared,
+        submission: Submission,
+        state: ThreadState | None,
+        *,
+        is_free: bool,
+    ) -> Prepared:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
-        claims, dispatch = submission.claims, self._dispatch_of(tx, plan)
+        claims, dispatch, run = submission.claims, self._dispatch_of(tx, plan), plan.run
+        if claims is not None and claims.is_elsewhere(tx, dispatch.thread_id):
+            claims = None
+        is_next = submission.is_now or (is_free and dispatch.available_at <= tx.now())
         # An answer goes to a run that was accepted before, whatever is queued.
         cap = None if plan.answers else submission.queue_cap
-        delivery = Delivery(dispatch=dispatch, queue_cap=cap)
-        if claims is None or claims.is_elsewhere(tx, dispatch.thread_id):
-            return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
-        is_next = is_free and dispatch.available_at <= tx.now()
-        if not is_next and not submission.is_now:
-            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
-            return plan, done, claimed_next(tx, dispatch.thread_id, claims)
-        commit = replace(plan.commit, delivery=replace(delivery, claim=claims))
+        delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
+        if claims is None or not is_next:
+            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
+            claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
+            return replace(plan, dispatch=done.dispatch, claimed=claimed)
         # A run that is new and has all that it reads in its plan begins with it.
-        is_new = plan.run.status is RunStatus.CREATED and plan.joins is None
-        if not claims.begins or not is_new or plan.activation.committed_message_ids:
-            done = self._committed(tx, plan, commit)
-            return plan, done, None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
-        run = plan.run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
-        done = self._committed(tx, plan, replace(commit, run=run, begins=claims.instance_id))
+        is_new = run.status is RunStatus.CREATED and not plan.activation.committed_message_ids
+        if not claims.begins or not is_new:
+            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
+            claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
+            return replace(plan, dispatch=done.dispatch, claimed=claimed)
+        run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
+        commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
+        done = self._committed(tx, plan, commit, state)
         claimed = None
         if done.dispatch is not None:
             claimed = Claimed(
@@ -1012,26 +1540,29 @@ class Submissions:
                 has_begun=True,
                 beginning=claims.effects and claims.effects.begin(tx, run, plan.commit.messages),
             )
-        return replace(plan, run=run), done, claimed
+        return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
-    def _committed(self, tx: Transaction, plan: Plan, commit: ThreadCommit) -> Committed:
+    def _committed(
+        self, tx: Transaction, plan: Prepared, commit: ThreadCommit, state: ThreadState | None
+    ) -> Committed:
         """Write what was decided, with the events that tell of it where they are of the same place."""
         if plan.answers:
             settle(tx, plan.run, plan.answers)
-        if self._events.in_commits:
-            run, first_seq = plan.run, plan.first_seq
-            drafts = self._events.of_commit(
-                run.thread_id, run.run_id, plan.commit.messages, first_seq=first_seq
-            )
+        in_commits = self._events.in_commits
+        if in_commits:
+            run, messages = plan.run, plan.commit.messages
+            drafts = self._events.of_commit(run.thread_id, run.run_id, messages, first_seq=plan.first_seq)
             commit = replace(commit, events=drafts)
-        done = tx.runs.commit(commit)
+        done = tx.runs.commit(commit, state=state)
         if isinstance(done, StaleClaim):
             raise done
-        if done.dispatch is not None and self._events.in_commits:
+        if in_commits and done.dispatch is not None:
             tx.events.append((self._events.of_dispatch("RunQueued", done.dispatch),))
         return done
 
-    def _claimed_in(self, tx: Transaction, plan: Plan, claims: ClaimAsk, *, is_now: bool) -> Claimed | None:
+    def _claimed_in(
+        self, tx: Transaction, plan: Prepared, claims: ClaimAsk, *, is_now: bool
+    ) -> Claimed | None:
         """Claim what is next on the thread; or, when somebody waits, the dispatch that was joined."""
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
@@ -1044,25 +1575,13 @@ class Submissions:
         self,
         tx: Transaction,
         request: RunActivation,
-        facts: SubmissionFacts,
+        state: ThreadState,
         submission: Submission,
         mode: DeliveryMode | None,
-    ) -> Plan:
-        existing, row = existing_run(request, facts), None
-        if existing is not None and existing.status is RunStatus.WAITING:
-            if mode is not None and not mode.may_resume(existing.run_id, asks=bool(existing.open_tickets)):
-                raise _LeftWaiting
-            existing = existing if mode is not None or goes_on(existing, request) else None
-        resumed = existing if existing is not None and existing.status is RunStatus.WAITING else None
-        if existing is not None and existing.dispatch_id is not None:
-            row = tx.runs.dispatches.load(existing.dispatch_id)
-            if row is not None and (row.run_id != existing.run_id or row.status not in OPEN):
-                row = None
-        joins = row if row is not None and row.status is RunDispatchStatus.QUEUED else None
-        if row is not None and joins is None:
-            if request.run_id is not None:
-                raise RunNotOpen(f"run {row.run_id!r} is being delivered already", value=row.dispatch_id)
-            existing = None  # another message resumes it at this moment: this one is for the next run
+    ) -> Prepared:
+        existing, joins, resumed = existing_run(request, state), None, None
+        if existing is not None:
+            existing, joins, resumed = _going_on(tx, request, existing, mode)
         resolution_id = None if existing is None else existing.resolution_id
         if resolution_id is None:
             if isinstance(submission.pin, PostroomError):
@@ -1071,9 +1590,11 @@ class Submissions:
                 raise _PinNeeded
             resolution_id = submission.pin
         run_id = existing.run_id if existing else submission.run_id
+        if state.waiting:
+            state = self._with_pending(tx, request, state, run_id, resumed)
         return plan_submission(
             request,
-            self._with_pending(tx, request, facts, run_id, resumed) if facts.waits else facts,
+            state,
             run_id=run_id,
             dispatch_id=joins.dispatch_id if joins else submission.dispatch_id,
             resolution_id=resolution_id,
@@ -1087,11 +1608,11 @@ class Submissions:
         self,
         tx: Transaction,
         request: RunActivation,
-        facts: SubmissionFacts,
+        state: ThreadState,
         run_id: str,
         resumed: RunRecord | None,
-    ) -> SubmissionFacts:
-        """Return the facts with the messages that wait in front, as far as the request may read them.
+    ) -> ThreadState:
+        """Return the state with the messages that wait in front, as far as the request may read them.
 
         Raises:
             DuplicateRecord: One of its messages waits on the thread already.
@@ -1102,23 +1623,22 @@ class Submissions:
             for twice in messages.among_waiting(request.thread_id, message_ids):
                 raise DuplicateRecord(f"message {twice!r} waits on the thread already", value=twice)
         if boundary is None or not self._core.config.pending_zone:
-            return facts
+            return state
         pending = messages.leading(request.thread_id, boundary, run_id, resumed=resumed)
-        return replace(facts, pending=pending)
+        return replace(state, pending=pending)
 
     async def _told(self, prepared: Prepared) -> None:
         """Count and tell what was written."""
-        plan, metrics, events = prepared.plan, self._core.metrics, self._events
-        for dispatch, run in prepared.ended:
-            self._completion.told(dispatch, run)
-            await self._dispatcher.end_reading(dispatch)
-        if prepared.cancelled is not None:
-            await self._completion.told_cancelled(prepared.cancelled)
+        metrics, events = self._core.metrics, self._events
+        if prepared.gave_way is not None:
+            for dispatch, run in prepared.gave_way.ended:
+                self._completion.told(dispatch, run)
+                await self._dispatcher.end_reading(dispatch)
+            if prepared.gave_way.cancelled is not None:
+                await self._completion.told_cancelled(prepared.gave_way.cancelled)
         if events.is_on and not events.in_commits:
-            thread_id, first_seq = plan.run.thread_id, plan.first_seq
-            await events.messages_committed(
-                thread_id, plan.run.run_id, plan.commit.messages, first_seq=first_seq
-            )
+            run, messages = prepared.run, prepared.commit.messages
+            await events.messages_committed(run.thread_id, run.run_id, messages, first_seq=prepared.first_seq)
             if prepared.dispatch is not None:
                 await events.dispatch_happened("RunQueued", prepared.dispatch)
         if prepared.dispatch is not None:
@@ -1142,13 +1662,50 @@ class Submissions:
             )
 
 
+def _look_for(request: RunActivation, submission: Submission) -> Look:
+    """Return the look for all that a request, and the commit of its new run, is decided on."""
+    return state_look(
+        request.thread_id,
+        run_id=request.run_id or submission.run_id,
+        parent=request.trace.parent_thread_id or "",
+        adds=(submission.dispatch_id, request.delivery.dedupe_key, submission.run_id),
+        message_ids=tuple(filter(None, map(id_of, request.messages))),
+        at_most=submission.queue_cap or 1,
+        is_submission=True,
+    )
+
+
+def _going_on(
+    tx: Transaction, request: RunActivation, existing: RunRecord, mode: DeliveryMode | None
+) -> tuple[RunRecord | None, RunDispatch | None, RunRecord | None]:
+    """Return the stored run with which a request goes on, its queued dispatch, and the run if it waits.
+
+    Raises:
+        RunNotOpen: The request names the run, and the run is claimed.
+    """
+    if existing.status is RunStatus.WAITING:
+        if mode is not None and not mode.may_resume(existing.run_id, asks=bool(existing.open_tickets)):
+            raise _LeftWaiting
+        if mode is None and not goes_on(existing, request):
+            return None, None, None
+    resumed = existing if existing.status is RunStatus.WAITING else None
+    row = None if existing.dispatch_id is None else tx.runs.dispatches.load(existing.dispatch_id)
+    if row is None or row.run_id != existing.run_id or row.status not in OPEN:
+        return existing, None, resumed
+    if row.status is RunDispatchStatus.QUEUED:
+        return existing, row, resumed
+    if request.run_id is not None:
+        raise RunNotOpen(f"run {row.run_id!r} is being delivered already", value=row.dispatch_id)
+    return None, None, resumed  # another message resumes it at this moment: this one is for the next run
+
+
 def _hurried(active: RunDispatch, tx: Transaction) -> None:
     """Make a dispatch that gave way due at once, under the lock of its thread."""
     tx.lock(thread_lock(active.thread_id))
     tx.runs.dispatches.hurry(active.dispatch_id, not_before=tx.now())
 
 
-def _due_with_answers(plan: Plan, now: int) -> int:
+def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a queued run may go on with the answers of a submission, in milliseconds since the epoch.
 
     Each answer can be taken back until the delay of its submission is over. The run reads all answers at
@@ -1161,13 +1718,13 @@ def _due_with_answers(plan: Plan, now: int) -> int:
     return max(due, plan.joins.available_at or 0) if plan.joins and waits_for_earlier else due
 
 
-def _unrepeated(tx: Transaction, request: RunActivation, facts: SubmissionFacts) -> RunActivation:
+def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
     """Return the request without its messages when the run that it names is queued with them already.
 
     Who repeats a request by the id of its run, for the answer to the first was lost, has given no ids to its
     messages: they are compared as they stand.
     """
-    run = facts.named_run
+    run = state.run
     if run is None or run.activation is None or run.dispatch_id is None or run.thread_id != request.thread_id:
         return request
     row = tx.runs.dispatches.load(run.dispatch_id)
@@ -1217,10 +1774,10 @@ def _said(message: Message) -> Message:
     return replace(message, id=None, metadata=None)
 
 
-def _by_policy(
+def _as_policy_says(
     tx: Transaction,
     request: RunActivation,
-    facts: SubmissionFacts,
+    state: ThreadState,
     policy: BusyPolicy,
     *,
     is_now: bool,
@@ -1232,16 +1789,16 @@ def _by_policy(
         ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
     """
     queue, thread_id = tx.runs.dispatches, request.thread_id
-    if is_now and facts.claimed is not None:
-        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=facts.claimed)
+    if is_now and state.claimed is not None:
+        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=state.claimed)
     match policy:
-        case BusyPolicy.REJECT if facts.claimed is not None or facts.queued or asking is not None:
-            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
-        case BusyPolicy.COLLECT if facts.queued and request.run_id is None:
+        case BusyPolicy.REJECT if state.claimed is not None or state.queued or asking is not None:
+            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=state.claimed or thread_id)
+        case BusyPolicy.COLLECT if state.queued and request.run_id is None:
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
             for row in sorted(queued, key=lambda row: (row.created_at, row.dispatch_id), reverse=True):
                 run = tx.runs.threads.load_run(row.run_id)
-                if run is not None and _may_join(request, facts, row, run, now=tx.now()):
+                if run is not None and _may_join(request, state, row, run, now=tx.now()):
                     return request.hinted(run_id=row.run_id)
         case BusyPolicy.ROLLBACK:
             rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
@@ -1250,14 +1807,14 @@ def _by_policy(
 
 
 def _may_join(
-    request: RunActivation, facts: SubmissionFacts, row: RunDispatch, run: RunRecord, *, now: int
+    request: RunActivation, state: ThreadState, row: RunDispatch, run: RunRecord, *, now: int
 ) -> bool:
     """Return whether a queued run may read a request as well: it is due, and has the request's options."""
     queued = run.activation
     if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
         return False  # a run that has begun has its input
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
-    asked = agent_of(request, facts.latest_started_run), request.delivery, request.options
+    asked = agent_of(request, state.latest_started_run), request.delivery, request.options
     return asked == (queued.agent_id, delivery, queued.options)
 
 

@@ -10,7 +10,8 @@ cancellation is left behind with its task; what follows from the end is done wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
@@ -43,6 +44,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import Held
+from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import Json, Message, storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import thread_lock
@@ -53,16 +55,17 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.dispatch.capture import EventBuffer, RunCoordinator
-from postroom.dispatch.commands import Commands
+from postroom.dispatch.capture import RunCoordinator
 from postroom.dispatch.completion import (
     ClaimAsk,
     Claimed,
     Completion,
-    Ended,
     Job,
+    LeaseEnd,
+    MailboxWorker,
     OutcomeKind,
-    as_result,
+    Workers,
+    WorkerStatus,
     claimed_next,
     claimed_within,
     classify,
@@ -72,11 +75,11 @@ from postroom.dispatch.completion import (
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.limits import Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.log import get_logger
 from postroom.ports import RunControl
+from postroom.stores.changes import commands_to
 from postroom.stores.runs.ports import ThreadStore
 from postroom.stores.transaction import Transaction
 
@@ -91,6 +94,173 @@ _LEASES = "leases"
 _TRACEBACK_KEPT = 16 * 1024
 """Characters: the last ones, where it was raised."""
 ATTEMPT_FAILED = "RunAttemptFailed"
+
+
+class Slots:
+    """How many runs execute at once, in all and for each tenant, and which threads wait for their turn.
+
+    A thread that finds no slot stands in the line of its tenant. The next free slot goes to the tenant that
+    has the fewest, so that neither a busy thread nor a busy tenant keeps others waiting.
+    """
+
+    def __init__(self, total: int, per_tenant: int | None) -> None:
+        self._total = total
+        self._per_tenant = per_tenant
+        self._by_tenant: Counter[str] = Counter()
+        self._lines: dict[str, dict[str, None]] = {}
+        self._waiting: dict[str, str] = {}
+        self._freed = asyncio.Event()
+        self.used = 0
+        """How many runs execute or are being claimed."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def free(self) -> int:
+        """How many more may."""
+        return max(self._total - self.used, 0)
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether who has a slot may go on with it: nobody waits, and no more execute than may."""
+        return not self._waiting and self.used <= self._total
+
+    def used_by(self, tenant: str) -> int:
+        """How many of them are a tenant's."""
+        return self._by_tenant[tenant]
+
+    def waits(self, thread_id: str) -> bool:
+        """Whether the thread stands in a line."""
+        return thread_id in self._waiting
+
+    def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
+        """Take a slot, or stand in the line. A tenant that is not known yet is ''.
+
+        A thread that has no turn takes no slot which a thread in the line may have.
+        """
+        is_free = self.used < self._total and self.has_room(tenant)
+        if is_free and (has_turn or not any(map(self.has_room, self._lines))):
+            if thread_id in self._waiting:
+                self._leave(thread_id)
+            self.used += 1
+            self._by_tenant[tenant] += 1
+            return True
+        self.stand_in_line(thread_id, tenant)
+        return False
+
+    def overdraw(self, tenant: str) -> None:
+        """Take a slot that may not be there: a person waits for this run."""
+        self.used += 1
+        self._by_tenant[tenant] += 1
+
+    def has_room(self, tenant: str) -> bool:
+        """Whether the tenant may have one more."""
+        return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
+
+    def move(self, tenant: str, other: str) -> bool:
+        """Give one tenant's slot to another; False when that one is at its bound."""
+        if not self.has_room(other):
+            return False
+        self._by_tenant[tenant] -= 1
+        self._by_tenant[other] += 1
+        return True
+
+    def give(self, tenant: str) -> None:
+        """Give a slot back."""
+        self.used -= 1
+        self._by_tenant[tenant] -= 1
+        if not self._by_tenant[tenant]:
+            del self._by_tenant[tenant]
+        self._freed.set()
+
+    async def freed(self) -> None:
+        """Return when a slot was given back since the last call."""
+        await self._freed.wait()
+        self._freed.clear()
+
+    def stand_in_line(self, thread_id: str, tenant: str) -> None:
+        """Put a thread at the end of its tenant's line, if it does not stand in one."""
+        if thread_id not in self._waiting:
+            self._waiting[thread_id] = tenant
+            self._lines.setdefault(tenant, {})[thread_id] = None
+
+    def next_in_line(self) -> str | None:
+        """Take the first thread out of the line whose tenant has the fewest slots and may have one more."""
+        if not self.free:
+            return None
+        may = [tenant for tenant in self._lines if self.has_room(tenant)]
+        if not may:
+            return None
+        tenant = min(may, key=self.used_by)
+        found = next(iter(self._lines[tenant]))
+        self._leave(found)
+        if tenant in self._lines:  # among tenants that have as many, it comes last now
+            self._lines[tenant] = self._lines.pop(tenant)
+        return found
+
+    def _leave(self, thread_id: str) -> None:
+        tenant = self._waiting.pop(thread_id)
+        del self._lines[tenant][thread_id]
+        if not self._lines[tenant]:
+            del self._lines[tenant]
+
+
+class Commands:
+    """Looks what is asked of the runs at work in this process."""
+
+    def __init__(self, core: Core, at_work: Callable[[], Mapping[str, bool]], workers: Workers) -> None:
+        """Take commands for the dispatches that `at_work` returns, each with whether it is cancelled."""
+        self._core = core
+        self._at_work = at_work
+        self._workers = workers
+        self._taken: set[tuple[str, str]] = set()
+        """The calls of dispatches at work whose decisions the executor has taken."""
+        self.is_served = False
+        """Whether it listens."""
+
+    def serve(self) -> None:
+        """Listen from now on, until the mailbox is closed; harmless when done twice."""
+        if not self.is_served:
+            self.is_served = True
+            self._core.tasks.start(self._serve(), name="commands")
+
+    async def _serve(self) -> None:
+        core = self._core
+        with core.store.changes.listen(commands_to(core.consumer_id)) as told:
+            while True:
+                await told.wait(core.config.poll_interval)
+                try:
+                    await self._look()
+                except PostroomError as error:
+                    _LOG.warning("commands.not_read", reason=error.describe())
+
+    async def _look(self) -> None:
+        at_work = self._at_work()
+        if not at_work:
+            self._taken.clear()
+            return
+        self._taken = {one for one in self._taken if one[0] in at_work}
+        found = await self._core.store.read(lambda tx: tx.runs.dispatches.commands(tuple(at_work)))
+        for dispatch_id, command in found:
+            if not (command.cancels and at_work[dispatch_id]):
+                self._hand_over(dispatch_id, command)
+
+    def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
+        """Tell the executor, once; a decision that it does not take it is asked about again later."""
+        executor = self._core.executor
+        decide = executor.send_decision
+        try:
+            if command.gives_way:
+                self._workers.give_way(dispatch_id)
+            elif command.cancels:
+                self._workers.cancel(dispatch_id, executor.cancel)
+            for call_id, resume in command.decisions:
+                call = dispatch_id, call_id
+                if call not in self._taken and decide(dispatch_id, call_id, resume):
+                    self._taken.add(call)
+        except Exception:  # an executor is anybody's code; the others are told
+            _LOG.exception("run.not_told", dispatch_id=dispatch_id, command=command.kind.value)
 
 
 class DispatchAttempt(StrEnum):
@@ -114,7 +284,7 @@ class Dispatcher:
     ) -> None:
         self._core = core
         self._completion = completion
-        self._execution = Execution(core, events, completion)
+        self._execution = Execution(core, events, completion, self.asks_next)
         self._leases = LeaseKeeper(core)
         self._commands = Commands(core, self._leases.at_work, workers)
         self.workers = workers
@@ -188,6 +358,7 @@ class Dispatcher:
             return DispatchAttempt.TRANSIENT_ERROR
         except BaseException:
             self.unreserve(worker)
+            core.may_hold_more = True
             raise
         self.failed_claims = 0
         if isinstance(claimed, Claimed):
@@ -200,39 +371,36 @@ class Dispatcher:
 
     def look_for_unexecuted(self) -> None:
         """Release soon, in the background, what is claimed here and not executed: a reply may be lost."""
+        self._core.may_hold_more = True
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
+
+    async def look_after_claims(self) -> None:
+        """Release what is claimed here and not executed, if there may be such a claim."""
+        if self._core.may_hold_more:
+            await self.release_unexecuted()
 
     async def release_unexecuted(self) -> None:
         """Release, without counting an attempt, each dispatch that this process claimed and does not execute.
 
         A claim whose reply is still on its way has a reserved worker, and is left alone. A failure is logged.
         """
+        self._core.may_hold_more = False
         try:
             for row in await self.unexecuted():
+                self._core.may_hold_more = True  # until a look finds none
                 worker = self.workers.get(row.thread_id)
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
                     await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
+            self._core.may_hold_more = True
             _LOG.warning("claims.not_looked_at", reason=error.describe())
-
-    async def released_for_foreground(self, row: RunDispatch) -> bool:
-        """Release a claim of this process that it does not execute, for the submission that wants its thread.
-
-        The reply of the claim was lost. Return False if the run executes, or if its claim may be on its way.
-        """
-        worker = self.workers.get_or_create(row.thread_id)
-        is_ours = row.claimed_by == self._core.consumer_id and row.claim_token not in self.claim_tokens()
-        if not is_ours or worker.status is not WorkerStatus.IDLE or worker.storing:
-            return False
-        await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
-        return True
 
     def claim_tokens(self) -> frozenset[str]:
         """Return the tokens of the claims whose runs execute here and may go on."""
         return frozenset(
-            job.dispatch.claim_token or "" for job in self._leases.jobs.values() if job.lease.end is None
+            job.dispatch.claim_token or "" for job in self._leases.jobs.values() if job.end is None
         )
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
@@ -278,24 +446,25 @@ class Dispatcher:
             consumer=core.consumer_id,
             lease_ms=core.config.lease_ms,
             instance_id=core.new_id(),
-            begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.budgets),
+            begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.has_budgets),
             effects=core.effects,
-            places=core.places(),
+            places=core.places,
         )
 
-    def asks_next(self, thread_id: str, kept_since: int) -> ClaimAsk | None:
+    def asks_next(self, job: Job) -> ClaimAsk | None:
         """Return what the end of a run is to claim of its thread; None when others come first.
 
         Where all slots are taken, a thread with much to do keeps its own for a while: then those who wait
         unknown to this process, for an instant or from elsewhere, have their turn.
         """
         asks, core = self.asks(), self._core
-        worker = self.workers.get_or_create(thread_id)
+        worker = self.workers.get_or_create(job.dispatch.thread_id)
+        job.has_followers |= worker.is_wanted
         if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
             return None
         if core.counts_all:
             return None
-        kept_ms = core.now() - kept_since
+        kept_ms = core.now() - job.kept_since
         if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
             return None
         worker.is_wanted = False
@@ -335,9 +504,9 @@ class Dispatcher:
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
         """Pass the events of the thread's run on to this reader; False when none executes here."""
         worker = self.workers.get(thread_id)
-        if worker is None or not worker.is_running or worker.sink is None:
+        if worker is None or worker.job is None:
             return False
-        worker.sink.reconnect(stream)
+        worker.job.sink.reconnect(stream)
         return True
 
     async def next_in_line(self) -> None:
@@ -410,7 +579,7 @@ class Dispatcher:
         self._core.is_leaving = self._core.is_leaving or stays is None
         for job in list(self._leases.jobs.values()):
             if stays is None or not stays(job.dispatch.thread_id):
-                job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
+                job.stop(LeaseEnd.GIVEN_UP)
 
     def _begin(
         self,
@@ -418,7 +587,7 @@ class Dispatcher:
         begun: Claimed,
         sink: ReconnectableEventSink | None = None,
         kept_since: int | None = None,
-    ) -> None:
+    ) -> Job:
         core, claimed = self._core, begun.dispatch
         kept_since = core.now() if kept_since is None else kept_since
         sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
@@ -427,20 +596,20 @@ class Dispatcher:
             dispatch=claimed,
             begun=begun,
             sink=sink,
-            lease=Lease(),
             stops_at=_stops_at(claimed.lease_until or core.now(), core.config.lease_ms),
-            asks_next=partial(self.asks_next, claimed.thread_id, kept_since),
             kept_since=kept_since,
             concluded=asyncio.get_running_loop().create_future(),
             can_pause=core.executor.can_pause(claimed.thread_id),
         )
-        worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
+        worker.status, worker.job, worker.tenant = WorkerStatus.RUNNING, job, claimed.tenant
         self.workers.executing[claimed.thread_id] = worker
         self._executing += 1
         core.metrics.active_runs.add()
         self._leases.keep(job)
-        self._commands.serve()
+        if not self._commands.is_served:
+            self._commands.serve()
         core.tasks.start(self._serve(job), name=f"dispatch {claimed.dispatch_id}")
+        return job
 
     async def _serve(self, job: Job) -> None:
         """Bring a claimed dispatch to its end, and go on with its thread."""
@@ -452,6 +621,7 @@ class Dispatcher:
                 self._ending.add(job.concluded)
                 await self._guarded(job, self._execution.conclude(job))
         except BaseException:
+            self._core.may_hold_more = True
             if not job.is_left_behind:
                 self._rest(job)
                 self._over()
@@ -471,15 +641,15 @@ class Dispatcher:
 
         if self._leases.is_late(job):
             await self._leases.renewed([job])
-        if job.lease.end is not None:
+        if job.end is not None:
             return
         job.is_executing = job.has_executed = True
-        job.lease.stops = stop
+        job.stops = stop
         try:
             run = partial(self._core.executor.run, job.activation, job.told)
-            job.ended = await isolated(lambda: _Held(run, job, self._leases), job.lease)
+            job.ended = await isolated(_Held(run, job, self._leases), job)
         finally:
-            job.is_executing, job.lease.stops = False, None
+            job.is_executing, job.stops = False, None
             for alarm in alarms:
                 task.uncancel()
                 if not job.is_left_behind:
@@ -507,6 +677,7 @@ class Dispatcher:
         except StoreError as error:
             # It is released when the store can be read again: its run says what is left to do.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
+            self._core.may_hold_more = True
             if job.has_executed or not error.retryable:
                 self._failed[job.dispatch.claim_token or ""] = error
         except DeadlinePassed as error:
@@ -524,8 +695,8 @@ class Dispatcher:
         job.concluded.set_result(None)
         self._core.metrics.active_runs.add(amount=-1)
         worker = self.workers.get_or_create(job.dispatch.thread_id)
-        if worker.dispatch_id == job.dispatch.dispatch_id:
-            worker.rest()
+        if worker.job is job:
+            worker.status, worker.job = WorkerStatus.IDLE, None
             self.workers.executing.pop(job.dispatch.thread_id, None)
         self._was_full = not self.slots.free
         self.slots.give(job.dispatch.tenant)
@@ -566,33 +737,31 @@ class Dispatcher:
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
         worker = self.workers.get_or_create(claimed.thread_id)
-        self._begin(worker, begun, kept_since=kept_since)
+        self._begin(worker, begun, kept_since=kept_since).has_followers = True
 
     def _over(self) -> None:
         self._executing -= 1
         self._idle.set()
 
 
-async def isolated(
-    run: Callable[[], Awaitable[AgentRunResult]], lease: Lease
-) -> AgentRunResult | BaseException | None:
-    """Await an executor and return its result, or whatever it raised; None when its lease has ended.
+async def isolated(run: Awaitable[AgentRunResult], job: Job) -> AgentRunResult | BaseException | None:
+    """Await an executor and return its result, or whatever it raised; None when the job was stopped.
 
-    Only the cancellation of the task that is not the lease's passes.
+    Only a cancellation of the task that does not stop the job passes.
     """
     try:
-        result: object = await run()
+        result: object = await run
     except asyncio.CancelledError:
         task = asyncio.current_task()
-        ours = 0 if lease.end is None else 1
+        ours = 0 if job.end is None else 1
         if task is not None and task.cancelling() > ours:
             raise
-        return ExecutorFailed("the executor cancelled itself") if lease.end is None else None
+        return ExecutorFailed("the executor cancelled itself") if job.end is None else None
     except GeneratorExit:
         raise
     except BaseException as error:
-        return error if lease.end is None else None
-    if lease.end is not None:
+        return error if job.end is None else None
+    if job.end is not None:
         return None
     if not isinstance(result, AgentRunResult):
         return ExecutorMisbehaved(f"the executor returned a {type(result).__name__} and no result")
@@ -619,7 +788,7 @@ class LeaseKeeper:
 
     def at_work(self) -> dict[str, bool]:
         """Return the dispatches that execute here, and whether they are cancelled."""
-        return {job.dispatch.dispatch_id: job.lease.is_cancelled for job in self.jobs.values()}
+        return {job.dispatch.dispatch_id: job.is_cancelled for job in self.jobs.values()}
 
     def keep(self, job: Job) -> None:
         """Renew this claim until it is let go."""
@@ -629,7 +798,8 @@ class LeaseKeeper:
             job.alarm = self._core.tasks.start(self._end_at(job, ends_at), name="longest run")
         if self._keeper is None:
             self._keeper = self._core.tasks.start(self._keep(), name="leases")
-        self._tell()
+        if self._core.config.claims_hold is not None:
+            self._tell()
 
     def let_go(self, job: Job) -> None:
         """Renew this claim no more; harmless when that is so already."""
@@ -639,7 +809,7 @@ class LeaseKeeper:
 
     async def _end_at(self, job: Job, ends_at: int) -> None:
         await self._core.timer.sleep(max(ends_at - self._core.now(), 0))
-        job.lease.stop(LeaseEnd.TIMED_OUT, "it was at work for as long as a run may be")
+        job.stop(LeaseEnd.TIMED_OUT)
 
     async def _keep(self) -> None:
         config = self._core.config
@@ -647,19 +817,19 @@ class LeaseKeeper:
         interval = pause = min(milliseconds(config.lease_renewal_interval), config.lease_ms - third)
         try:
             while self.jobs:
-                at_work = [job for job in self.jobs.values() if job.lease.end is None]
+                at_work = [job for job in self.jobs.values() if job.end is None]
                 now = self._core.now()
                 kept = [job.stops_at for job in at_work if job.stops_at > now or not job.can_pause]
                 left = min(kept, default=now + pause + third) - now
                 await self._core.timer.sleep(min(pause, max(left - third if left > third else left, 1)))
-                jobs = [job for job in self.jobs.values() if job.lease.end is None]
+                jobs = [job for job in self.jobs.values() if job.end is None]
                 pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
 
     def is_late(self, job: Job) -> bool:
         """Whether its work goes on only when it is sure that nobody else has the claim by now."""
-        return job.lease.end is None and self._core.now() >= job.stops_at
+        return job.end is None and self._core.now() >= job.stops_at
 
     async def settled(self, job: Job) -> None:
         """Return when the claim of late work is renewed, or the work is stopped."""
@@ -717,7 +887,7 @@ class LeaseKeeper:
         """Say for how long all that executes here surely goes on nowhere else."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
-        at_work = [job.stops_at for job in self.jobs.values() if job.lease.end is None]
+        at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
         if at_work:
             claims_hold(max(min(at_work) - self._core.now(), 0))
 
@@ -738,11 +908,12 @@ class LeaseKeeper:
         await self._core.store.write(supersede, key=thread_id)
 
     def _lost(self, job: Job, reason: str) -> None:
-        if job.lease.end is not None or id(job) not in self.jobs:
+        if job.end is not None or id(job) not in self.jobs:
             return
         self._core.metrics.lease_lost()
+        self._core.may_hold_more = True
         _LOG.warning("lease.lost", dispatch_id=job.dispatch.dispatch_id, reason=reason)
-        job.lease.stop(LeaseEnd.LOST, reason)
+        job.stop(LeaseEnd.LOST)
 
 
 class _Held:
@@ -772,7 +943,7 @@ class _Held:
                 yield waits_for
                 if self._leases.is_late(self._job):
                     yield from self._leases.settled(self._job).__await__()
-                    if self._job.lease.end is not None:
+                    if self._job.end is not None:
                         yield  # the cancellation comes here
                 step = partial(work.send, None)
             except GeneratorExit:
@@ -789,10 +960,18 @@ def _stops_at(lease_until: int, length: int) -> int:
 class Execution:
     """What is done for one claimed dispatch before and after its executor."""
 
-    def __init__(self, core: Core, events: ServerEvents, completion: Completion) -> None:
+    def __init__(
+        self,
+        core: Core,
+        events: ServerEvents,
+        completion: Completion,
+        asks_next: Callable[[Job], ClaimAsk | None],
+    ) -> None:
+        """Keep what it works with; `asks_next` returns what the end of a run claims of its thread."""
         self._core = core
         self._events = events
         self._completion = completion
+        self._asks_next = asks_next
 
     async def begin(self, job: Job) -> bool:
         """Store that the execution begins; return False if there is nothing to execute.
@@ -802,7 +981,7 @@ class Execution:
         """
         core, begun, completion = self._core, job.begun, self._completion
         try:
-            await core.retried(lambda: self._prepare(job))
+            await core.retried(partial(self._prepare, job))
         except (InputError, StateError, InternalError, StoreCorrupt) as error:
             await completion.give_up(job.dispatch, job.sink, begun.instance_id, error.describe())
             return False
@@ -842,19 +1021,18 @@ class Execution:
         Raises:
             StaleClaim: the dispatch is not ours any more; nothing was written.
         """
-        core, dispatch, end = self._core, job.dispatch, job.lease.end
-        if job.lease.is_cancelled and isinstance(job.ended, BaseException):  # it failed as it was told to end
-            job.ended, end = None, LeaseEnd.CANCELLED
-        if job.ended is not None:
-            await self._finish(job, job.ended)
-        elif end is LeaseEnd.CANCELLED:
-            cancelled = TerminationReason.cancelled()
-            await self._finish(job, AgentRunResult(run_id=dispatch.run_id, termination=cancelled))
-        elif end is LeaseEnd.TIMED_OUT:
-            most = core.config.max_run_ms
-            await self._finish(
-                job, RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
-            )
+        dispatch, end, ended = job.dispatch, job.end, job.ended
+        if job.is_cancelled and isinstance(ended, BaseException):  # it failed as it was told to end
+            ended, end = None, LeaseEnd.CANCELLED
+        if ended is None and end is LeaseEnd.CANCELLED:
+            ended = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
+        elif ended is None and end is LeaseEnd.TIMED_OUT:
+            most = self._core.config.max_run_ms
+            ended = RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
+        if isinstance(ended, AgentRunResult):
+            await self._finish(job, ended)
+        elif ended is not None:
+            await self._fail(job, ended)
         elif end is LeaseEnd.GIVEN_UP:
             give_back = self._completion.stop if job.has_executed else self._completion.release
             await give_back(dispatch)
@@ -862,7 +1040,7 @@ class Execution:
             job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
         else:
             await self._completion.reconcile(dispatch.dispatch_id)  # it was superseded
-        if job.comes_again and job.lease.is_cancelled:  # while it was put back
+        if job.comes_again and job.is_cancelled:  # while it was put back
             job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
         return True
 
@@ -880,31 +1058,45 @@ class Execution:
             _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
         except StoreError as error:
             _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
+            self._core.may_hold_more = True
 
-    async def _finish(self, job: Job, ended: Ended) -> None:
+    async def _finish(self, job: Job, result: AgentRunResult) -> None:
+        """Store the result of an execution."""
+        core, dispatch = self._core, job.dispatch
+        wall_ms, said = max(core.now() - job.started_at, 0), storable(result.response)
+        if not result.usage.wall_ms:  # programs do not say for how long they worked
+            result = replace(result, response=said, usage=replace(result.usage, wall_ms=wall_ms))
+        elif said != result.response:
+            result = replace(result, response=said)
+        spends: tuple[Spending, ...] = ()
+        if core.has_budgets:
+            uncounted = result.usage.beyond(result.counted)
+            spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
+            core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
+        await self._completion.end(job, result, spends, self._asks_next(job))
+        outcome = OutcomeKind.COMPLETED.value
+        core.metrics.ended(outcome, dispatch=dispatch, started_at=job.started_at, now=core.now())
+
+    async def _fail(self, job: Job, error: BaseException) -> None:
+        """Queue the dispatch again after a failed execution, or end its run with the error."""
         core, completion, dispatch = self._core, self._completion, job.dispatch
-        if isinstance(ended, StaleClaim):
-            _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=ended.message)
+        if isinstance(error, StaleClaim):
+            _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=error.message)
             job.comes_again = await completion.cut_off(dispatch)
             return
-        outcome = classify(ended, core.config.give_up_on)
-        failed = _failed(dispatch, ended, outcome.error) if isinstance(ended, BaseException) else None
+        outcome = classify(error, core.config.give_up_on)
+        failed = _failed(dispatch, error, outcome.error)
+        if outcome.kind is OutcomeKind.COMPLETED:  # there is nothing to retry: the error ends the run
+            code = error.code if isinstance(error, PostroomError) else None
+            text = error.describe() if isinstance(error, PostroomError) else str(error)
+            ended = TerminationReason.error(storable(text), code)
+            await self._finish(job, AgentRunResult(run_id=job.run.run_id, termination=ended))
+            return
         if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
             job.comes_again = await completion.try_later(job, outcome, failed)
-        elif outcome.kind is OutcomeKind.PERMANENT_ERROR:
+        else:
             instance_id, text, code = job.begun.instance_id, outcome.error, outcome.code
             await completion.give_up(dispatch, job.told, instance_id, text, failed, code)
-        else:
-            result = as_result(ended, job.run.run_id)
-            wall_ms = core.now() - job.started_at
-            if not result.usage.wall_ms:  # programs do not say for how long they worked
-                result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
-            spends: tuple[Spending, ...] = ()
-            if core.budgets:
-                uncounted = result.usage.beyond(result.counted)
-                spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
-                core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
-            await completion.end(job, result, spends, job.asks_next())
         core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _prepare(self, job: Job) -> None:
@@ -921,7 +1113,7 @@ class Execution:
             raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
         if run.thread_id != dispatch.thread_id:
             raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-        buffer = EventBuffer()
+        buffer = list[CanonicalEventDraft]()
         coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
         job.run, job.coordinator, job.told = run, coordinator, job.sink
         job.activation = RunActivation(thread_id=run.thread_id)

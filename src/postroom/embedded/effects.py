@@ -78,7 +78,7 @@ class Ends(RunEffects):
             correlation_id=run.dispatch_id,
             options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
         )
-        tx.events.append((draft,), ended_run=run)
+        tx.events.add(draft, ended_run=run)
 
     def stored(self, run: RunRecord) -> None:
         """Wake the watches of a run; if it is not done, they check the database."""

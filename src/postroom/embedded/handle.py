@@ -24,8 +24,8 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS, Watch
+from postroom.embedded.items import T, refuse_other_text, refuse_other_type
 from postroom.embedded.running import LOGGED, SLEEP, STEP
-from postroom.embedded.values import T, refuse_other_text, refuse_other_type
 from postroom.stores.runs.ports import LOOK_AGAIN_AFTER
 from postroom.stores.store import refuse_forked
 

@@ -32,11 +32,10 @@ from postroom.dispatch.sinks import OutputKept
 from postroom.dispatch.submission import refuse_other_content
 from postroom.embedded.effects import Ends, Watch
 from postroom.embedded.handle import RunEvent, RunHandle, unknown_run
-from postroom.embedded.items import Item
+from postroom.embedded.items import Item, refuse_other_id
 from postroom.embedded.operators import DeadLetters, Pending, Questions
 from postroom.embedded.running import Function, FunctionExecutor, Run, is_awaited, refuse_no_parameter
 from postroom.embedded.schedules import RunSchedules
-from postroom.embedded.values import refuse_other_id
 from postroom.stores.live import LocalLiveChannels
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.sqlite.store import SqliteStore

@@ -11,7 +11,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.embedded.handle import RunHandle, open_questions, unknown_run
-from postroom.embedded.values import refuse_other_id, refuse_other_text
+from postroom.embedded.items import refuse_other_id, refuse_other_text
 
 if TYPE_CHECKING:
     from postroom.embedded.mailbox import Mailbox

@@ -52,7 +52,7 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 from postroom.dispatch.sinks import TEXT
-from postroom.embedded.values import (
+from postroom.embedded.items import (
     as_text,
     data_of,
     instant_of,

@@ -13,10 +13,9 @@ from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.dispatch.mailbox import Mailbox as Queue
-from postroom.dispatch.planning import refuse_bad_delivery, validate_run_inputs
+from postroom.dispatch.submission import refuse_bad_delivery, validate_run_inputs
 from postroom.embedded.handle import RunHandle
-from postroom.embedded.items import Item
-from postroom.embedded.values import message_of, plain, refuse_other_id
+from postroom.embedded.items import Item, message_of, plain, refuse_other_id
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Transaction

@@ -1,4 +1,4 @@
-"""What a tool answers: the result of an operation, or its refusal, in the form that MCP gives to both."""
+"""Answers of tools: the result of an operation, or its refusal, in MCP's form."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -14,13 +14,13 @@ from postroom.services.calls import Calls
 
 _LOG = get_logger(__name__)
 Untold = Callable[[str], Awaitable[str]]
-"""Returns the messages that came for a run and that its program was not told; empty if there are none."""
+"""Returns a run's new messages that its program has not got yet; empty if there are none."""
 CAME: Final = "messages_for_this_run"
-"""The field of structured content that holds these messages."""
+"""The field of structured content with these messages."""
 _GIVES_STRUCTURED: Final = ("claude", "codex")
-"""The clients whose model is given the structured content and no text. Others give it the text."""
+"""The clients that give their model the structured content and no text. Others give it the text."""
 _GIVES_BOTH: Final = ("cline", "@cline", "copilot", "github-copilot")
-"""The clients whose model is given the text and the structured content: it would read each body twice."""
+"""The clients that give their model both the text and the structured content, each body twice."""
 
 
 def takes_text_only(client: str) -> bool:
@@ -30,7 +30,7 @@ def takes_text_only(client: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer to one call; `came` are messages that came for the run that made the call."""
+    """The answer to one call; `came` are new messages for the run that made the call."""
 
     text: str
     structured: dict[str, Any]
@@ -38,7 +38,7 @@ class ToolAnswer:
     came: str = ""
 
     def told_to(self, client: str) -> tuple[list[str], dict[str, Any] | None]:
-        """Return the texts and the structured content for a client; its model reads nothing twice."""
+        """Return the texts and the structured content for a client, so that its model reads nothing twice."""
         if self.came and client.lower().startswith(_GIVES_STRUCTURED):
             return [self.text], {**self.structured, CAME: self.came}
         texts = [self.text, self.came] if self.came else [self.text]
@@ -56,7 +56,7 @@ async def answer_call(
 ) -> ToolAnswer:
     """Perform an operation; every refusal is an answer with code, value and remedy, never a traceback.
 
-    To a call of a run it adds the messages that came for this run.
+    The answer to a run's call includes new messages for this run.
     """
     try:
         answer = await calls.perform(name, arguments, caller=caller, follows=follows)
@@ -69,7 +69,7 @@ async def answer_call(
         return told
     try:
         return replace(told, came=await untold(caller.run_id))
-    except PostroomError as error:  # the messages wait on, and the next call looks for them again
+    except PostroomError as error:  # the messages keep waiting, and the next call looks again
         _LOG.warning("mcp.run_not_told", run_id=caller.run_id, reason=error.describe())
         return told
 
@@ -80,7 +80,7 @@ def as_json(value: Any) -> str:
 
 
 def crash(name: str) -> dict[str, object]:
-    """Log the exception that is being handled, and return what a client is told of it."""
+    """Log the current exception, and return its answer for the client."""
     reference = uuid.uuid4().hex[:12]
     _LOG.exception("mcp.tool_crashed", tool=name, reference=reference)
     return {

@@ -1,6 +1,6 @@
-"""Who sent a request, by what the door marked it with and its headers, and what their named token may send.
+"""The caller of a request, from the access check's marks and its headers; the scopes of its named token.
 
-What that lets through is looked at once more where it is done; what it does not know needs no scope.
+Allowed messages are checked again where they are performed; unknown methods need no scope.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ GRANT_SCOPE: Final = "postroom.grant"
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who sent a request: the door's marks, or an agent's token beside the operator's."""
+    """Return the caller of a request: from the access check's marks, or from an agent's token."""
     token = request.scope.get(AGENT_TOKEN_SCOPE) or request.headers.get(AGENT_TOKEN_HEADER)
     grant = request.scope.get(GRANT_SCOPE)
     return Caller(
@@ -47,8 +47,8 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
     """Raise unless a token of this grant may send a message.
 
     Raises:
-        InsufficientScope: it calls, reads or listens to something for which the token has too few scopes.
-        NotPermitted: the token is bound to a project, and it listens elsewhere.
+        InsufficientScope: The token lacks the scopes for the call, read or subscription.
+        NotPermitted: The token is bound to a project, and subscribes to another one.
     """
     params = message.get("params") or {}
     match message.get("method"):
@@ -67,7 +67,7 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
 
 
 def _refuse_reading(grant: Grant, uri: str, *, listens: bool = False) -> None:
-    """News names its project by the slug, as does who listens for it; who reads may name it by its folder."""
+    """News and subscriptions name a project by its slug; reads may also name it by its folder."""
     found = kind_of(uri)
     if found is not None:
         OPERATIONS[found[0].operation].check(grant, slug=found[1]["project"] if listens else None)
@@ -80,7 +80,7 @@ def _listened_to(params: Mapping[str, Any]) -> list[str]:
 
 
 def scope_challenge(error: InsufficientScope) -> str:
-    """Return the WWW-Authenticate header that says which scopes a call needs (RFC 6750)."""
+    """Return the WWW-Authenticate header with the scopes that a call needs (RFC 6750)."""
     needed = error.details.get("needed")
     scopes = " ".join(map(str, needed)) if isinstance(needed, list) else ""
     return f'Bearer realm="postroom", error="insufficient_scope", scope="{scopes}"'

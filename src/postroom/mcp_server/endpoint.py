@@ -1,11 +1,11 @@
-"""What stands between the door and the transport: settles what the transport answers badly or not at all.
+"""The layer between the access check and the SDK's transport; it corrects and extends the transport.
 
-- A message is read once, as strictly as JSON and JSON-RPC ask; the transport would answer a broken one with
-  the report of its validator.
-- A request without an Accept header takes any answer, as HTTP says; the transport refuses it.
-- A named token with too few scopes is refused by HTTP's own 403, which clients know what to make of.
+- A message is parsed once, strictly by JSON and JSON-RPC; the transport would answer a broken message with
+  its validator's report.
+- A request without an Accept header accepts any answer, as HTTP says; the transport refuses it.
+- A named token with too few scopes gets HTTP's own 403, which clients understand.
 - A batch is answered as a list: revision 2025-03-26 says that a server must receive batches.
-- There is one method, POST. The transport would hold an empty stream open for every GET; answers never need
+- POST is the only method. The transport would hold an empty stream open for every GET; answers never need
   one, and news comes by `subscriptions/listen`.
 """
 
@@ -31,7 +31,7 @@ from postroom.mcp_server.short_way import ShortWay
 _REFUSED: Final = -32000
 _ANY_ANSWER: Final = (b"accept", b"application/json, text/event-stream")
 MAX_BATCH: Final = 100
-"""Messages of one batch."""
+"""Maximum messages of a batch."""
 
 
 class Endpoint:
@@ -107,7 +107,7 @@ def _unsupported(request: Request) -> Response | None:
 
 
 def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | None:
-    """Return the refusal of an unknown revision in a form that the transport would take for a newer one's."""
+    """Return the refusal of an unknown revision that the transport would mistake for a newer one's."""
     revision = request.headers.get("mcp-protocol-version")
     named = (message.get("params") or {}).get("_meta")
     if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
@@ -119,7 +119,7 @@ def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | 
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Give the body that was read, and after it whatever else comes."""
+    """Replay the body that was read, then pass on later messages."""
     waiting = [body]
 
     async def again() -> Message:
@@ -131,7 +131,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
-    """Return the refusal of a message that the caller's named token may not send; None when it may."""
+    """Return the refusal of a message that the caller's named token may not send; else None."""
     grant = scope.get(GRANT_SCOPE)
     if grant is None:
         return None
@@ -152,7 +152,7 @@ def _takes_batches(request: Request) -> bool:
 
 
 def _decoded(body: bytes) -> object:
-    """Return the JSON document of a body, or the refusal of a body that is none."""
+    """Return the JSON document of a body, or the refusal of an invalid body."""
     try:
         return msgspec.json.decode(body)
     except UnicodeDecodeError:
@@ -163,7 +163,7 @@ def _decoded(body: bytes) -> object:
 
 
 def _message(found: object) -> dict[str, Any] | Response:
-    """Return the message that a document is, or the refusal of a document that is none."""
+    """Return the message in a document, or the refusal of an invalid document."""
     if isinstance(found, list):
         return _refusal(
             400, INVALID_REQUEST, "send one message per request; only revision 2025-03-26 supports batches"
@@ -185,7 +185,7 @@ def _is_call(found: dict[str, Any]) -> bool:
 
 
 def _is_answer(found: dict[str, Any]) -> bool:
-    """Whether it answers a request; this server asks none, and passes them over."""
+    """Whether it answers a request; this server sends no requests, and ignores answers."""
     if "id" not in found or "method" in found:
         return False
     error = found.get("error")
@@ -214,12 +214,12 @@ class McpOverHttp:
         is_traced: bool = False,
         short: bool = True,
     ) -> None:
-        """Without `short` every message goes through the SDK, as tests and benchmarks compare."""
+        """Without `short` every message goes through the SDK, for comparisons in tests and benchmarks."""
         server.streamable_http_app(
             json_response=True,
             stateless_http=True,
             max_request_body_size=max_request_bytes,
-            # The door in front checks Host and Origin for every route alike.
+            # The access check in front verifies Host and Origin for every route.
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
         self._server = server
@@ -232,9 +232,9 @@ class McpOverHttp:
         await self._endpoint(scope, receive, send)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Run the SDK's transport while anybody is inside; enter it once."""
+        """Run the SDK's transport within the block; enter it once."""
         return self._sessions.run()
 
     def end_listening(self) -> None:
-        """Tell everybody who listens that this is the end."""
+        """End all subscriptions."""
         self._server.end_listening()

@@ -1,4 +1,4 @@
-"""Loads the SDK with the first message of MCP: it costs a third of a start and of the memory at rest."""
+"""Loads the SDK with the first MCP message: it needs a third of the start time and of the idle memory."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _LOADED: Final = ("postroom.mcp_server.endpoint", "rich.logging")
 
 
 class LoadedOnUse:
-    """MCP over HTTP, made when the first request comes; whoever comes meanwhile waits for it."""
+    """MCP over HTTP, created with the first request; concurrent requests wait for it."""
 
     def __init__(self, make: Callable[[], "McpOverHttp"]) -> None:
         self._make = make
@@ -32,7 +32,7 @@ class LoadedOnUse:
         await running(scope, receive, send)
 
     async def run(self) -> None:
-        """Run what is made on use, until it is told to end."""
+        """Run the created endpoint, until `end` is called."""
         await self._begin.wait()
         if self._made is None or self._end.is_set():
             return
@@ -47,7 +47,7 @@ class LoadedOnUse:
         self._begin.set()
 
     def end_listening(self) -> None:
-        """Tell everybody who listens that this is the end."""
+        """End all subscriptions."""
         if self._made is not None:
             self._made.end_listening()
 

@@ -1,4 +1,4 @@
-"""Which tools each address of the endpoint lists: each one that a client is given takes of its prompt."""
+"""The tools listed at each address of the endpoint: each tool takes space in a client's prompt."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -10,7 +10,7 @@ from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.callers import GRANT_SCOPE
 
 Profile = Literal["full", "core", "run"]
-"""All operations; those of daily work; those and what only a run that the server has started may do."""
+"""All operations; the common ones; the common ones with those reserved for the server's own runs."""
 
 CORE: Final = (
     "start_session",
@@ -25,7 +25,7 @@ CORE: Final = (
     "list_agents",
     "delivery_status",
 )
-"""What agents need day by day; what they seldom need, or what a person decides, is in the full profile."""
+"""Tools for agents' everyday work; rare ones, and decisions of people, are in the full profile."""
 IN_RUNS: Final = ("ask_person",)
 _PROFILE_SCOPE: Final = "postroom.profile"
 
@@ -38,9 +38,9 @@ def operations_of(profile: Profile) -> tuple[Operation, ...]:
 
 
 def profile_of(scope: Mapping[str, Any], default: Profile) -> Profile:
-    """Return the profile that the address of a request stands for; `default` where it names none.
+    """Return the profile of a request's address; `default` if it names none.
 
-    A run of the server's own, which its token shows, is given `run` where others are given `core`.
+    A run of the server's own, identified by its token, gets `run` in place of `core`.
     """
     profile: Profile = scope.get(_PROFILE_SCOPE) or default
     grant = scope.get(GRANT_SCOPE)
@@ -48,7 +48,7 @@ def profile_of(scope: Mapping[str, Any], default: Profile) -> Profile:
 
 
 class Addresses:
-    """Brings each address of the endpoint, with or without a slash at its end, to the one route."""
+    """Maps each address of the endpoint, with or without a final slash, to the one route."""
 
     def __init__(self, app: ASGIApp, mcp_path: str, *, others: tuple[str, ...] = ()) -> None:
         """`others` are further names of `mcp_path`."""

@@ -1,4 +1,4 @@
-"""The resources: views that the tools give too, under `mail://` addresses, to read or to subscribe to."""
+"""The resources: views that are also tools, under `mail://` addresses, to read or to subscribe to."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT
 from postroom.mail.service import Mail
 
 _LISTED: Final = 1_000
-"""Projects and agents that are looked through for suggestions."""
+"""Projects and agents that are searched for suggestions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class MailResource:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """The expression that an address of this kind matches."""
+        """The expression that matches addresses of this kind."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/?#]+)", self.template) + r"\Z")
 
 
@@ -84,7 +84,7 @@ RESOURCES: tuple[MailResource, ...] = (
 
 
 def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:
-    """Return which kind of resource has an address, and the parts of that; None when no kind has."""
+    """Return the kind of resource of an address, and the address's parts; None for an unknown kind."""
     for kind in RESOURCES:
         if match := kind.pattern.match(uri):
             return kind, {name: unquote(value) for name, value in match.groupdict().items()}
@@ -94,7 +94,7 @@ def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:
 async def suggested(
     mail: Mail, template: str, argument: str, begin: str, known: Mapping[str, str], caller: Caller
 ) -> list[str]:
-    """Return values for a part of an address that begin so: projects, agents, or the newest threads.
+    """Return values for a part of an address with this beginning: projects, agents, or the newest threads.
 
     `known` holds the parts before it. Ids of messages and files have no suggestions.
 
@@ -124,11 +124,11 @@ async def suggested(
 
 
 async def read(mail: Mail, uri: str, caller: Caller) -> Any:
-    """Return the plain value of a resource; of an attachment, the record and the bytes.
+    """Return the plain value of a resource; for an attachment, the record and the bytes.
 
     Raises:
-        InvalidArgument: no kind of resource has such an address.
-        PostroomError: as the operation behind it.
+        InvalidArgument: No kind of resource has such an address.
+        PostroomError: As the operation behind it.
     """
     if (found := kind_of(uri)) is not None:
         kind, parts = found

@@ -1,4 +1,4 @@
-"""Turns a command into a small JSON schema: no titles, no nulls, no references; agents pay for every word."""
+"""Turns a command into a small JSON schema: no titles, no nulls, no references; each word costs tokens."""
 
 import re
 from functools import cache
@@ -11,13 +11,13 @@ from postroom.mail.commands import Command
 
 _NOISE = ("title", "default")
 _CHECKED_ANYWAY = ("maximum", "minimum", "minLength", "maxLength", "pattern", "maxItems", "minItems")
-"""Bounds that the server checks and whose refusal says them; to tell them in each prompt costs tokens."""
+"""Bounds that the server checks, with a clear refusal; in each prompt they would cost tokens."""
 _WORDS = re.compile(r"[A-Za-z]{1,8}|\d{1,3}|[^\sA-Za-z\d]{1,3}")
 
 
 @cache
 def input_schema(command: type[Command]) -> dict[str, Any]:
-    """Return the JSON schema of a command's arguments, made once and shared: not to be changed."""
+    """Return the JSON schema of a command's arguments, made once and shared: do not change it."""
     _, components = msgspec.json.schema_components([command])
     schema = _inlined(components[command.__name__], components)
     properties = {name: _small(value) for name, value in schema["properties"].items()}
@@ -83,7 +83,7 @@ def _inlined(schema: Any, components: dict[str, Any]) -> Any:
 
 
 def _small(schema: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what no caller needs: an optional argument is left away, not sent as null."""
+    """Leave out what no caller needs: an optional argument is omitted, not sent as null."""
     if choices := schema.get("anyOf"):
         kept = [choice for choice in choices if choice != {"type": "null"}]
         if len(kept) == 1:
@@ -108,13 +108,14 @@ def _small(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tells(default: object) -> bool:
-    """Whether a default says more than that the argument may be left away."""
+    """Whether a default says more than that the argument may be omitted."""
     return default not in (None, "", [], False, 0)
 
 
 def estimated_tokens(text: str) -> int:
-    """Return a cautious estimate of the tokens of a text: pieces of words, digits and runs of marks counted.
+    """Return a cautious estimate of the tokens of a text: parts of words, digits and sequences of marks.
 
-    Against a real tokenizer (o200k) it overstates our definitions by a tenth to a third, never understates.
+    Compared with a real tokenizer (o200k), it overestimates our definitions by a tenth to a third, and never
+    underestimates them.
     """
     return max(len(_WORDS.findall(text)), len(text) // 4)

@@ -50,7 +50,7 @@ from postroom.version import __version__
 
 CORE_TOKEN_LIMIT = 2_500
 MAX_COMPLETIONS = 100
-"""Values of one answer, as the protocol limits them."""
+"""Maximum values of one answer, a limit of the protocol."""
 
 
 def tools_of(profile: Profile) -> list[Tool]:
@@ -72,7 +72,7 @@ def _tool(operation: Operation) -> Tool:
             # Everybody that a tool reaches is an agent or a person of this server.
             open_world_hint=False,
         ),
-        # Claude Code defers tools behind its tool search, unless the tool or the server's entry says this.
+        # Claude Code hides tools behind its tool search, unless the tool or the server's entry sets this.
         _meta={"anthropic/alwaysLoad": True} if operation.name in (*CORE, *IN_RUNS) else None,
     )
 
@@ -101,7 +101,7 @@ INSTRUCTIONS = (
 
 
 class PostroomMcpServer(MCPServer[Any]):
-    """An MCP server over one `Mail`; several may stand in one process and share it."""
+    """An MCP server over one `Mail`; several servers in one process may share it."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class PostroomMcpServer(MCPServer[Any]):
     ) -> None:
         """`profile` is that of `mcp_path`, the address that names none.
 
-        `untold` returns the messages that came for a run: the answers of tools tell them to its program.
+        `untold` returns a run's new messages, which the answers of tools deliver to its program.
         """
         self.news = subscriptions or Subscriptions()
         super().__init__(
@@ -152,12 +152,12 @@ class PostroomMcpServer(MCPServer[Any]):
         return self._calls[self._profile_for(request)]
 
     def short_way(self, *, is_traced: bool = False) -> ShortWay:
-        """Return what answers plain calls over HTTP beside the SDK's transport."""
+        """Return the handler that answers plain HTTP calls without the SDK's transport."""
         info = self._lowlevel_server.server_info_stamp
         return ShortWay(self._calls_for, server_info=info, untold=self.untold, is_traced=is_traced)
 
     def end_listening(self) -> None:
-        """Tell everybody who listens that this is the end, so that no stream of theirs holds up a stop."""
+        """End all subscriptions, so that no stream delays a stop."""
         self._listening.close()
 
     async def _listen(
@@ -188,7 +188,7 @@ class PostroomMcpServer(MCPServer[Any]):
     async def _list_tools(
         self, context: ServerRequestContext[Any, Any], _: PaginatedRequestParams
     ) -> ListToolsResult:
-        """Return what the caller may call at this address, in the order that never changes."""
+        """Return the tools for the caller at this address, in a fixed order."""
         grant = _caller_of(context.request).grant
         listed = operations_of(self._profile_for(context.request))
         tools = [_tool(one) for one in listed if one.is_open_to(grant)]
@@ -213,7 +213,7 @@ class PostroomMcpServer(MCPServer[Any]):
         ]
 
     async def list_resources(self) -> list[ResourceInfo]:
-        """Return no single resources: every one is reached through its template."""
+        """Return no single resources: each is reached through its template."""
         return []
 
     async def call_tool(
@@ -230,7 +230,7 @@ class PostroomMcpServer(MCPServer[Any]):
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> list[ReadResourceContents]:
-        """Return a resource as JSON; an attachment as it is."""
+        """Return a resource as JSON; an attachment unchanged."""
         try:
             value = await resources.read(self._mail, str(uri), _caller_of(_request_in(context)))
         except PostroomError as error:
@@ -249,7 +249,7 @@ class PostroomMcpServer(MCPServer[Any]):
         """Refuse: there are no prompts.
 
         Raises:
-            MCPError: always; the SDK's own refusal would be an internal error with a traceback in the log.
+            MCPError: Always; the SDK's own refusal would be an internal error with a traceback in the log.
         """
         raise _no_prompt(name)
 
@@ -259,7 +259,7 @@ def _no_prompt(name: str) -> MCPError:
 
 
 def _request_in(context: Context[Any, Any] | None) -> Request | None:
-    """Return the HTTP request of a call; None for one from within this process."""
+    """Return the HTTP request of a call; None for a call from within this process."""
     try:
         return None if context is None else context.request_context.request
     except ValueError:  # a context without a request
@@ -267,7 +267,7 @@ def _request_in(context: Context[Any, Any] | None) -> Request | None:
 
 
 def _meta_in(context: Context[Any, Any]) -> Mapping[str, Any] | None:
-    """Return what a call says of itself; None for one from within this process."""
+    """Return the metadata of a call; None for a call from within this process."""
     try:
         return context.request_context.meta
     except ValueError:  # a context without a request
@@ -275,7 +275,7 @@ def _meta_in(context: Context[Any, Any]) -> Mapping[str, Any] | None:
 
 
 def _caller_of(request: Request | None) -> Caller:
-    """Return who calls: over HTTP what its headers prove, in memory nobody in particular."""
+    """Return the caller: over HTTP as its headers prove, in memory without an identity."""
     return Caller() if request is None else caller_of(request)
 
 
@@ -289,5 +289,5 @@ def _result(answer: ToolAnswer, client: str) -> CallToolResult:
 
 
 def _failed(code: int, uri: str, error: dict[str, object]) -> MCPError:
-    """Return the failure to read a resource; revision 2026-07-28 asks for the address in it."""
+    """Return the error for a failed read of a resource; revision 2026-07-28 requires its address."""
     return MCPError(code=code, message=str(error["message"]), data={**error, "uri": uri})

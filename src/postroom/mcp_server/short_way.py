@@ -1,8 +1,8 @@
-"""The short way of `tools/call`: a plain call is answered without the SDK's transport, in the same words.
+"""The short way of `tools/call`: plain calls are answered without the SDK's transport, identically.
 
-It takes only what it knows to be right: the headers and the message of a call in a form that clients send.
-Whatever is missing, unusual or wrong goes to the SDK, which refuses it in its own words, so that no refusal
-is written twice. A test compares the answers of both ways (ADR 30).
+It accepts only the known forms of headers and messages that clients send. All others, and all invalid ones,
+go to the SDK, which refuses them in its own words, so that no refusal is implemented twice. A test compares
+the answers of both ways (ADR 30).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from postroom.services.calls import Calls
 
 _CALL: Final = "tools/call"
 _UNNAMED_REVISION: Final = "2025-03-26"
-"""What a client speaks that names no revision; the SDK takes it for the same."""
+"""The revision of a client that names none; the SDK assumes the same."""
 _MARK: Final = "io.modelcontextprotocol/"
 _REVISION_KEY: Final = f"{_MARK}protocolVersion"
 _ENVELOPE: Final = {_REVISION_KEY, f"{_MARK}clientCapabilities"}
@@ -45,12 +45,12 @@ class ShortWay:
         untold: Untold | None = None,
         is_traced: bool = False,
     ) -> None:
-        """`calls_for` returns the calls that the address of a request lists.
+        """`calls_for` returns the calls of the profile at a request's address.
 
-        `server_info` is what the newest revision is told of this server with each answer. `untold` returns
-        the messages that came for a run.
+        `server_info` describes this server in each answer of the newest revision. `untold` returns a run's
+        new messages.
 
-        With `is_traced` every call goes the SDK's way, which has a span of its own around each.
+        With `is_traced` every call uses the SDK, which creates a span around each.
         """
         self._calls_for = calls_for
         self._untold = untold
@@ -58,7 +58,7 @@ class ShortWay:
         self._envelope = {"resultType": "complete", "_meta": {f"{_MARK}serverInfo": dict(server_info)}}
 
     async def answer(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
-        """Perform a call and return its answer; None, and nothing is done, when the SDK is to answer."""
+        """Perform a call and return its answer; return None, without effect, if the SDK must answer."""
         params = message.get("params")
         if message.get("method") != _CALL or not isinstance(params, dict) or message.keys() != _MESSAGE:
             return None
@@ -78,7 +78,7 @@ class ShortWay:
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes] | None:
-    """Return the headers that decide; None when one of them came twice or asks for another form."""
+    """Return the relevant headers; None if one of them is repeated or has another form."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in _READ:
@@ -93,7 +93,7 @@ def _headers(scope: Scope) -> dict[bytes, bytes] | None:
 
 
 def _revision(headers: Mapping[bytes, bytes], params: Mapping[str, Any]) -> str | None:
-    """Return the revision of a call whose headers and envelope agree on it; None for any other."""
+    """Return the revision of a call if its headers and envelope agree on it; else None."""
     named = headers.get(b"mcp-protocol-version")
     if named is None:
         return _UNNAMED_REVISION

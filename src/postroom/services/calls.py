@@ -112,7 +112,7 @@ class Subscriptions:
     async def announce(self, uris: Sequence[str]) -> None:
         """Tell listeners that these resources changed."""
         if self._shared is not None:
-            self._shared.share(map(_topic, uris))
+            self._shared.share([*map(_topic, uris)])
         if not self._listeners:
             return
         from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens

@@ -5,7 +5,7 @@ A lost hint costs latency and never correctness, because each listener also chec
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from hashlib import blake2b
 from types import TracebackType
@@ -154,5 +154,5 @@ class SharedChanges(NamedTuple):
     """Passes hints between the servers of one database, in both directions."""
 
     changes: ChangeNotifier
-    share: Callable[[Iterable[str]], None]
+    share: Callable[[Collection[str]], None]
     """Sends topics to the other processes, but not to this one."""

@@ -1,6 +1,16 @@
-"""Records from rows and from JSON text; an unreadable row is reported as corrupt."""
+"""Records from rows and as JSON text; what does not read back is named as corrupt.
 
-from collections.abc import Sequence
+The answer of a run is stored once, in the row of the run. The message, the events and the dispatch that tell
+the same answer are stored without the text. Their column `answer_of` names the run, and each look at them
+takes the text from the row of that run:
+
+    runs.body holds the text ◀─ answer_of ─ message, events, dispatch
+
+Rows refer only to a run that has ended, because its answer never changes. Rows that older releases wrote hold
+the text themselves.
+"""
+
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -10,9 +20,9 @@ from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InvalidActivation, InvalidRecord, RecordTooNew, StoreCorrupt
 from postroom.contracts.live import LiveRunCommand
-from postroom.contracts.messages import DeliveryMode, Json, Message
-from postroom.contracts.records import Record
-from postroom.contracts.runs import RunMessageInput, RunRecord, TerminationReason, Thread
+from postroom.contracts.messages import ContentBlock, DeliveryMode, Json, Message, Role
+from postroom.contracts.records import Record, replace
+from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, TerminationReason, Thread
 
 T = TypeVar("T")
 
@@ -116,6 +126,38 @@ def answer_in(run_body: str | bytes) -> str:
         StoreCorrupt: The body cannot be read.
     """
     return decode(_RunAnswer, run_body, where="the run of the answer").final_output or ""
+
+
+def with_answer(run: RunRecord | None) -> RunRecord | None:
+    """Return a run whose answer rows may refer to; None if the run has not ended, or has said nothing."""
+    return run if run is not None and run.status is RunStatus.DONE and run.final_output else None
+
+
+def is_answer(message: Message, run: RunRecord) -> bool:
+    """Return whether a message is the answer of a run and nothing else."""
+    return message.role is Role.ASSISTANT and message.content == (ContentBlock(text=run.final_output or ""),)
+
+
+def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Json] | None:
+    """Return the payload of an event without the answer of a run; None if the payload does not hold it."""
+    if payload.get("text") == run.final_output:
+        return {**payload, "text": None}
+    result = payload.get("result")
+    if isinstance(result, Mapping) and result.get("response") == run.final_output:
+        return {**payload, "result": {**result, "response": None}}
+    return None
+
+
+def message_with(message: Message, text: str) -> Message:
+    """Return a message with the answer that was omitted in its row."""
+    return replace(message, content=(ContentBlock(text=text),))
+
+
+def payload_with(payload: Mapping[str, Json], text: str) -> dict[str, Json]:
+    """Return the payload that `without_answer` made, with the answer."""
+    if "text" in payload:
+        return {**payload, "text": text}
+    return {**payload, "result": {**payload["result"], "response": text}}
 
 
 def decode_json(text: str | bytes, *, where: str) -> Json:

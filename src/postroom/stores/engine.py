@@ -1,6 +1,6 @@
 """The port to a database engine: transactions, maintenance of its files or server, and hints."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -109,7 +109,7 @@ class Engine(Protocol):
         """
         ...
 
-    def share(self, topics: Iterable[str]) -> None:
+    def share(self, topics: Collection[str]) -> None:
         """Send these topics to other processes soon."""
         ...
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from postroom.contracts.errors import (
@@ -19,8 +20,15 @@ from postroom.contracts.events import (
 )
 from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord
-from postroom.stores.answers import Answer, payload_with
-from postroom.stores.codec import answer_in, decode_json, encode, unreadable
+from postroom.stores.codec import (
+    answer_in,
+    decode_json,
+    encode,
+    payload_with,
+    unreadable,
+    with_answer,
+    without_answer,
+)
 from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 
@@ -32,16 +40,16 @@ class WrittenEvent:
     draft: CanonicalEventDraft
     payload: str
     digest: str | None
-    answer: Answer | None
-    """The answer that was removed from the payload, because a run holds it."""
+    answer: RunRecord | None
+    """The run that holds the answer instead of the payload."""
 
     @classmethod
     def of(
-        cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: Answer | None = None
+        cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: RunRecord | None = None
     ) -> "WrittenEvent":
-        """Return a written draft; `answer` is stored already, with its run."""
+        """Write a draft down; the run whose `answer` the draft may tell is stored already."""
         keyed = draft.options.idempotency_key is not None
-        rest = None if answer is None else answer.taken_out(draft.payload)
+        rest = None if answer is None else without_answer(draft.payload, answer)
         return cls(
             f"evt_{new_id()}",
             draft,
@@ -82,11 +90,42 @@ class EventTables(Tables):
         Raises:
             IdempotencyConflict, VersionConflict: As for `EventStore.append`.
         """
-        now, answer = self._now() if at is None else at, Answer.of(ended_run)
+        now, answer = self._now() if at is None else at, with_answer(ended_run)
         written = tuple(WrittenEvent.of(draft, self._new_id, answer) for draft in drafts)
         events, new = appending(written, self._asked(event_looks(written)), now)
         self.write(new)
         return events
+
+    def add(self, draft: CanonicalEventDraft, ended_run: RunRecord | None = None) -> None:
+        """Add an event to the scopes of its thread and its run, unless its key was used; see `append`.
+
+        Nothing is looked at before: the caller needs neither the numbers of the event nor an earlier one.
+        """
+        options, answer, event_id = draft.options, with_answer(ended_run), f"evt_{self._new_id()}"
+        rest = None if answer is None else without_answer(draft.payload, answer)
+        scopes = tuple(map(attrgetter("key"), draft.scopes))
+        thread, run = scopes
+        values = {
+            "event_id": event_id,
+            "thread_scope": thread,
+            "run_scope": run,
+            "thread_name": encode(thread),
+            "run_name": encode(run),
+            "event_kind": draft.event_kind,
+            "payload": encode(draft.payload if rest is None else rest),
+            "created_at": self._now(),
+            "correlation_id": draft.correlation_id,
+            "origin": draft.origin,
+            "visibility": draft.visibility.value,
+            "schema_version": draft.schema_version,
+            "writer_id": options.writer_id,
+            "key": options.idempotency_key,
+            "digest": None if options.writer_id is None else draft.digest,
+            "answer_of": None if answer is None or rest is None else answer.run_id,
+        }
+        self._sql.run("events.add", values)
+        self._sql.run("events.place_all", {"scopes": scopes, "event_id": event_id})
+        self._tell(*scopes)
 
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
         """Append one internal event to one scope, without a key and without a query.
@@ -259,7 +298,9 @@ def _numbered(written: WrittenEvent, newest: Mapping[str, int], now: int) -> Can
     return CanonicalEvent(
         event_id=written.event_id,
         event_kind=draft.event_kind,
-        payload=payload if written.answer is None else payload_with(payload, written.answer.text),
+        payload=payload
+        if written.answer is None
+        else payload_with(payload, written.answer.final_output or ""),
         sequences=sequences,
         created_at=now,
         causation_id=draft.causation_id,

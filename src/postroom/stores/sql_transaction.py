@@ -115,9 +115,15 @@ class Tables:
 
 def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
     """Return the rows of these queries, cached until the next write or lock; see `Tables._asked`."""
-    known = sql.known
-    wanted = {(statement, *values.values()): (statement, values) for statement, values in looks}
-    new = [key for key in wanted if key not in known] if known else list(wanted)
-    if new:
-        known.update(zip(new, sql.ask(*[wanted[key] for key in new]), strict=True))
-    return {key: known[key] for key in wanted}
+    known, found = sql.known, dict[tuple[Any, ...], list[Row]]()
+    new, new_looks = list[tuple[Any, ...]](), list[Look]()
+    for look in looks:
+        key = look[0], *look[1].values()
+        if key in known:
+            found[key] = known[key]
+        elif key not in new:
+            new.append(key)
+            new_looks.append(look)
+    for key, rows in zip(new, sql.ask(*new_looks) if new else (), strict=True):
+        known[key] = found[key] = rows
+    return found

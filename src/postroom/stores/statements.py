@@ -10,6 +10,7 @@ Within a text, these tokens are replaced for each engine:
 |----------------------|-----------------------------------------|--------------------------------|
 | `IN {ints :ids}`     | `IN (SELECT value FROM json_each(:ids))`| `= ANY (CAST(:ids AS bigint[]))` |
 | `IN {texts :names}`  | the same                                | `= ANY (CAST(:names AS text[]))` |
+| `{each :names}`      | a table `asked` with a column `value`   | the same                       |
 | `{greatest}(a, b)`   | `max(a, b)`                             | `greatest(a, b)`               |
 | `{least}(a, b)`      | `min(a, b)`                             | `least(a, b)`                  |
 | `{index some_index}` | `INDEXED BY some_index`                 | nothing                        |
@@ -32,10 +33,10 @@ from postroom.version import __version__
 
 _HEADING: Final = re.compile(r"^-- (part )?([a-z_]+)(?: @(sqlite|postgres))?$", re.MULTILINE)
 _PART: Final = re.compile(r"\{part (\w+)\}")
-_TOKEN: Final = re.compile(r"(?:IN )?\{(ints|texts|index|cross|greatest|least|release)(?: :?(\w+))?\}")
+_TOKEN: Final = re.compile(r"(?:IN )?\{(ints|texts|each|index|cross|greatest|least|release)(?: :?(\w+))?\}")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
-_ELEMENT: Final = {"ints": "bigint", "texts": "text"}
+_ELEMENT: Final = {"ints": "bigint", "texts": "text", "each": "text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +102,16 @@ def _statement(name: str, text: str, dialect: Dialect) -> Statement:
 
 
 def _of_one(match: re.Match[str], dialect: Dialect) -> str:
-    is_list = match[1] in _ELEMENT and dialect == "sqlite"
-    return f"IN (:{match[2]})" if is_list else _replaced(match, dialect)
+    if match[1] not in _ELEMENT or dialect == "postgres":
+        return _replaced(match, dialect)
+    return f"(SELECT :{match[2]} AS value) AS asked" if match[1] == "each" else f"IN (:{match[2]})"
 
 
 def _replaced(match: re.Match[str], dialect: Dialect) -> str:
     token, named = match[1], match[2]
+    if match[1] == "each":
+        on_postgres = f"unnest(CAST(:{named} AS text[])) AS asked (value)"
+        return f"json_each(:{named}) AS asked" if dialect == "sqlite" else on_postgres
     if token in _ELEMENT:
         if dialect == "sqlite":
             return f"IN (SELECT value FROM json_each(:{named}))"  # noqa: S608 - a parameter's name
@@ -114,5 +119,6 @@ def _replaced(match: re.Match[str], dialect: Dialect) -> str:
     if match[0] == "{release}":
         return f"'{__version__}-{newest_of(shipped_migrations(dialect))}'"
     on_sqlite = {"greatest": "max", "least": "min", "index": f"INDEXED BY {named}", "cross": "CROSS JOIN"}
-    on_postgres = {"greatest": "greatest", "least": "least", "index": "", "cross": "JOIN"}
-    return (on_sqlite if dialect == "sqlite" else on_postgres)[token]
+    if dialect == "sqlite":
+        return on_sqlite[token]
+    return {"greatest": "greatest", "least": "least", "index": "", "cross": "JOIN"}[token]

@@ -11,7 +11,6 @@ from itertools import count
 from secrets import token_bytes
 from typing import TypeVar
 
-from postroom.contracts.clock import Clock
 from postroom.contracts.errors import (
     CommitUnknown,
     MailboxForked,
@@ -63,6 +62,8 @@ class SqlStore:
 
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
+        self.clock = engine.clock
+        """The clock that the store uses."""
         self._changes = changes or ChangeNotifier()
         self._seed = token_bytes(32)
         self._writes = count()
@@ -70,11 +71,6 @@ class SqlStore:
         self._store_id: str | None = None
         """The id of the store at the last probe."""
         self._process = os.getpid()
-
-    @property
-    def clock(self) -> Clock:
-        """The clock that the store uses."""
-        return self.engine.clock
 
     @property
     def identity(self) -> str:
@@ -96,8 +92,11 @@ class SqlStore:
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> T:
-            with Transaction(sql, self.clock) as tx:
+            tx = Transaction(sql, self.clock)
+            try:
                 return look(tx)
+            finally:
+                vars(tx).clear()  # its parts hold it: else only the garbage collector frees either
 
         while True:
             try:
@@ -118,7 +117,7 @@ class SqlStore:
             CommitUnknown: The change may or may not have been written.
         """
         refuse_forked(self._process)
-        clock, performer = self.engine.clock, self._changes.performer
+        performer = self._changes.performer
         topics: set[str] = set()
         effects: list[OutboxMessage] = []
         # One seed for all runs of the change, so that each run makes the same ids. Random bytes are read once
@@ -127,15 +126,19 @@ class SqlStore:
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> "T | StaleClaim":
-            with Transaction(sql, clock, seed, performer) as tx:
+            tx = Transaction(sql, self.clock, seed, performer)
+            try:
                 done = change(tx)
                 topics.clear()  # what an earlier run of it told was undone with it
                 topics.update(tx.topics)
-                effects[:] = tx.claimed_effects
+                effects[:] = tx.outbox.claimed if "outbox" in vars(tx) else ()
                 return done
+            finally:
+                vars(tx).clear()  # its parts hold it: else only the garbage collector frees either
 
         def committed() -> None:
-            self._tell(topics)
+            self._changes.tell(topics)
+            self.engine.share(topics)
             if performer is not None and effects:
                 performer.begin(effects)
 
@@ -206,11 +209,6 @@ class SqlStore:
             return  # the threads and the lock of the file belong to the process that forked this one
         self.engine.close()
         self._changes.tell_all()  # those who wait for a hint look again, and learn that it is closed
-
-    def _tell(self, topics: set[str]) -> None:
-        if topics:
-            self._changes.tell(topics)
-            self.engine.share(topics)
 
     async def _set_aside(self, error: StoreCorrupt, before: set[tuple[object, object]]) -> None:
         """Record an unreadable row as skipped, so that the step can be repeated without it.

@@ -6,13 +6,13 @@ again after a failure, so that it must not touch anything except the transaction
 place, and every engine the same atomicity.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.outbox import EffectPerformer, OutboxMessage
+from postroom.contracts.outbox import EffectPerformer
 from postroom.stores.changes import MAIL
 from postroom.stores.chats.tables import ChatTables
 from postroom.stores.events import EventTables
@@ -56,18 +56,16 @@ class Transaction:
         performer: EffectPerformer | None = None,
     ) -> None:
         self.sql = sql
+        self.lock = sql.lock
+        """Lock out every other change that locks one of these names until the end of this one.
+
+        A change calls it first and once, with all its names.
+        """
         self._performer = performer
         self.topics: set[str] = set()
         self._clock = clock
         self._seed = seed
         self._ids = 0
-
-    def __enter__(self) -> "Transaction":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Release the parts, which refer to this object: otherwise only the garbage collector frees them."""
-        vars(self).clear()
 
     @_Part
     def mail(self) -> MailWrites:
@@ -78,7 +76,7 @@ class Transaction:
     @_Part
     def runs(self) -> RunTables:
         """Threads, runs, messages, dispatches and pending messages."""
-        return RunTables(self.sql, self.now, self.tell, self.new_id, self.outbox)
+        return RunTables(self.sql, self.now, self.tell, self.new_id, lambda: self.outbox)
 
     @_Part
     def chats(self) -> ChatTables:
@@ -105,11 +103,6 @@ class Transaction:
         """The tables of leases."""
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
 
-    @property
-    def claimed_effects(self) -> Sequence[OutboxMessage]:
-        """The effects that were stored as claimed by this process."""
-        return self.outbox.claimed if "outbox" in self.__dict__ else ()
-
     def now(self) -> int:
         """Return the instant of this transaction, read once, after the requested locks are held."""
         if self.sql.instant is None:
@@ -121,13 +114,6 @@ class Transaction:
         """Return 32 hexadecimal digits that nobody can guess; a repeated run of a change gets the same."""
         self._ids += 1
         return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
-
-    def lock(self, *names: str) -> None:
-        """Lock out every other change that locks one of these names until the end of this one.
-
-        A change calls it first and once, with all its names.
-        """
-        self.sql.lock(*names)
 
     def tell(self, *topics: str) -> None:
         """Wake the listeners of these topics, once this change is committed."""

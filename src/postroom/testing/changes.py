@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -136,7 +136,7 @@ class CheckingEngine(Engine):
         self.engine.refuse_without_rights(sql.sql if isinstance(sql, _WatchedTransaction) else sql)
 
     @override
-    def share(self, topics: Iterable[str]) -> None:
+    def share(self, topics: Collection[str]) -> None:
         self.engine.share(topics)
 
     @override

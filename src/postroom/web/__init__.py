@@ -1,1 +1,1 @@
-"""The pages people look at and work on: templates, static files, page routes. `pages` has the routes."""
+"""The pages for people: templates, static files and page routes, which `pages` lists."""

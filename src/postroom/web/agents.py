@@ -1,10 +1,10 @@
-"""The pages of agents: the list of a project's, and one with its inbox or sent messages, and reservations.
+"""The pages of agents: a project's list, and one agent with its inbox or sent messages, and reservations.
 
-Whether an agent can be reached now is told in three words, of which none is a guess:
+Three words say whether an agent can be reached now; none of them is a guess:
 
-at work    a run of it executes here
-reachable  the server starts it when mail comes, or hooks of its client were active lately
-unknown    neither; it may be looking at its inbox all the same
+    at work    a run of it executes here
+    reachable  the server starts it for new mail, or hooks of its client were active recently
+    unknown    neither; it may still read its inbox
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ AGENTS: Final = 50
 BOX: Final = 25
 HELD: Final = 50
 LATELY: Final = 60 * 60 * 1_000
-"""Milliseconds for which hooks that were seen count."""
+"""Milliseconds for which activity of hooks counts."""
 
 
 async def agents(site: Site, request: Request) -> Response:
@@ -42,7 +42,7 @@ async def agents(site: Site, request: Request) -> Response:
 
 
 async def agent(site: Site, request: Request) -> Response:
-    """Show an agent with a page of its inbox, or of what it sent, and what it has reserved."""
+    """Show an agent with a page of its inbox or its sent messages, and its reservations."""
     name, before = request.path_params["name"], number(request, "before")
     sent = choice(request, "box", ("inbox", "sent")) == "sent"
 
@@ -86,7 +86,7 @@ def _inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow
 
 
 def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return what an agent sent, the newest first; recalled messages are not in it."""
+    """Return an agent's sent messages, the newest first; recalled messages are left out."""
     page = cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
     recipients = reads.recipients([one.id for one in page.rows])
     slugs = slugs_of(reads, (one.project_id for one in page.rows))
@@ -103,7 +103,7 @@ def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """What is known of an agent, by what it is known, and since when."""
+    """Whether an agent can be reached, the evidence for it, and since when."""
 
     word: Literal["at work", "reachable", "unknown"]
     how: str
@@ -111,7 +111,7 @@ class Presence:
 
 
 def _presence(site: Site, tx: Transaction, project: Project, agents: Sequence[Agent]) -> dict[int, Presence]:
-    """Return what is known of each agent that is not retired, by its id."""
+    """Return the presence of each active agent, by its id."""
     at_work = {} if site.services is None else site.services.runs.at_work(tx, project.slug)
     active = [one for one in agents if one.retired_at is None]
     ids = [one.id for one in active]

@@ -1,4 +1,4 @@
-"""The control room, a project's first page: what goes on, and what stands around it for who looks at it."""
+"""The control room, a project's first page: its current activity, and links for the viewer."""
 
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from postroom.web.serving import choice, remembered_name
 from postroom.web.site import Site
 
 SILENCE: Final = 5 * 60_000
-"""Milliseconds without output after which the control room says so of an active run."""
+"""Milliseconds without output after which the control room marks an active run as silent."""
 UNREAD: Final = 5
 """Messages to the person at the page that are shown."""
 

@@ -47,12 +47,12 @@ def picture(content: bytes, media_type: str, *, etag: str) -> Response:
 
 
 def unchanged(*, etag: str) -> Response:
-    """Return the answer to a browser that has these bytes already."""
+    """Return the answer for a browser that already has these bytes."""
     return Response(status_code=304, headers={"ETag": f'"{etag}"', **_SAFE})
 
 
 def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    """Return text that a browser shows as it is, and takes for nothing else."""
+    """Return text that a browser shows unchanged, and never interprets."""
     return Response(
         text.encode("utf-8", "replace"),
         media_type="text/plain; charset=utf-8",
@@ -61,7 +61,7 @@ def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
 
 
 def _disposition(name: str) -> str:
-    """Name the file twice: for every browser in ASCII, and as it is for those that read RFC 5987."""
+    """Name the file twice: in ASCII for every browser, and exactly for those that support RFC 5987."""
     shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
     plain = "".join(
         character if character.isascii() and character not in '"%;' else "_" for character in shown

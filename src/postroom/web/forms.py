@@ -1,8 +1,8 @@
-"""The forms of the pages, by which people change something.
+"""The forms of the pages, with which people change data.
 
-A form is read within bounds, and taken only from the session that it was made for. The door in front has
-refused other origins already. The token in the form is the second lock: it is made of the session's cookie,
-so that nobody who cannot read our pages can write a form that we take.
+A form is read within bounds, and accepted only from the session for which it was made. The access check in
+front has refused other origins already. The token in the form is the second check: it is derived from the
+session's cookie, so that only a reader of our pages can write an accepted form.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ async def read_form(
 
     A list field of `kind` gets every text of that name. Other fields get the first text that is not empty.
     With a `files_limit`, in bytes, the form may have `files`; `is_cut` says that they were over that limit.
-    What was typed is noted at once, so that a page of a failure shows it.
+    The typed texts are noted at once, so that the page of a failure shows them.
 
     Raises:
-        NotPermitted: it was not; nothing of it was read.
-        TooLarge: it has more than `limit` bytes.
-        InvalidArgument: it is no form, or a field of it is not what `kind` says.
+        NotPermitted: The session is another one; nothing of the form was read.
+        TooLarge: The form has more than `limit` bytes.
+        InvalidArgument: The body is not a form, or a field does not match `kind`.
     """
     if request.scope.get("state", {}).get("caller") != "person":
         raise NotPermitted(
@@ -92,7 +92,7 @@ async def read_form(
 
 
 class RunForm(msgspec.Struct):
-    """What a person decides about a run."""
+    """A person's decision about a run."""
 
     do: str = ""
     run: str = ""
@@ -112,7 +112,7 @@ async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
 
 
 def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, list[str]], list[DraftFile]]:
-    """Return the fields and the files of a form. Of a form that is cut, return the fields before the cut.
+    """Return the fields and the files of a form; of a cut form, only the fields before the cut.
 
     Raises:
         InvalidArgument: The form cannot be read.
@@ -151,5 +151,5 @@ def _parsed(body: bytes) -> dict[str, list[str]]:
 
 
 def see(address: str) -> Response:
-    """Send a browser to a page after its form was taken, so that to load that again sends nothing."""
+    """Redirect a browser to a page after its form was accepted, so that a reload sends nothing."""
     return RedirectResponse(address, status_code=303)

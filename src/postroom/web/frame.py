@@ -1,4 +1,4 @@
-"""What stands around a page of a project: counts on its tabs, looks of its names, its place in the log."""
+"""The frame of a project's pages: counts on the tabs, faces of names, the position in the log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from postroom.stores.mail.access import MailReads
 from postroom.web.wording import TONES, tone
 
 NAMED: Final = 200
-"""Agents, and people, whose colours go by the order in which they joined; later ones go by their names."""
+"""Agents, and people, with colours by the order in which they joined; later ones get colours by name."""
 _STEP: Final = 5
-"""Colours between one who joined and the next: neighbours of the palette look alike."""
+"""The distance in the palette between successive members: neighbouring colours look similar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """How a name is drawn: people are circles, agents rounded squares."""
+    """The look of a name: people are circles, agents rounded squares."""
 
     tone: int
     is_person: bool = False
@@ -28,12 +28,12 @@ class Face:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What a page of a project is drawn in."""
+    """The shared context of a project's page."""
 
     after: int = 0
     """The newest entry of the project's log before anything of the page was read."""
     needs: int = 0
-    """How much waits for a person: questions, dead letters, conflicts."""
+    """How many things wait for a person: questions, dead letters, conflicts."""
     questions: int = 0
     open_runs: int = 0
     conflicts: int = 0
@@ -43,7 +43,7 @@ class Frame:
     faces: Mapping[str, Face] = field(default_factory=dict)
 
     def face(self, name: str, *, is_person: bool | None = None) -> Face:
-        """Return the look of a name; `is_person` where the caller knows that it is, or is not, a person's."""
+        """Return the look of a name; `is_person` if the caller knows whether it is a person's."""
         known = self.faces.get(name.casefold())
         if known is None or (is_person is not None and known.is_person != is_person):
             return Face(tone(name), bool(is_person))

@@ -1,4 +1,4 @@
-"""The addresses of the pages. Every part is quoted; parameters that say nothing are left out."""
+"""The addresses of the pages. Every part is quoted; empty parameters are left out."""
 
 from urllib.parse import quote, urlencode
 
@@ -25,7 +25,7 @@ def preview(sha256: str, message_id: int) -> str:
 
 
 def chats(run_id: str = "", *, done: str | None = None) -> str:
-    """Return the address of the failed runs of chats, or of one; after one was decided on."""
+    """Return the address of the failed runs of chats, or of one; `done` is the decision made."""
     return _address(
         f"/chats/{quote(run_id, safe='', errors='replace')}" if run_id else "/chats", {"done": done}
     )

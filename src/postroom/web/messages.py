@@ -53,9 +53,10 @@ async def message(site: Site, request: Request) -> Response:
 
 
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
-    """Return the slug of a project in whose thread a message is: this one's, or that of whoever wrote it.
+    """Return the slug of a project with the message in a thread: this one, or the sender's.
 
-    A message from another project is in a thread here where a person wrote it, or somebody here wrote too.
+    A message from another project is in a thread here if a person wrote it, or if an agent here wrote in the
+    thread, too.
     """
     one = shown.message
     if one.project_id != project.id:
@@ -78,7 +79,7 @@ async def _found(site: Site, request: Request) -> ShownMessage:
 
 
 async def source(site: Site, request: Request) -> Response:
-    """Give a message's text as it was written, to be stored."""
+    """Return a message's original text as a download."""
     found = (await _found(site, request)).message
     if found.recalled_at is not None:
         raise UnknownMessage("this message was recalled; its text was deleted", remedy="")
@@ -95,12 +96,14 @@ class MarkForm(msgspec.Struct):
 
 
 async def mark(site: WorkingSite, request: Request) -> Response:
-    """Note that a person has read a message, or acknowledge it, and show it again."""
+    """Note that a person has read or acknowledged a message, and show it again."""
     slug, message_id = request.path_params["slug"], (await _found(site, request)).message.id
     if request.method == "POST":
         form = await read_form(request, site.services.visitors, MarkForm)
         if form.do not in ("read", "ack"):
-            raise InvalidArgument("a message can be read or acknowledged", value=form.do[:40])
+            raise InvalidArgument(
+                "a message can be marked as read or acknowledged", value=form.do[:40], remedy="press a button"
+            )
         await site.services.messages.mark(form.name, message_id, acknowledge=form.do == "ack")
         if form.thread:
             return see(f"{links.page(slug, 't', form.thread, after=message_id - 1)}#m-{message_id}")
@@ -108,7 +111,7 @@ async def mark(site: WorkingSite, request: Request) -> Response:
 
 
 async def attachment(site: Site, request: Request) -> Response:
-    """Give an attachment's bytes, to be stored under the name that its message gives it."""
+    """Return an attachment's bytes as a download, with the name that its message gives it."""
     sha256, matching, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -117,7 +120,7 @@ async def attachment(site: Site, request: Request) -> Response:
 
 
 async def preview(site: Site, request: Request) -> Response:
-    """Give a picture to be shown within a page, of the four kinds that every browser knows."""
+    """Return a picture for use within a page, of the four kinds that every browser knows."""
     sha256, _, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -154,7 +157,7 @@ def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]
     """Return the attachments of a message whose bytes, or whose preview's, have this SHA-256.
 
     Raises:
-        UnknownMessage: there are none, or the message was recalled.
+        UnknownMessage: No attachment has it, or the message was recalled.
     """
     found = reads.message(message_id)
     stored = reads.attachments([message_id]).get(message_id, [])

@@ -1,7 +1,7 @@
 """The addresses of the pages, and the function of each: it reads the store once, and fills one template.
 
-The pages are made on the server, without a script. A typed failure becomes a page in the same look; anything
-else is left to the edge of the application.
+The server makes the pages, without a script. A typed error becomes a page with the same look; any other
+exception is left to the edge of the application.
 """
 
 from http import HTTPStatus
@@ -33,10 +33,10 @@ _FORM = ("GET", "POST")
 
 
 def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None = None) -> list[BaseRoute]:
-    """Return the routes of the pages and of what they fetch; with services, people can work on them.
+    """Return the routes of the pages and their files; with services, people can also change data.
 
-    No request reads a file: templates and assets are in memory. Every path is `/` itself or
-    lies under `/chats`, `/p`, `/attachments`, `/previews` or `/static`.
+    No request reads a file: templates and assets are in memory. Every path is `/` itself or lies under
+    `/chats`, `/p`, `/attachments`, `/previews` or `/static`.
     """
     site, works = Site(store=store, clock=clock), list[BaseRoute]()
     if services is not None:
@@ -74,6 +74,6 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
 
 
 async def _nowhere(site: Site, request: Request) -> Response:
-    """Say that there is no such page, in the project that the address names, if there is one."""
+    """Report a missing page, in the frame of the project that the address names, if it exists."""
     slug = request.path_params.get("rest", "").partition("/")[0]
     return await site.failure(request, slug, HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")

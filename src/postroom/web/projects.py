@@ -1,4 +1,4 @@
-"""The first page: every project, with what waits for a person in each."""
+"""The first page: every project, with the number of things that wait for a person."""
 
 import re
 from typing import Any, Final
@@ -15,7 +15,7 @@ from postroom.web.site import Shown, Site
 
 PROJECTS: Final = 20
 COUNTED: Final = 99
-"""Rows of a project are counted up to here, and said to be more beyond."""
+"""Rows of a project are counted up to here; beyond it the page says that there are more."""
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8765"
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 

@@ -1,4 +1,4 @@
-"""The page of questions: what a project's agents wait to be told, and what they were told lately."""
+"""The page of questions: the open questions of a project's agents, and the recent answers."""
 
 from typing import Any, Final
 
@@ -17,12 +17,12 @@ from postroom.web.site import WorkingSite
 MOST_ANSWERS: Final = 30
 LONGEST_WHY: Final = 2_000
 LONGEST_NAME: Final = 64
-"""Characters."""
+"""Maximum characters of a name."""
 _WORDS: Final = {"yes": True, "no": False}
 
 
 class AnswerForm(msgspec.Struct):
-    """A person's answer to a question of a run, or what takes it back."""
+    """A person's answer to a question of a run, or its withdrawal."""
 
     do: str = ""
     answer: str = ""
@@ -34,7 +34,7 @@ class AnswerForm(msgspec.Struct):
 
 
 async def questions(site: WorkingSite, request: Request) -> Response:
-    """Show what a project's agents wait to be told and what they were told lately; take an answer."""
+    """Show a project's open questions and recent answers; accept an answer."""
     if request.method == "POST":
         return await _answered(site, request)
     asking = site.services.questions

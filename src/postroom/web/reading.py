@@ -1,6 +1,6 @@
-"""Gathers what each page shows from one consistent view of the store, with a bounded number of look-ups.
+"""The content of each page, from one consistent view of the store, with a bounded number of queries.
 
-Nothing here knows of HTML. Hidden copies are left out here, before any page can see them: as recipients of a
+This module does not know HTML. It leaves out hidden copies, before any page can see them: as recipients of a
 message, and as messages of an inbox.
 """
 
@@ -32,17 +32,17 @@ BRIEF = 8
 """Rows of a list on a project's first page."""
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What may be shown within a page; the type is read off the bytes, whatever their sender said."""
+"""Media types for use within a page; the type is read from the bytes, whatever their sender claimed."""
 
 SHOWN_PICTURE = 512 * 1024
-"""Bytes of a picture without a preview up to which it is shown itself."""
+"""The size in bytes up to which a picture without a preview is shown itself."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some rows of a list, and where the next ones begin; None when there are no more."""
+    """Some rows of a list, and the cursor of the next ones; None on the last page."""
 
     rows: Sequence[T]
     next: int | None = None
@@ -58,7 +58,7 @@ class ThreadRow:
     importance: Importance
     """The greater of the two messages' importance."""
     owed: int
-    """How many acknowledgements the two messages still wait for."""
+    """How many acknowledgements of the two messages are still missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +72,14 @@ class ShownMessage:
     recipients: Sequence[Recipient]
     attachments: Sequence[Attachment]
     answers: Message | None
-    """The message that this one replies to, when the project may show it."""
+    """The message that this one replies to, if the project may show it."""
 
 
 def known_project(reads: MailReads, slug: str) -> Project:
     """Return the project with this slug.
 
     Raises:
-        UnknownProject: there is none.
+        UnknownProject: No project has this slug.
     """
     project = reads.project(slug)
     if project is None:
@@ -104,10 +104,10 @@ def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
 
 
 def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage:
-    """Return one message of a project, or one that came to it.
+    """Return one message that was written in a project or sent to it.
 
     Raises:
-        UnknownMessage: the project has no such message.
+        UnknownMessage: The project has no such message.
     """
     found = reads.message(message_id)
     if found is None or not conversation.here(reads, project, [found]):
@@ -116,7 +116,7 @@ def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage
 
 
 def shown_as(attachment: Attachment) -> str | None:
-    """Return the SHA-256 of what shows an attachment within a page; None for one that is no picture."""
+    """Return the SHA-256 of the picture for an attachment; None if it has none."""
     is_small = attachment.media_type in PICTURES and attachment.size <= SHOWN_PICTURE
     return attachment.preview_sha256 or (attachment.sha256 if is_small else None)
 
@@ -124,9 +124,9 @@ def shown_as(attachment: Attachment) -> str | None:
 def bodies_of(
     reads: MailReads, project: Project, messages: Sequence[ShownMessage]
 ) -> tuple[dict[int, str], dict[int, dict[str, str]], dict[int, dict[str, str]]]:
-    """Return what the bodies of messages are rendered from, by the messages' ids.
+    """Return the data to render the bodies of messages, by the messages' ids.
 
-    It is their texts, the addresses of the pictures that came with them, and those of what they name.
+    It consists of their texts, the addresses of attached pictures, and the addresses of references.
     """
     standing = [one for one in messages if one.message.recalled_at is None]
     texts = {one.message.id: one.message.body_md for one in standing}
@@ -148,7 +148,7 @@ def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
 
 
 def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
-    """Return the names that a filter offers and one more, with the chosen one, whoever that is."""
+    """Return the names of a filter's options and one more, always with the chosen name."""
     known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
     names = [one.name for one in known]
     return names if not chosen or chosen in names else [chosen, *names]
@@ -157,14 +157,14 @@ def offered_names(reads: MailReads, project: Project | None, chosen: str) -> lis
 def subjects_of(
     reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
 ) -> dict[int, Message]:
-    """Return the messages that began runs, or wait, as far as the project may show them."""
+    """Return the messages that started runs, or wait, as far as the project may show them."""
     ids = sorted({*messages, *(number for one in works for number in one.messages)})
     found = conversation.here(reads, project, list(reads.messages(ids).values()))
     return {one.id: one for one in found}
 
 
 def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
-    """Return the addresses of what each text names: messages as `#12`, agents and people as `@lena`.
+    """Return the addresses of each text's references: messages as `#12`, agents and people as `@lena`.
 
     The project must be allowed to show the message. An agent of the project comes before a person. The first
     200 numbers and the first 200 names are looked up.
@@ -184,7 +184,7 @@ def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> 
 
 
 def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
-    """Make a page of `limit` rows out of one row more, which says whether there is a next page."""
+    """Return a page of `limit` rows; one more row in `found` means that there is a next page."""
     shown = found[:limit]
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
 

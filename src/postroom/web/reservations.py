@@ -1,4 +1,4 @@
-"""The page of a project's reservations, and what a person decides of those that overlap."""
+"""The page of a project's reservations, and a person's decision about overlapping ones."""
 
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ ENDED_FOR: Final = "another agent holds the same file; ended on the pages"
 
 
 async def reservations(site: Site, request: Request) -> Response:
-    """Show live reservations (with a path: those that may touch it) and the last that ended."""
+    """Show live reservations (with a path: those that may touch it) and the last ended ones."""
     path = request.query_params.get("path", "").strip()[:MAX_QUESTION]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -50,7 +50,7 @@ async def reservations(site: Site, request: Request) -> Response:
 
 
 class ReservationForm(msgspec.Struct):
-    """What a person decides of reservations: of the one that ends, or of those that are shared."""
+    """A person's decision about reservations: which one ends, or which are shared."""
 
     do: str = ""
     name: str = ""
@@ -59,7 +59,7 @@ class ReservationForm(msgspec.Struct):
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """End a reservation for a person, or let those that overlap be shared; show the control room."""
+    """End a reservation for a person, or let overlapping ones be shared; show the control room."""
     project = await site.project(request)
     if request.method != "POST":
         return see(links.page(project.slug, "reservations"))

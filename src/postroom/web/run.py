@@ -1,4 +1,4 @@
-"""The page of one run: how it stands, where its time went, what it did and put out, and what keeps it."""
+"""The page of one run: its state, its use of time, its steps and output, and what delays it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
-"""Messages of a thread behind the one that began a run."""
+"""Messages of a thread after the one that started a run, in which answers are searched."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
     ("not_due", "It is due"),
@@ -40,7 +40,7 @@ GATES: Final = (
     ("no_free_slot", "A slot is free"),
     ("tenant_at_limit", "Its tenant has a free slot"),
 )
-"""What a queued run passes, in the order in which the queue looks at it."""
+"""The conditions for the start of a queued run, in the order in which the queue checks them."""
 _CALLED: Final = {
     "queued": "queued",
     "done": "active",
@@ -54,7 +54,7 @@ _CALLED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One thing that a run passes before it begins."""
+    """One condition for the start of a run."""
 
     text: str
     state: Literal["passed", "stops", "later"]
@@ -62,7 +62,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of a run's time: what it was spent on, and where it is, in percent of the whole."""
+    """A part of a run's time: its activity, and its position in percent of the whole."""
 
     shape: Shape
     length: int
@@ -71,12 +71,12 @@ class Stretch:
 
     @property
     def called(self) -> str:
-        """What it was spent on."""
+        """The name of the activity."""
         return _CALLED[self.shape]
 
 
 async def run(site: WorkingSite, request: Request) -> Response:
-    """Show one run, or give its output alone; take what a person decides about it."""
+    """Show one run, or return its output alone; accept a person's decision about it."""
     if request.method == "POST":
         return await decide(site, request)
     named, services = request.path_params["run_id"], site.services
@@ -146,7 +146,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return what a queued run has passed, what stops it, and what comes behind that."""
+    """Return the conditions that a queued run has met, the one that stops it, and the later ones."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [
@@ -156,7 +156,7 @@ def _gates(work: Work) -> list[Gate]:
 
 
 def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretch]:
-    """Return what a run's time was spent on, in order, from when it was accepted to its end or to now."""
+    """Return the activities of a run in order, from its acceptance to its end or to now."""
     parts: list[tuple[Shape, int, int]] = []
     at = min([work.created_at, *(one.queued_at for one in attempts)])
     for one in attempts:
@@ -190,7 +190,7 @@ def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretc
 
 
 def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:
-    """Return the steps without what an answer among them says too, and which answers they tell in full."""
+    """Return the steps without text that an answer among them repeats, and the answers shown in full."""
     ids = {one.id for one in answers if one.id in shown and one.recalled_at is None}
     told = {one.message.id for one in story.steps if one.kind == "wrote" and one.message} & ids
     texts = [one.body_md for one in answers if one.id in told]
@@ -203,12 +203,12 @@ def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tup
 
 
 def _same(text: str, answer: str) -> bool:
-    """Say whether a text is that of an answer, whatever spaces and steering of a terminal are around it."""
+    """Return whether a text equals an answer, apart from surrounding spaces and escape sequences."""
     return lines(text).strip() == lines(answer).strip()
 
 
 def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:
-    """Return messages of this project that tell how a run ended, on the threads of the messages it got."""
+    """Return this project's messages with the result of a run, on the threads of its messages."""
     first: dict[str, int] = {}
     for one in reads.messages(list(work.messages)).values():
         first[one.thread_id] = min(one.id, first.get(one.thread_id, one.id))

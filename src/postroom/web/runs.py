@@ -1,4 +1,4 @@
-"""The page of a project's runs: what agents are at, what waits and why; what a person decides about a run."""
+"""The page of a project's runs: active runs, waiting messages with reasons, a person's decisions."""
 
 import re
 from typing import Any, Final
@@ -20,7 +20,7 @@ from postroom.web.site import PageServices, WorkingSite
 _GOING: Final = ("at work", "queued")
 LONGEST_ID: Final = 512
 LONGEST_TEXT: Final = 200
-"""Characters of the text by which runs are looked for."""
+"""Maximum characters of the text in a search for runs."""
 STATES: Final[tuple[RunFilter, ...]] = (
     "",
     "at work",
@@ -37,7 +37,7 @@ _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 
 async def runs(site: WorkingSite, request: Request) -> Response:
-    """Show the runs of a project's agents; end one, or have one tried again."""
+    """Show the runs of a project's agents; cancel or replay one."""
     if request.method == "POST":
         return await decide(site, request)
     services, wanted = site.services.runs, _wanted(request)
@@ -78,7 +78,7 @@ async def runs(site: WorkingSite, request: Request) -> Response:
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """Take what a person decides about a run."""
+    """Perform a person's decision about a run."""
     services, project = site.services, await site.project(request)
     form = await read_form(request, services.visitors, RunForm)
     run_id = await site.store.read(lambda tx: known_run(services, tx, project, form.run).run_id)
@@ -104,7 +104,7 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
     """Return a run of a project's agents.
 
     Raises:
-        UnknownRun: there is none; those of other projects are none of ours.
+        UnknownRun: The project has no such run.
     """
     work = None
     if 0 < len(named) <= LONGEST_ID and "\0" not in named:
@@ -115,7 +115,7 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
 
 
 def _state(request: Request) -> RunFilter:
-    """Return the state that an address asks for, by its value or by the word that the pages show for it.
+    """Return the state in an address, by its value or by the word that the pages show for it.
 
     Raises:
         InvalidArgument: It is neither.
@@ -133,7 +133,7 @@ def _state(request: Request) -> RunFilter:
 
 
 def _wanted(request: Request) -> RunSearch:
-    """Return which runs an address asks for.
+    """Return the search for runs in an address.
 
     Raises:
         InvalidArgument: The address has an unknown state or place.

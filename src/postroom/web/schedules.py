@@ -1,4 +1,4 @@
-"""The page of a project's schedules, and what a person does about them."""
+"""The page of a project's schedules, and a person's actions on them."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ from postroom.web.site import WorkingSite
 
 
 class ScheduleForm(msgspec.Struct):
-    """What a person does about a schedule."""
+    """A person's action on a schedule."""
 
     do: str = ""
     name: str = ""
 
 
 async def schedules(site: WorkingSite, request: Request) -> Response:
-    """Show what is sent to a project's agents again and again; pause, resume or send one now."""
+    """Show the schedules of a project; pause, resume or send one now."""
     kept = site.services.schedules
     if request.method == "POST":
         slug, sent = (await site.project(request)).slug, None

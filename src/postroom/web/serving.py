@@ -1,6 +1,6 @@
-"""What all pages share: templates, HTML as an answer, typed failures as pages, parameters of an address.
+"""Shared parts of all pages: templates, HTML answers, error pages, parameters of an address.
 
-Everything in a template is escaped unless it was made safe in code.
+Everything in a template is escaped unless code marks it as safe.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,20}(?:/[A-Za-z0-9_+-]{1,20}){0,2}")
 _PART = re.compile(r"[a-z_]{1,40}")
 NAME_COOKIE: Final = "postroom_name"
 NAME_KEPT: Final = 365 * 24 * 3600
-"""Seconds for which a browser remembers as whom its person writes."""
+"""Seconds for which a browser remembers the name of its person."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_PARTS = 12
 MAX_QUESTION = 500
@@ -79,10 +79,10 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def parts_of(request: Request) -> Sequence[str]:
-    """Return which parts of a page an address asks for; none for the whole page.
+    """Return the parts of a page that an address asks for; none for the whole page.
 
     Raises:
-        InvalidArgument: a name is not the name of a part.
+        InvalidArgument: A name is not the name of a part.
     """
     given = request.query_params.get("part", "")
     names = given.split(",") if given else []
@@ -95,9 +95,9 @@ def parts_of(request: Request) -> Sequence[str]:
 
 
 def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:
-    """Return a page in the look of the others that says what is wrong, and what to do about it.
+    """Return a page with the common look about an error and its remedy.
 
-    What was `typed` into a form stands there to be copied.
+    The page contains the texts that were `typed` into a form, to copy them.
     """
     values = {
         **failure_values(status, message, remedy=remedy, typed=typed),
@@ -115,7 +115,7 @@ def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[s
 def failure_values(
     status: int, message: str, *, remedy: str, typed: Sequence[str], name: str = ""
 ) -> dict[str, object]:
-    """Return what the template of a failure is filled with; a `name` at the beginning is left as it is."""
+    """Return the values for the error template; a `name` at the beginning of the message is unchanged."""
     return {
         "status": int(status),
         "title": HTTPStatus(status).phrase,
@@ -127,7 +127,7 @@ def failure_values(
 
 
 def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
-    """Return a page, never to be kept by anybody on the way; `after` is its place in the project's log."""
+    """Return a page that no cache may store; `after` is its position in the project's log."""
     return Response(
         # Halves of surrogate pairs, which no store but the one in memory can hold, become question marks.
         "".join(pieces).encode("utf-8", "replace"),
@@ -152,7 +152,7 @@ def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = Non
 
 
 async def zone_of(request: Request) -> tzinfo:
-    """Return the time zone of the reader, as a script told it; UTC if no script did, or if it is unknown."""
+    """Return the time zone of the reader, as a script reported it; UTC if none did, or if it is unknown."""
     name = request.cookies.get("postroom_zone", "")
     try:
         return await asyncio.to_thread(ZoneInfo, name) if _ZONE.fullmatch(name) else UTC
@@ -166,13 +166,13 @@ def cookies_of(request: Request) -> str:
 
 
 def remembered_name(request: Request) -> str:
-    """Return as whom this browser's person wrote last; "" when that is not known."""
+    """Return the name under which this browser's person last wrote; "" if unknown."""
     name = request.cookies.get(NAME_COOKIE, "")
     return name if _NAME.fullmatch(name) else ""
 
 
 def remember_name(request: Request, answer: Response, name: str) -> None:
-    """Have the browser remember as whom its person writes; a name that no agent can have is passed over."""
+    """Make the browser remember its person's name; a name that no agent can have is ignored."""
     if _NAME.fullmatch(name):
         answer.set_cookie(
             NAME_COOKIE,
@@ -186,10 +186,10 @@ def remember_name(request: Request, answer: Response, name: str) -> None:
 
 
 def number(request: Request, name: str) -> int | None:
-    """Return a number of the address; None when it is not there.
+    """Return a number of the address; None if it is missing.
 
     Raises:
-        InvalidArgument: it is no number.
+        InvalidArgument: The parameter is not a number.
     """
     given = request.query_params.get(name)
     if given is None:
@@ -200,10 +200,10 @@ def number(request: Request, name: str) -> int | None:
 
 
 def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
-    """Return which of some words the address says; the first when it says none.
+    """Return the word in the address; the first allowed one if it is missing.
 
     Raises:
-        InvalidArgument: it says another.
+        InvalidArgument: The address has another word.
     """
     given = request.query_params.get(name, allowed[0])
     if given not in allowed:
@@ -258,7 +258,7 @@ def _environment() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """Return a line with what stands between backquotes as code."""
+    """Return a line with the text between backquotes as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escape(text)
@@ -269,7 +269,7 @@ def _coded(text: str) -> Markup:
 
 
 def _percent(x: float) -> str:
-    """Return where something is along a picture."""
+    """Return a position along a picture, as a percentage."""
     return f"{x:g}%"
 
 
@@ -277,7 +277,7 @@ def _percent(x: float) -> str:
 def _when(context: Context, instant: int) -> Markup:
     """Render an instant relative to the page's own, with its clock time in the time zone of the reader.
 
-    The moment itself is there for machines, and in UTC for a pointer.
+    Machines get the instant itself, and a tooltip shows it in UTC.
     """
     now: int = context["now"]
     words = relative(instant, now)
@@ -291,7 +291,7 @@ def _when(context: Context, instant: int) -> Markup:
 
 @pass_context
 def _avatar(context: Context, name: str, size: str = "", is_person: bool | None = None) -> Markup:
-    """Return the face of a name: its initials on its colour, and another shape where it is a person's."""
+    """Return the face of a name: its initials on its colour, with another shape for a person."""
     frame: Frame = context["frame"]
     return _face(frame.face(name, is_person=is_person), initials(name), size)
 
@@ -306,7 +306,7 @@ def _face(look: Face, short: str, size: str) -> Markup:
 
 @pass_context
 def _at(context: Context, instant: int, *, is_long: bool) -> Markup:
-    """Return an instant as its time of day, or where those of a page are days apart, as its day and time."""
+    """Return an instant as its time of day; if the page covers several days, with the day."""
     told = datetime.fromtimestamp(instant // 1000, tz=context["zone"])
     return Markup(  # noqa: S704 - of digits alone
         f'<span class="tl-when" title="{absolute(instant)}">'

@@ -1,4 +1,4 @@
-"""What each page is made of: one look at the store, one template, and a page in place of a typed failure."""
+"""The parts of each page: one view of the store, one template, and a page in place of a typed error."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -48,14 +48,14 @@ _LISTS: Final[Mapping[str, str]] = {
     **{name: name for name in ("threads", "timeline", "search", "agents", "reservations")},
     **{name: name for name in ("runs", "questions", "schedules")},
 }
-"""The list to which a failure in a project leads, by the word behind the project in an address."""
+"""The list to which the page of an error links, by the word after the project in the address."""
 _WORKED_ON: Final = ("runs", "questions", "schedules")
-"""Lists that are there only where people can work on the pages."""
+"""Lists that exist only if people can change data on the pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageServices:
-    """Everything that the pages need so that people can work on them."""
+    """The services with which people change data on the pages."""
 
     visitors: Sessions
     questions: QuestionService
@@ -66,10 +66,10 @@ class PageServices:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one look at the store found for a page."""
+    """The content of a page from one view of the store."""
 
     values: dict[str, Any]
-    """What the template is filled with."""
+    """The values for the template."""
     now: int
     project: Project | None = None
     frame: Frame = EMPTY
@@ -77,15 +77,15 @@ class Shown:
 
 S = TypeVar("S", bound="Site")
 Look = Callable[[Transaction, Project], dict[str, Any]]
-"""Reads everything that a page of a project shows.
+"""Reads the content of a project's page.
 
-What it found of the counts on the tabs it may return as `counts` and `conflicts`: they are not read again.
+It may return counts for the tabs as `counts` and `conflicts`, so that they are not read again.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What any page is made of; without services nothing can be changed on it."""
+    """The parts of any page; without services nothing can be changed on it."""
 
     store: SqlStore
     clock: Clock
@@ -100,8 +100,8 @@ class Site:
     ) -> Route:
         """Return the route of a page.
 
-        An address that ends in a slash leads to the same without it, and `/p` to `/`; a slash within a name
-        is quoted. A typed failure becomes a page, of the project where the address names one.
+        An address that ends in a slash redirects to the same without it, and `/p` to `/`; a slash within a
+        name is quoted. A typed error becomes a page, of the project in the address if there is one.
         """
 
         async def answer(request: Request) -> Response:
@@ -120,12 +120,12 @@ class Site:
         return Route(path, answer, methods=list(methods))
 
     async def read(self, request: Request, look: Look, *, slug: str = "", is_fresh: bool = False) -> Shown:
-        """Read a page of a project, and what stands around it, in one view of the store.
+        """Read the content and the frame of a project's page, in one view of the store.
 
-        With `is_fresh` search and threads have what was written last, unless the disk is full.
+        With `is_fresh`, search and threads include the newest messages, unless the disk is full.
 
         Raises:
-            UnknownProject: there is none that the address, or `slug`, names.
+            UnknownProject: The project of the address, or `slug`, does not exist.
         """
         slug, me, services = slug or request.path_params["slug"], remembered_name(request), self.services
         if is_fresh:
@@ -146,7 +146,7 @@ class Site:
         return await self.store.read(view)
 
     async def settle(self) -> None:
-        """Let reads that begin now see the newest messages in search and threads, unless the disk is full."""
+        """Let later reads see the newest messages in search and threads, unless the disk is full."""
         try:
             await self.store.settle()
         except StoreFull as error:
@@ -155,12 +155,12 @@ class Site:
     async def draw(
         self, request: Request, template: str, shown: Shown, status: int = HTTPStatus.OK, **values: object
     ) -> Response:
-        """Return a page, never to be kept by anybody on the way, or those parts that the address asks for.
+        """Return a page that no cache may store, or the parts that the address asks for.
 
-        A large page takes long to fill: whoever else the event loop serves comes in between.
+        A large page takes long to fill: other requests of the event loop are served in between.
 
         Raises:
-            InvalidArgument: the page has no such part.
+            InvalidArgument: The page has no such part.
         """
         parts = () if "status" in shown.values else parts_of(request)
         known = ENVIRONMENT.get_template(f"{template}.html")
@@ -202,9 +202,9 @@ class Site:
         remedy: str = "",
         typed: Sequence[str] = (),
     ) -> Response:
-        """Return a page that says what is wrong, of the project `slug` if there is one.
+        """Return a page about an error, in the frame of the project `slug` if it exists.
 
-        It is whole, whichever parts were asked for, and not live: it would be fetched anew to fail again.
+        It is a whole page, whichever parts were asked for, and not live: each update would fail again.
         """
         alone = error_page(status, message, remedy=remedy, typed=typed)
         if not slug:
@@ -224,7 +224,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingSite(Site):
-    """What the pages are made of on which people work."""
+    """The parts of pages on which people change data."""
 
     services: PageServices
 
@@ -232,7 +232,7 @@ class WorkingSite(Site):
         """Return the project of an address.
 
         Raises:
-            UnknownProject: there is none.
+            UnknownProject: No such project exists.
         """
         slug = request.path_params["slug"]
         return await self.store.read(lambda tx: known_project(tx.mail, slug))

@@ -1,4 +1,4 @@
-"""The pages of threads: the list with its filters, and one thread from a place on."""
+"""The pages of threads: the list with its filters, and one thread from a given message on."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,14 @@ from postroom.web.site import Site
 
 THREADS: Final = 30
 AMONG: Final = 2_000
-"""Threads that are looked at for those that a filter wants."""
+"""Threads that are read at most for a filter."""
 MESSAGES: Final = 50
 PAGE_TEXT: Final = 256 * 1024
 """Characters of message bodies on one page of a thread; a longer message has a page of its own."""
 PARTICIPANTS_AMONG: Final = 1_000
 """Newest messages of each project on a thread whose writers and readers are counted."""
 NOBODY: Final = -1
-"""No agent has this id: what a name finds that nobody has."""
+"""The id for a name that nobody has: no agent has this id."""
 _SHOWN: Final[dict[str, ThreadsSeen]] = {one: one for one in get_args(ThreadsSeen)}
 LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
     "any": (),
@@ -50,7 +50,7 @@ LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A filter of threads as an address says it."""
+    """A filter of threads in an address."""
 
     show: ThreadsSeen = "any"
     importance: str = "any"
@@ -59,12 +59,12 @@ class Wanted:
 
     @property
     def is_any(self) -> bool:
-        """Whether it wants every thread."""
+        """Whether it matches every thread."""
         return self == Wanted()
 
 
 async def threads(site: Site, request: Request) -> Response:
-    """Show a project's threads, those with the newest message first, or those that a filter wants."""
+    """Show a project's threads, those with the newest message first, or those that match a filter."""
     before, given = number(request, "before"), request.query_params
     wanted = Wanted(
         show=_SHOWN[choice(request, "show", tuple(_SHOWN))],
@@ -103,7 +103,7 @@ async def threads(site: Site, request: Request) -> Response:
 
 
 async def thread(site: Site, request: Request) -> Response:
-    """Show messages of a thread in order, after an id or the newest; those that were read are folded."""
+    """Show messages of a thread in order, after an id or the newest; read messages are folded."""
     thread_id, services, me = request.path_params["thread_id"], site.services, remembered_name(request)
     after, newest = number(request, "after") or 0, number(request, "newest") == 1
     sent = number(request, "sent")
@@ -151,23 +151,23 @@ async def thread(site: Site, request: Request) -> Response:
 
 
 def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozenset[int]:
-    """Return which messages were read; the last one, and the one that was asked for, are never folded."""
+    """Return the read messages; the last message and the requested one are never folded."""
     return frozenset(
         one.message.id for one in messages[:-1] if one.message.id != first and _was_read(one, me)
     )
 
 
 def _was_read(one: ShownMessage, me: str) -> bool:
-    """Return whether the person `me` has read a message, and acknowledged it where that is asked for.
+    """Return whether the person `me` has read a message, and acknowledged it if required.
 
-    A message that came to agents only is open: nobody knows whether the person has read it.
+    A message that was sent to agents only is not folded: nobody knows whether the person has read it.
     """
     mine = [reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)]
     return any(reader.read_at is not None for reader in mine) and not awaited(one.message, mine)
 
 
 def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
-    """Return the id of an agent of a project, 0 where none is named."""
+    """Return the id of a project's agent, 0 without a name."""
     if not name:
         return 0
     found: Agent | None = None if project is None else reads.agent(project.id, name)

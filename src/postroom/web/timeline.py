@@ -1,8 +1,8 @@
-"""What happened in a project within a span of time, gathered in one view of the store, within bounds.
+"""The events of a project within a span of time, from one view of the store, within bounds.
 
-Runs that ended well and are closer than three pixels come as one bar with their number; what failed, asks or
-is in conflict always stands alone. Messages are drawn one by one up to a number, and counted beyond it; the
-newest of them come in any case. Hidden copies are left out here.
+Successful runs less than three pixels apart become one bar with their number. Failures, questions and
+conflicts always stay separate. Messages are drawn singly up to a number, and counted beyond it; the newest
+are always included. Hidden copies are left out here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,16 @@ from postroom.web.wording import absolute, one_line
 AGENTS: Final = 2_000
 PEOPLE: Final = 12
 WIDTH: Final = 1_000
-"""Pixels that a picture is taken to be wide."""
+"""The assumed width of a picture in pixels."""
 NEAR: Final = 3
-"""Pixels within which runs become one bar."""
+"""The distance in pixels below which runs become one bar."""
 GROUPS: Final = 2_000
-"""Groups of runs that ended well which are read, at most: three times as many as bars are drawn."""
+"""Maximum groups of successful runs that are read: about three times as many as bars are drawn."""
 ARROWS: Final = 300
 SAID: Final = 3
-"""Readers of a message that are named one by one."""
+"""Readers of a message that are named singly."""
 ALONE: Final = 250
-"""Attempts that stand alone: the newest ones."""
+"""Attempts that are drawn singly: the newest."""
 HELD: Final = 150
 PARTS: Final = 100
 COUNTED: Final = 250
@@ -40,12 +40,12 @@ COUNTED: Final = 250
 TOTAL: Final = 10_000
 """Messages of a span are counted up to here, however long it is."""
 LOOKED_THROUGH: Final = 2_000
-"""Messages of which senders and readers are looked up: the newest."""
+"""Messages whose senders and readers are read: the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message with its readers, and what runs made of it, by reader."""
+    """A message with its readers, and the runs that it started, by reader."""
 
     message: Written
     readers: Sequence[Recipient] = ()
@@ -53,7 +53,7 @@ class Sent:
 
     @property
     def words(self) -> str:
-        """What it is, for those who read."""
+        """Its description for screen readers."""
         to = ", ".join(one_line(one.name) for one in self.readers[:SAID])
         more = f" and {len(self.readers) - SAID} more" if len(self.readers) > SAID else ""
         wrote = f"{one_line(self.message.sender_name)} wrote #{self.message.id}"
@@ -61,7 +61,7 @@ class Sent:
 
     @property
     def came(self) -> str:
-        """What became of it."""
+        """The result of the message."""
         if self.message.recalled_at is not None:
             return "recalled"
         if self.runs:
@@ -84,7 +84,7 @@ class _Mail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What a project did within a span."""
+    """The events of a project within a span."""
 
     project: Project
     span: Span
@@ -96,31 +96,31 @@ class Window:
     alone: Sequence[Attempt]
     sent: Sequence[Sent]
     counts: Sequence[int]
-    """How many messages there were in each part, where `sent` has only the newest, and none is drawn."""
+    """The number of messages in each part, if `sent` has only the newest, and none is drawn."""
     total: int
-    """How many messages there were."""
+    """The number of messages."""
     is_counted_out: bool
     """Whether there were more than are counted."""
     took_part: frozenset[int]
-    """Who wrote, or was openly written to, by id."""
+    """The ids of agents that wrote, or were open recipients."""
     held: Sequence[Reservation]
     is_cut: bool
-    """Whether there was more that stands alone than is told."""
+    """Whether further single events were left out."""
     day: Span
-    """The time around the span, of which a small picture shows how busy it was."""
+    """The time around the span, whose activity a small picture shows."""
     day_counts: Sequence[int]
 
     @property
     def runs(self) -> int:
-        """How many executions there were."""
+        """The number of executions."""
         return len(self.alone) + sum(one.count for one in self.bars)
 
 
 def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
-    """Return what happened in a project within a span, with one of its agents or on one of its threads.
+    """Return the events of a project within a span, of one of its agents or on one of its threads.
 
     Raises:
-        UnknownAgent, UnknownThread: there is no such agent or thread.
+        UnknownAgent, UnknownThread: The agent or thread does not exist.
     """
     whose = known_agent(reads, project, agent) if agent else None
     agents = [whose] if whose else reads.agents(project.id, include_retired=True, limit=AGENTS)
@@ -164,7 +164,7 @@ def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", t
 
 
 def around(span: Span) -> Span:
-    """Return the day, or what is ten times the span, around it."""
+    """Return the day around the span, or a span ten times as long."""
     length = span.end - span.begin
     if length < 16 * HOUR:
         begin = span.begin // DAY * DAY
@@ -179,7 +179,7 @@ def _with_tracks(
     sent: Sequence[Sent],
     attempts: Sequence[Attempt | AttemptGroup],
 ) -> Sequence[Agent]:
-    """Return the agents that took part: who wrote, was openly written to, or had runs."""
+    """Return the agents that took part: senders, open recipients, and agents with runs."""
     ids = {one.message.sender_id for one in sent} | {to.agent_id for one in sent for to in one.readers}
     ids |= {one.agent_id for one in attempts}
     found = {one.id: one for one in agents if one.id in ids}
@@ -206,12 +206,12 @@ def _attempts(
 
 
 def nearness(span: Span) -> int:
-    """Return within how many milliseconds runs of an agent are one bar."""
+    """Return the distance in milliseconds below which an agent's runs become one bar."""
     return max((span.end - span.begin) * NEAR // WIDTH, 1)
 
 
 def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
-    """Return the newest attempts that stand alone; of agents that are at work or ask, as many again."""
+    """Return the newest single attempts; those of active or asking agents are read additionally."""
     alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
     if len(alone) < ALONE:
         return alone
@@ -227,7 +227,7 @@ def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attem
 
 
 def reaches(attempt: Attempt, begin: int) -> bool:
-    """Say whether an attempt, or the wait behind it, goes on beyond an instant."""
+    """Return whether an attempt, or the wait after it, extends beyond an instant."""
     if attempt.ended_at is None or attempt.ended_at > begin:
         return True
     return attempt.outcome == "waiting" and (attempt.waited_until is None or attempt.waited_until > begin)
@@ -247,7 +247,7 @@ def _bar_of(attempt: Attempt) -> AttemptGroup:
 
 
 def joined(groups: Sequence[AttemptGroup], step: int) -> list[AttemptGroup]:
-    """Return groups, in order of agent and time, with those joined that are closer than a step."""
+    """Return groups, in order of agent and time; those closer than a step are joined."""
     bars: list[AttemptGroup] = []
     for group in groups:
         last = bars[-1] if bars else None
@@ -271,7 +271,7 @@ def _messages(
     whose: Agent | None,
     thread_id: str,
 ) -> _Mail:
-    """Return the newest messages, and of them all how many there were and who took part."""
+    """Return the newest messages, the number of all messages, and everybody who took part."""
     is_whole = whose is None and not thread_id
     agent_id = None if whose is None else whose.id
     found: list[Written] = []
@@ -307,7 +307,7 @@ def _messages(
 def _of_thread(
     reads: MailReads, sent: Sequence[Sent], agent_ids: set[int], span: Span
 ) -> tuple[list[AttemptGroup], list[Attempt]]:
-    """Return the attempts of runs that had messages of a thread in their hands."""
+    """Return the attempts of runs that had messages of a thread."""
     runs = sorted({run.run_id for one in sent for run in one.runs.values()})
     bars, alone = list[AttemptGroup](), list[Attempt]()
     for one in reads.attempts_of_runs(runs) if runs else ():

@@ -1,6 +1,6 @@
-"""Instants as places along a picture: percent of its width, and the ticks of its axis.
+"""Positions of instants along a picture, in percent of its width, and the ticks of its axis.
 
-Ticks stand at round instants of UTC, in which no hour is there twice.
+Ticks are at round instants of UTC, which repeats no hour.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ PRESETS: Final[Mapping[str, int]] = {
     "1h": HOUR,
     "8h": 8 * HOUR,
 }
-"""Lengths of a span by what the address calls them."""
+"""Lengths of a span by their names in an address."""
 SHORTEST: Final = 200
 LONGEST: Final = 50 * 365 * DAY
 _STEPS: Final = (
@@ -42,16 +42,16 @@ class Axis:
 
     @property
     def length(self) -> int:
-        """How long the span is, in milliseconds."""
+        """The length of the span, in milliseconds."""
         return self.span.end - self.span.begin
 
     def at(self, instant: int) -> float:
-        """Return where an instant is, in percent; outside the span it is at its edge."""
+        """Return the position of an instant, in percent; outside the span it is at its edge."""
         inside = min(max(instant, self.span.begin), self.span.end)
         return round((inside - self.span.begin) * 100 / self.length, 3)
 
     def ticks(self, zone: tzinfo = UTC) -> Iterator[tuple[int, float, str]]:
-        """Return round instants, where they are and what they are called."""
+        """Return round instants, their positions and their names."""
         step = next((one for one in _STEPS if self.length / one <= _MOST_TICKS), _STEPS[-1])
         instant = -(-self.span.begin // step) * step
         while instant < self.span.end:
@@ -60,7 +60,7 @@ class Axis:
 
 
 def clock(instant: int, step: int, zone: tzinfo) -> str:
-    """Return an instant in a time zone as exactly as the steps between ticks need it."""
+    """Return an instant in a time zone as precisely as the steps between ticks require."""
     moment = datetime.fromtimestamp(instant / 1000, tz=zone)
     if step >= DAY:
         return f"{moment.day} {moment:%b}"
@@ -88,7 +88,7 @@ def spelled(span: Span, zone: tzinfo = UTC) -> str:
 
 
 def lasts(length: int) -> str:
-    """Return a length in the unit that fits it."""
+    """Return a length in a suitable unit."""
     for unit, name in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s")):
         if length >= unit:
             amount = length / unit

@@ -1,4 +1,4 @@
-"""The picture of a window: lanes in groups, and marks in their places, across in percent, down in pixels."""
+"""The picture of a window: lanes in groups, and marks with positions in percent across and pixels down."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ GROUPS: Final = (
 )
 FOLDED: Final = frozenset({"quiet", "idle"})
 TOGETHER: Final = 20
-"""More lanes than these come in groups, of which a quiet one with more is folded."""
+"""The number of lanes above which they are grouped; a quiet group with more is folded."""
 LANES: Final = 200
-"""Lanes of a group that are drawn; what the others did is listed."""
+"""Lanes of a group that are drawn; the activity of the others is listed."""
 BARS: Final = 600
-"""Bars of runs that ended well, at most."""
+"""Maximum bars of successful runs."""
 LANE: Final = 34
 HEAD: Final = 40
 BAR: Final = 14
 COUNTS: Final = 44
 THINNEST: Final = 0.25
-"""Percent: what is shorter is drawn so wide, to be seen and hit."""
+"""The minimum width in percent, to see and hit a mark."""
 _GROUP_PARTS: Final = 60
 _IDLE: Final = ("idle", "")
 _WORDS: Final[Mapping[Shape, str]] = {
@@ -49,19 +49,19 @@ _WORDS: Final[Mapping[Shape, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """One who has a line in the picture."""
+    """A participant with a line in the picture."""
 
     agent: Agent
     group: str
     is_person: bool = False
     y: int = 0
-    """Where its middle is; 0 for a lane that is not drawn."""
+    """The position of its middle; 0 for a lane that is not drawn."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Lanes under one heading; `busy` has how many runs there were in each part of the span, from 0 to 1."""
+    """Lanes under one heading; `busy` is the relative number of runs in each part of the span, 0 to 1."""
 
     key: str
     name: str
@@ -74,10 +74,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBar:
-    """One thing that happened: a bar of an agent's lane."""
+    """One event: a bar of an agent's lane."""
 
     key: str
-    """`run:<id>`, or `runs:<begin>-<end>` of several."""
+    """`run:<id>`, or `runs:<begin>-<end>` for several."""
     shape: Shape
     who: str
     y: int
@@ -91,7 +91,7 @@ class RunBar:
 
     @property
     def words(self) -> str:
-        """What it is, for those who read."""
+        """Its description for screen readers."""
         if self.count > 1:
             return f"{self.count} runs"
         return "asked a person" if self.shape == "asks" and self.ended is not None else _WORDS[self.shape]
@@ -99,7 +99,7 @@ class RunBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """The way of a message to one reader: down at `x` from `y0` to `y1`, along to `wake`, if it woke it."""
+    """The line of a message to one reader: down at `x` from `y0` to `y1`, and on to `wake` if it woke it."""
 
     y1: int
     wake: float | None
@@ -107,7 +107,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """A message; without a leg and at 0 where it is counted, or nobody of it has a lane that is drawn."""
+    """A message; without a leg and at 0 if it is only counted, or no participant has a drawn lane."""
 
     sent: Sent
     x: float
@@ -128,7 +128,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A window as it is drawn."""
+    """A window as drawn."""
 
     axis: Axis
     height: int
@@ -139,20 +139,20 @@ class Picture:
     bands: Sequence[Band]
     counts: Sequence[float]
     now: float | None
-    """Where the present is, when it is in the span."""
+    """The position of the present, if it is in the span."""
 
     @property
     def tracks(self) -> Iterator[Track]:
-        """Everybody in the picture, also in groups that are folded."""
+        """All participants in the picture, also in folded groups."""
         yield from self.people
         for group in self.groups:
             yield from group.lanes
 
 
 def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[str]) -> Picture:
-    """Draw a window; groups that are `opened` show their lanes though they would be folded; `-` folds one.
+    """Draw a window; groups in `opened` show their lanes instead of being folded; `-` folds one.
 
-    What agents did whose lanes are not drawn is there to be listed.
+    Events of agents without a drawn lane are included for the list.
     """
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
@@ -178,7 +178,7 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
 
 
 def _people(seen: Window) -> list[Agent]:
-    """Return people who wrote or were written to; all while messages are only counted."""
+    """Return people who wrote or were recipients; all people while messages are only counted."""
     if seen.counts:
         return list(seen.people)
     return [one for one in seen.people if one.id in seen.took_part]
@@ -219,7 +219,7 @@ def _is_in(state: str, key: str) -> bool:
 
 
 def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[str, str]]:
-    """Return in which group agents are that did something, and what is to be said of them."""
+    """Return the group and state of each agent with activity."""
     found: dict[int, tuple[str, str]] = {}
     for bar in seen.bars:
         found[bar.agent_id] = ("quiet", "")
@@ -250,7 +250,7 @@ def _standing_of(attempt: Attempt, standing: QueueState, before: tuple[str, str]
 
 
 def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
-    """Return how many runs began in each part of the span, next to the busiest part."""
+    """Return the number of runs started in each part of the span, relative to the busiest part."""
     parts = [0] * _GROUP_PARTS
     began = [(one.began_at, one.count) for one in seen.bars if one.agent_id in agent_ids]
     began += [(one.began_at, 1) for one in seen.alone if one.agent_id in agent_ids]
@@ -291,7 +291,7 @@ def _marks(
 
 
 def _bars(seen: Window, lanes: Mapping[int, Track]) -> list[AttemptGroup]:
-    """Return the bars of the lanes that are drawn, joined until they are few enough."""
+    """Return the bars of the drawn lanes, joined until they are few enough."""
     bars, step = [one for one in seen.bars if one.agent_id in lanes], nearness(seen.span)
     while len(bars) > BARS:
         step *= 2
@@ -305,7 +305,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
     shape: Shape = "at-work" if one.ended_at is None else "done"
     if one.outcome == "waiting":
         shape = "asked"
-    elif one.outcome in ("failed", "cut_off"):  # the end of a server is no failure of the run
+    elif one.outcome in ("failed", "cut_off"):  # the end of a server does not count as a failure of the run
         shape = "dead" if is_dead else "failed" if one.outcome == "failed" else "interrupted"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:
@@ -323,7 +323,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
 
 
 def _queued(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
-    """Draw how long an attempt waited to begin, where that can be seen."""
+    """Draw how long an attempt waited to start, if it is visible."""
     begin = max(one.queued_at, axis.span.begin)
     if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
         yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{number}", run_id=one.run_id)
@@ -366,7 +366,7 @@ def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Ar
         readers = [lanes[to.agent_id] for to in one.readers if to.agent_id in lanes]
         if sender is None and not readers:
             continue
-        is_drawn = not seen.counts  # else it is listed, and drawn among those that are counted
+        is_drawn = not seen.counts  # else it is listed, and drawn as part of the counts
         legs = [Leg(y1=to.y, wake=_wake(one, to.agent.id, axis)) for to in readers if to.y and is_drawn]
         y0 = sender.y if sender is not None and is_drawn else 0
         yield Arrow(sent=one, x=axis.at(one.message.created_at), y0=y0, legs=legs)
@@ -400,5 +400,5 @@ def _end(one: Reservation) -> int:
 
 
 def took(mark: RunBar) -> str:
-    """Return how long something took."""
+    """Return the duration of an event."""
     return "" if mark.ended is None else lasts(max(mark.ended - mark.at, 0))

@@ -1,4 +1,4 @@
-"""The timeline of a project as a picture: zoom, filters and what is chosen are parts of its address."""
+"""The timeline of a project as a picture: zoom, filters and selection are parts of its address."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,35 +23,35 @@ from postroom.web.timeline_rows import ROWS, Row, listed, upright
 from postroom.web.timeline_span import DEFAULT, LENGTHS, SHORTEST_ZOOM, ends_by, longest_of, span_of
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
-"""What may be shown alone, and what of a picture that is."""
+"""The kinds that can be shown alone, with the part of a picture for each."""
 FOLDINGS: Final = ("-idle", "-quiet", "idle", "quiet")
 LONGEST_NAME: Final = 600
 TAIL: Final = 12
-"""Lines of a run's output beside the picture."""
+"""Lines of a run's output next to the picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What an address asks the picture for."""
+    """The request for a picture in an address."""
 
     slug: str
     now: int
     length: str = ""
-    """By what name the span follows the present; "" when it stands still."""
+    """The name of a span that follows the present; "" for a fixed span."""
     span: Span
     last: int = 0
-    """The newest instant of what there is, or the end of a span that stands still."""
+    """The newest instant of all events, or the end of a fixed span."""
     longest: int = PRESETS[DEFAULT]
-    """To what length it can be zoomed out."""
+    """The maximum length when zooming out."""
     agent: str = ""
     thread: str = ""
     kind: str = ""
-    """Which marks are drawn: one of `KINDS`, or "" for all."""
+    """The marks to draw: one of `KINDS`, or "" for all."""
     opened: str = ""
     chosen: str = ""
 
     def to(self, **changes: Any) -> str:
-        """Return the address of the same with changes."""
+        """Return the same address with changes."""
         asked = replace(self, **changes)
         begin, end = (None, None) if asked.length else (asked.span.begin, asked.span.end)
         named = {"from": begin, "to": end, "kind": asked.kind, "open": asked.opened, "sel": asked.chosen}
@@ -61,47 +61,47 @@ class Asked:
 
     @property
     def choosing(self) -> str:
-        """The beginning of addresses of the same with one thing chosen: its key goes behind."""
+        """The prefix of addresses with a selection: the key follows it."""
         address = self.to(chosen="")
         return f"{address}{'&' if '?' in address else '?'}sel="
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The lengths between which it is zoomed; what a link made shorter or longer stays so."""
+        """The shortest and longest length for zooming; a length from a link is kept."""
         length = self.span.end - self.span.begin
         return min(SHORTEST_ZOOM, length), max(self.longest, length)
 
     @property
     def nearest(self) -> str:
-        """The length that is most like what is seen, by its name."""
+        """The name of the preset length nearest to the current one."""
         length = self.span.end - self.span.begin
         return min(PRESETS, key=lambda one: max(PRESETS[one] / length, length / PRESETS[one]))
 
     @property
     def is_past(self) -> bool:
-        """Whether the present is not in the picture, which ends before it."""
+        """Whether the picture ends before the present."""
         return self.span.end < self.now
 
     def at(self, begin: int, end: int) -> str:
-        """Return the address of another span, or of one as long that ends a moment after now."""
+        """Return the address of another span; a span that would exceed the present ends a moment after it."""
         half = max(end - begin, SHORTEST) // 2
         middle = min((begin + end) // 2, ends_by(self.now, 2 * half) - half)
         return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))
 
     def zoomed(self, by: float) -> str:
-        """Return the address of a span so many times as long, around the same middle."""
+        """Return the address of a span `by` times as long, around the same middle."""
         shortest, longest = self.limits
         half = int(min(max((self.span.end - self.span.begin) * by, shortest), longest) / 2)
         middle = (self.span.begin + self.span.end) // 2
         return self.at(middle - half, middle + half)
 
     def moved(self, by: float) -> str:
-        """Return the address of the span beside it, by a part of its length."""
+        """Return the address of a span moved by a fraction of its length."""
         step = int((self.span.end - self.span.begin) * by)
         return self.at(self.span.begin + step, self.span.end + step)
 
     def folding(self, group: str, *, is_open: bool) -> str:
-        """Return the address with a group of lanes folded that is open, or the other way round."""
+        """Return the address with a group of lanes folded or unfolded."""
         given = set(self.opened.split(",")) - {"", group, f"-{group}"}
         return self.to(opened=",".join(sorted(given | {f"-{group}" if is_open else group})))
 
@@ -149,7 +149,7 @@ async def timeline(site: Site, request: Request) -> Response:
 
 
 def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: Picture) -> dict[str, object]:
-    """Return what the panel beside the picture shows: a message, a run, or nothing."""
+    """Return the content of the panel next to the picture: a message, a run, or nothing."""
     kind, _, named = asked.chosen.partition(":")
     if kind == "message" and NUMBER.fullmatch(named):
         return {"panel": "message", "shown": reading.message(tx.mail, project, int(named))}
@@ -167,7 +167,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
     runs = site.services.runs
     try:
         work = runs.work(tx, mark.run_id)
-    except UnknownRun:  # its thread was deleted; the attempt is all that is known
+    except UnknownRun:  # its thread was deleted; only the attempt is known
         return panel
     panel["work"] = work
     panel["tail"] = "\n".join(runs.last_output(tx, work.run_id).text.rstrip().splitlines()[-TAIL:])
@@ -179,11 +179,11 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
 
 
 def _further(asked: Asked, rows: Sequence[Row]) -> str:
-    """Return the address at which the list goes on, of a span with more than is listed; else ""."""
+    """Return the address of the rest of the list, if the span has more than is listed; else ""."""
     if len(rows) <= ROWS:
         return ""
     last = rows[ROWS - 1].at
-    # Others of the same instant may be behind it, unless nothing but this instant is listed.
+    # Others of the same instant may follow it, unless only this instant is listed.
     end = last + (rows[0].at > last)
     begin = max(min(asked.span.begin, end - SHORTEST), 0)
     return asked.to(length="", span=Span(begin=begin, end=end))

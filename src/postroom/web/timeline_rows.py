@@ -1,6 +1,6 @@
-"""The picture of a window as a list, and upright: for those who read, and for narrow screens.
+"""The picture of a window as a list, and upright: for screen readers, and for narrow screens.
 
-Upright, time runs down: each row of the list has the same height, and lanes are columns beside it.
+Upright, time runs down: each row of the list has the same height, and lanes are columns next to it.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ COLUMN: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing that happened, as a row: exactly one of the three is there."""
+    """One event as a row: exactly one of the three fields is set."""
 
     at: int
     who: str
@@ -41,7 +41,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cross:
-    """A message in its row, from the column of who wrote it to those of its readers."""
+    """A message in its row, from the column of its sender to those of its readers."""
 
     y: int
     x0: int | None
@@ -50,7 +50,7 @@ class Cross:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upright:
-    """Columns beside the rows of a list."""
+    """Columns next to the rows of a list."""
 
     columns: Sequence[Agent]
     people: frozenset[int]
@@ -61,7 +61,7 @@ class Upright:
 
 
 def listed(drawn: Picture) -> list[Row]:
-    """Return everything that is drawn, the newest first."""
+    """Return all drawn events, the newest first."""
     rows = [Row(at=_told_at(one), who=one.who, mark=one) for one in drawn.marks]
     rows += [
         Row(at=one.sent.message.created_at, who=one.sent.message.sender_name, arrow=one)
@@ -73,13 +73,13 @@ def listed(drawn: Picture) -> list[Row]:
 
 
 def _told_at(mark: RunBar) -> int:
-    """Return when that happened which the words of a mark tell: of what has ended, the end."""
+    """Return the instant that a mark's words are about: the end of an ended event."""
     is_of_its_end = mark.count == 1 and mark.shape not in ("asks", "queued")
     return mark.ended if is_of_its_end and mark.ended is not None else mark.at
 
 
 def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
-    """Draw the rows that are shown upright, with the columns of those who did most."""
+    """Draw the rows upright, with the columns of the most active participants."""
     shown = rows[:ROWS]
     done = Counter(one.who for one in shown)
     for row in shown:

@@ -1,4 +1,4 @@
-"""Which span of time a picture of a project shows: the one that its address names, or one that fits."""
+"""The span of time of a project's picture: from its address, or one that fits the content."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,22 +17,22 @@ from postroom.web.timeline_axis import DAY, LONGEST, MINUTE, PRESETS, SECOND, SH
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
 LAST: Final = "last"
-"""What a span is called that ends at the last that happened, however long ago that is."""
+"""The name of a span that ends at the last event, however long ago it was."""
 SHORTEST_ZOOM: Final = min(PRESETS.values())
-"""What zooming in ends at; a link to runs that are closer may lead to a shorter span."""
+"""The limit for zooming in; a link to closer runs may lead to a shorter span."""
 GROWING: Final = ("1m", "15m", "1h")
-"""Lengths of what is shown at first of a project in which nothing has happened, by its age."""
+"""Initial lengths for a project without events, by its age."""
 _MARGIN: Final = 50
-"""A picture of everything has a margin on both sides: so many of them are its length."""
+"""The ratio between a picture of everything and the margin on each of its sides."""
 
 
 def span_of(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:
-    """Return what span an address asks for, by what name if it follows the present, and its last instant.
+    """Return the name of an address's span if it follows the present, the span, and its last instant.
 
-    Behind that instant a span has nothing but its margin.
+    After that instant the span has only its margin.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: The address has an invalid span.
     """
     begin, end = number(request, "from"), number(request, "to")
     if begin is None and end is None:
@@ -57,18 +57,18 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
 
 
 def extent(reads: MailReads, project: Project, now: int) -> Span | None:
-    """Return from when to when something happened in a project; None where nothing did.
+    """Return the span from the first to the last event of a project; None without events.
 
-    It goes up to the present while a run is at work or asks.
+    It extends to the present while a run is active or asks.
     """
     found = [*_of_messages(reads, project, now), *_of_work(reads, project, now)]
     return Span(begin=min(found), end=min(max(found), now)) if found else None
 
 
 def _fitting(project: Project, there: Span | None, now: int) -> str:
-    """Return the length that shows what there is: all of it, or the newest hours of a project that is old.
+    """Return a suitable length: everything, or the newest hours of an old project.
 
-    Of a project that has done nothing in these hours, it is the last that it did.
+    If an old project was inactive in these hours, it is the time of its last activity.
     """
     if there is None:
         age = now - project.created_at
@@ -79,7 +79,7 @@ def _fitting(project: Project, there: Span | None, now: int) -> str:
 
 
 def _last(reads: MailReads, project: Project, there: Span) -> Span:
-    """Return from when to when the last happened: the newest of what lies within hours of the end."""
+    """Return the span of the last activity: the newest events within hours of the end."""
     whole = Span(begin=max(there.end - PRESETS[DEFAULT], 0), end=there.end + 1)
     agents = [one.id for one in reads.agents(project.id, include_retired=True, limit=AGENTS)]
     began = [one.created_at for one in reads.written(project.id, whole, limit=ARROWS)]
@@ -90,14 +90,14 @@ def _last(reads: MailReads, project: Project, there: Span) -> Span:
 
 
 def longest_of(reads: MailReads, project: Project, now: int) -> int:
-    """Return to what length a picture is zoomed out: the longest to choose, or all there is if longer."""
+    """Return the maximum length for zooming out: the longest preset, or everything if that is longer."""
     first = reads.begin_of(project.id)
     age = now - min(project.created_at, now if first is None else first)
     return min(max(PRESETS[DEFAULT], age + age // 10), LONGEST)
 
 
 def ends_by(now: int, size: int) -> int:
-    """Return where a span of a length ends that shows the present: a moment after it."""
+    """Return the end of a span of this length that shows the present: a moment after it."""
     return now + size // 20
 
 
@@ -107,7 +107,7 @@ def _up_to(now: int, size: int) -> Span:
 
 
 def _around(there: Span, now: int) -> Span:
-    """Return a span that holds what there is, and the present unless that would make it small in a void."""
+    """Return a span with all events, and with the present unless that would make them tiny."""
     length = there.end - there.begin
     end = now if now - there.end <= length // 2 else there.end
     end = max(end, there.begin + SECOND)
@@ -116,7 +116,7 @@ def _around(there: Span, now: int) -> Span:
 
 
 def _of_messages(reads: MailReads, project: Project, now: int) -> Iterator[int]:
-    """Give the instants of the first message and of the newest ones, and of those that people wrote to it."""
+    """Yield the instants of the first and the newest messages, and of the newest from people."""
     whole = Span(begin=0, end=now + 1)
     first = reads.begin_of(project.id)
     if first is not None:
@@ -133,7 +133,7 @@ def _of_messages(reads: MailReads, project: Project, now: int) -> Iterator[int]:
 
 
 def _of_work(reads: MailReads, project: Project, now: int) -> Iterator[int]:
-    """Give the instants of the last run of each agent, and of reservations; what expires later is no end."""
+    """Yield the instants of each agent's last run, and of reservations; a future expiry is not counted."""
     agents = [one.id for one in reads.agents(project.id, include_retired=True, limit=AGENTS)]
     for one in reads.attempts_before(agents, now + 1):
         is_open = one.ended_at is None or (one.outcome == "waiting" and one.waited_until is None)

@@ -1,4 +1,4 @@
-"""The words of the pages: times, sizes, names, excerpts and what a search found in them."""
+"""The words of the pages: times, sizes, names, excerpts and search hits in them."""
 
 import re
 import unicodedata
@@ -22,7 +22,7 @@ _AS_DATE = 30 * _DAY
 _YEAR_10000 = 253_402_300_800_000
 
 TONES = 12
-"""How many colours of initials the style sheet has: `tone-0` to `tone-11`."""
+"""The number of colours for initials in the style sheet: `tone-0` to `tone-11`."""
 
 _CAPITALS = re.compile(r"[A-Z0-9][^A-Z0-9]*")
 # Control characters, halves of surrogate pairs, separators of lines and of paragraphs (Cc, Cs, Zl, Zp).
@@ -37,7 +37,7 @@ _REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2
 
 
 def moment(instant: int) -> str | None:
-    """Return an instant as ISO 8601, or None when no calendar has it."""
+    """Return an instant as ISO 8601, or None if no calendar has it."""
     return iso(instant) if 0 <= instant < _YEAR_10000 else None
 
 
@@ -66,7 +66,7 @@ def relative(instant: int, now: int) -> str:
 def clock_time(instant: int, now: int, zone: tzinfo) -> str:
     """Return the clock time of an instant in a time zone.
 
-    The day comes with it, unless that is today, or more than a month away: then the words before it say it.
+    The day is included, unless it is today or more than a month away: then the preceding words name it.
     """
     said = datetime.fromtimestamp(instant // _SECOND, tz=zone)
     today = datetime.fromtimestamp(now // _SECOND, tz=zone)
@@ -82,7 +82,7 @@ def _span(distance: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes in the unit that fits it."""
+    """Return a number of bytes in a suitable unit."""
     if size < 1024:
         return f"{size} B"
     amount = float(size)
@@ -113,24 +113,24 @@ def tone(name: str) -> int:
 
 
 def one_line(text: str) -> str:
-    """Return a text without control characters, line breaks and marks that reorder what follows."""
+    """Return a text without control characters, line breaks and marks that change the text direction."""
     if text.isascii() and text.isprintable():  # most names, a thousand on a page
         return " ".join(text.split())
     return " ".join(_UNSEEN.sub(" ", text.translate(_REORDERING)).split())
 
 
 def lines(text: str) -> str:
-    """Return a text with its line breaks, without what steers a terminal and marks that reorder."""
+    """Return a text with its line breaks, but without escape sequences and direction marks."""
     return _UNSEEN_IN_LINES.sub(" ", without_escapes(text).translate(_REORDERING))
 
 
 def clip(text: str, length: int) -> str:
-    """Return a text of at most so many characters, with a mark where it was cut."""
+    """Return a text of at most `length` characters, with a mark at the cut."""
     return text if len(text) <= length else text[:length].rstrip() + "…"
 
 
 def lasting(began: int, ended: int) -> str:
-    """Return how long something took, in the two largest units that say something."""
+    """Return a duration in its two largest useful units."""
     seconds = max(ended - began, 0) // _SECOND
     if seconds < 1:
         return "less than a second"
@@ -152,13 +152,13 @@ def gist(body: str, *, length: int = 180) -> str:
 
 
 def folder_name(path: str) -> str:
-    """Return the last part of a path, by which people call a project."""
+    """Return the last part of a path, which people use as a project's name."""
     parts = [part for part in re.split(r"[\\/]+", path) if part]
     return one_line(parts[-1]) if parts else one_line(path)
 
 
 def extension(name: str) -> str:
-    """Return up to four letters that say what kind of file a name promises."""
+    """Return up to four characters for the kind of file that a name indicates."""
     _, dot, last = name.rpartition(".")
     return last.upper() if dot and last.isascii() and last.isalnum() and len(last) <= 4 else "FILE"
 
@@ -168,26 +168,26 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class Wanted:
-    """The words and beginnings of words that a query asks for, folded as the index folds them."""
+    """The words and word beginnings of a query, normalised as in the index."""
 
     words: set[str] = field(default_factory=set)
     beginnings: tuple[str, ...] = ()
 
     def has(self, word: str) -> bool:
-        """Whether the query asks for this word."""
+        """Whether the query contains this word."""
         folded = _folded(word)
         return folded in self.words or folded.startswith(self.beginnings)
 
 
 def wanted(query: Query) -> Wanted:
-    """Return what a query asks for, without what it excludes."""
+    """Return the words of a query, without excluded ones."""
     found = Wanted()
     _gather(query, found)
     return found
 
 
 def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:
-    """Cut an excerpt into pieces, each with whether it is a word that was looked for."""
+    """Cut an excerpt into pieces, each with whether it is a searched word."""
     cut: list[tuple[str, bool]] = []
     end = 0
     for match in _WORD.finditer(excerpt):

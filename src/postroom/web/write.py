@@ -1,9 +1,9 @@
-"""The form by which a person writes to agents of a project or answers a message, as the person they are.
+"""The form with which a person writes to agents of a project or answers a message.
 
-Where nobody is named yet, the page asks for a name first; `postroom people` names more.
+If no person is named yet, the page asks for a name first; `postroom people` names others.
 
-What cannot be sent comes back as it was typed, with the reason beside it. The form has a key: sent twice by a
-double click, it is one message.
+A refused message comes back as typed, with the reason next to it. The form has a key: a double click sends
+one message.
 """
 
 import re
@@ -38,11 +38,11 @@ from postroom.web.serving import number, remedy_at_pages, remember_name, remembe
 from postroom.web.site import WorkingSite
 
 OFFERED = 200
-"""Agents that the form names; others are written into its second field."""
+"""Agents that the form lists; others are typed into its second field."""
 FORM_ROOM = 64 * 1024
-"""Bytes of a form beside the text of its message."""
+"""Bytes of a form in addition to the text of its message."""
 _PERCENT = 3
-"""Bytes that a form may need for one of the text's."""
+"""The maximum number of form bytes per byte of text."""
 _REMEDIES: Final = {
     AgentRetired.code: "choose another agent",
     InvalidRecipients.code: "choose at least one agent",
@@ -57,7 +57,7 @@ _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Import
 
 
 class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in the form, and what came with it."""
+    """The content of the form."""
 
     name: str = ""
     to: list[str] = []
@@ -69,17 +69,17 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     to_all: bool = False
     key: str = ""
     reply: Number | None = None
-    """The message that is answered."""
+    """The message to answer."""
     thread: str = ""
     """The thread on whose page the answer was written."""
     do: str = ""
     files: tuple[DraftFile, ...] = ()
     is_cut: bool = False
-    """Whether the files were over their limit: of them, and of what came after, nothing is here."""
+    """Whether the files were over their limit: files and later fields are missing then."""
 
 
 async def write(site: WorkingSite, request: Request) -> Response:
-    """Show the form, with an agent chosen or a message to be answered; send what it holds."""
+    """Show the form, with a selected agent or a message to answer; send its content."""
     if request.method == "POST":
         return await _sent(site, request)
     chosen = request.query_params.get("to", "")[:400]
@@ -130,7 +130,7 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
 async def _form(
     site: WorkingSite, request: Request, typed: MessageForm, refusal: PostroomError | None = None
 ) -> Response:
-    """Return the form, or the one that asks for a name first: if nobody is named, or a name was refused."""
+    """Return the form, or the one that asks for a name: if there is no person, or a name was refused."""
     messages, is_name, answers = site.services.messages, typed.do == "name", typed.reply
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -169,7 +169,11 @@ def _draft(typed: MessageForm) -> Draft:
     others = (one.strip() for one in typed.others.replace("\n", ",").split(","))
     importance = _IMPORTANCE.get(typed.importance)
     if importance is None:
-        raise InvalidArgument(f"{typed.importance[:40]!r} is not an importance", value=typed.importance[:40])
+        raise InvalidArgument(
+            f"{typed.importance[:40]!r} is not an importance",
+            value=typed.importance[:40],
+            remedy="choose one of the list",
+        )
     return Draft(
         name=typed.name,
         body=typed.body,
@@ -191,7 +195,7 @@ def _told(refusal: PostroomError) -> dict[str, str]:
 
 
 def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:
-    """Return why each recipient is refused, where several are."""
+    """Return the reason for each refused recipient, if there are several."""
     told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
     if not isinstance(told, list):
         return []

@@ -191,7 +191,7 @@ async def snapshot(stores: RunStores, *thread_ids: str) -> dict[str, object]:
             await stores.threads.load_messages(thread),
             await stores.threads.pending_messages(thread),
             await stores.threads.load_thread_state(thread),
-            await stores.threads.submission_facts(thread),
+            await stores.threads.submission_state(thread),
             runs,
             await stores.dispatches.list_dispatches(thread),
             await stores.dispatches.current_dispatch_epoch(thread),

@@ -1,6 +1,6 @@
 """The engine on PostgreSQL: three threads that write, a few that read, and one that listens to others."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -304,7 +304,7 @@ class PostgresEngine(Engine):
         refuse_lacking(sql.rows(LACKING, (self._schema, self._tables))[0], self._schema)
 
     @override
-    def share(self, topics: Iterable[str]) -> None:
+    def share(self, topics: Collection[str]) -> None:
         self.notifications.share(topics)
 
     @override

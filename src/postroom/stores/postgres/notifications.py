@@ -12,7 +12,7 @@ import contextlib
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import blake2b
@@ -74,9 +74,9 @@ class Notifications:
         self._thread = threading.Thread(target=self._serve, name="postroom-hints", daemon=True)
         self._thread.start()
 
-    def share(self, topics: Iterable[str]) -> None:
+    def share(self, topics: Collection[str]) -> None:
         """Send these topics to other processes soon."""
-        if self.is_listening.is_set() and not self.is_alone.is_set():
+        if topics and self.is_listening.is_set() and not self.is_alone.is_set():
             with self._gate:
                 is_first = not self._owed
                 self._owed.update(short_topic(topic) for topic in topics)

@@ -28,7 +28,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MOST_COUNTED, ClaimRequest, DueThread, Places
-from postroom.stores.answers import Answer
+from postroom.contracts.runs import RunRecord
 from postroom.stores.changes import WORK, commands_to
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
@@ -151,21 +151,17 @@ class Dispatches(Tables):
         Raises:
             UnknownDispatch: No dispatch has this id.
         """
-        found = self.proved(claim, self._row(claim.dispatch_id))
-        return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
-
-    def proved(self, claim: Claim, row: Row | None) -> RunDispatch | StaleClaim:
-        """Return the dispatch of this row if the claim owns it; one of an older epoch is superseded.
-
-        Raises:
-            UnknownDispatch: No dispatch has this id.
-        """
+        row = self._row(claim.dispatch_id)
         if row is None:
             raise UnknownDispatch(f"no dispatch {claim.dispatch_id!r}", value=claim.dispatch_id)
-        found = rows.dispatch(row)
+        found = self.proved(claim, rows.dispatch(row), row[-1])
+        return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
+
+    def proved(self, claim: Claim, found: RunDispatch, epoch: int) -> RunDispatch | StaleClaim:
+        """Return the dispatch if the claim owns it; supersede it if it is older than the thread's epoch."""
         if found.status is not _CLAIMED or found.claim_token != claim.token:
             return _not_owned(found)
-        if found.dispatch_epoch < row[-1]:
+        if found.dispatch_epoch < epoch:
             self.put(found.superseded(reason=STALE_EPOCH, now=self._now()))
             return StaleClaim(f"dispatch {found.dispatch_id!r} was interrupted", value=found.dispatch_id)
         return found
@@ -193,7 +189,7 @@ class Dispatches(Tables):
         """End the claimed dispatch as superseded if the claim owns it and its epoch is old."""
         row = self._row(claim.dispatch_id)
         if row is not None:
-            self.proved(claim, row)
+            self.proved(claim, rows.dispatch(row), row[-1])
 
     def cancel(self, dispatch_id: str) -> RunDispatch | None:
         """Cancel a queued dispatch; return None if it is not queued."""
@@ -262,10 +258,10 @@ class Dispatches(Tables):
             self._tell(WORK)
         return row
 
-    def put(self, row: RunDispatch, *, is_last: bool = False, answer: Answer | None = None) -> RunDispatch:
-        """Store a moved dispatch, and return it; `is_last` says that no queued one follows it.
+    def put(self, row: RunDispatch, *, is_last: bool = False, answer: RunRecord | None = None) -> RunDispatch:
+        """Store a dispatch as it has moved, and return it; behind one that `is_last` none is queued.
 
-        `answer` is stored already, with its run.
+        The run whose `answer` the dispatch may tell is stored already.
         """
         self._sql.run("dispatches.move", rows.dispatch_values(row, answer))
         if row.status is not _CLAIMED and not is_last:  # it is queued, or its thread is free
@@ -553,14 +549,16 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
     owned: str = "",
     parent: str = "",
     adds: tuple[str, str | None, str] = ("", None, ""),
+    message_ids: tuple[str, ...] = (),
     at_most: int = 1,
     waiting: int = 1,
+    is_submission: bool = False,
 ) -> Look:
-    """Return the query for all facts that decide a step of a thread; see `rows.ThreadState`.
+    """Return the look for all that a step of a thread is decided on; see `ThreadState`.
 
     `run_id` names the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` is the
-    id of a new dispatch, its dedupe key and its run. The query counts at most `at_most` queued dispatches and
-    `waiting` pending messages.
+    id of a new dispatch, its dedupe key and its run; `message_ids` are those of new messages. The look counts
+    at most `at_most` queued dispatches and `waiting` pending messages.
     """
     values = {
         "thread_id": thread_id,
@@ -570,8 +568,10 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
         "adds": adds[0],
         "dedupe_key": adds[1],
         "delivers": adds[2],
+        "message_ids": message_ids,
         "owned": owned,
         "run_id": run_id,
+        "begins_on": thread_id if is_submission else "",
     }
     return "dispatches.thread_state", values
 

@@ -29,7 +29,6 @@ from postroom.contracts.messages import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MessageQuery
 from postroom.contracts.runs import RunRecord
-from postroom.stores.answers import Answer
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import Look, Row, Tables, Values
@@ -267,14 +266,7 @@ class Messages(Tables):
         self._insert(ordered, [row[1] for row in found])
         return ordered
 
-    def append(
-        self, thread_id: str, messages: Sequence[Message], first_seq: int, run: RunRecord | None
-    ) -> None:
-        """Commit messages at the end of the thread; `run` is the run that receives some of them."""
-        values = rows.message_values(thread_id, messages, first_seq, self._now(), run)
-        self._sql.run_many("threads.append_message", values)
-
-    def refer(self, thread_id: str, message: Message, answer: Answer) -> None:
+    def refer(self, thread_id: str, message: Message, answer: RunRecord) -> None:
         """Remove the text of a committed message that is the stored answer of a run, and refer to the run."""
         values = {"thread_id": thread_id, "message_id": message.id, "answer_of": answer.run_id}
         self._sql.run("threads.refer_to_answer", {**values, "body": encode(replace(message, content=()))})

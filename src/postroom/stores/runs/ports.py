@@ -43,13 +43,14 @@ from postroom.contracts.run_stores import (
     MessageQuery,
     Places,
     RunQuery,
-    SubmissionFacts,
     ThreadCommit,
     ThreadQuery,
+    ThreadState,
     thread_lock,
 )
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.changes import WORK
+from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
@@ -386,14 +387,14 @@ def _recent(
 class ThreadStore(_RunPort):
     """Threads, runs, and messages committed and pending. Messages and runs change only through commits."""
 
-    async def submission_facts(self, thread_id: str, run_id: str | None = None) -> SubmissionFacts:
-        """Return the facts on which a submission to the thread is decided, with all pending messages."""
+    async def submission_state(self, thread_id: str, run_id: str | None = None) -> ThreadState:
+        """Return the state on which a submission to the thread is decided, with all messages that wait."""
 
-        def look(runs: RunTables) -> SubmissionFacts:
-            facts = runs.threads.submission_facts(thread_id, run_id)
-            if facts.waits:
-                facts = replace(facts, waits=False, pending=runs.messages.waiting(thread_id))
-            return facts
+        def look(runs: RunTables) -> ThreadState:
+            state = runs.state(state_look(thread_id, run_id=run_id or "", is_submission=True))
+            if state.waiting:
+                state = replace(state, waiting=0, pending=runs.messages.waiting(thread_id))
+            return state
 
         return await self._look(look)
 

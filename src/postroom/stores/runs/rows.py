@@ -2,16 +2,28 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from postroom.contracts.conversation import Turn, is_set_aside
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
 from postroom.contracts.records import replace
+from postroom.contracts.run_stores import ThreadState
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
-from postroom.stores.answers import Answer, message_with
-from postroom.stores.codec import EndedRun, answer_in, decode, decode_json, encode, kept, told, unreadable
+from postroom.stores.codec import (
+    EndedRun,
+    answer_in,
+    decode,
+    decode_json,
+    encode,
+    is_answer,
+    kept,
+    message_with,
+    told,
+    unreadable,
+    with_answer,
+)
 from postroom.stores.sql_transaction import Row, Values
 
 _DISPATCH_STATUS = {status.value: status for status in RunDispatchStatus}
@@ -59,9 +71,9 @@ def _termination(text: str) -> TerminationReason:
     return decode(TerminationReason, text, where="termination")
 
 
-def dispatch_values(record: RunDispatch, answer: Answer | None = None) -> Values:
-    """Return the columns of a dispatch by name; `answer` is stored already, with its run."""
-    refers = answer is not None and record.run_response == answer.text
+def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Values:
+    """Return the columns of a dispatch by name; the run whose `answer` it may tell is stored already."""
+    refers = answer is not None and record.run_response == answer.final_output
     return {
         "dispatch_id": record.dispatch_id,
         "thread_id": record.thread_id,
@@ -115,22 +127,23 @@ def message_values(
 ) -> list[Values]:
     """Return the columns of messages of a thread by name; `run` received some of them, or wrote them."""
     given = () if run is None or run.input is None else run.input.trigger_message_ids
-    answer = Answer.of(run)
-    refers = [answer is not None and answer.is_told_by(message) for message in messages]
-    return [
-        {
-            "thread_id": thread_id,
-            "seq": seq,
-            "message_id": message.id,
-            "run_id": message.metadata.run_id if message.metadata else None,
-            "visibility": message.visibility.value,
-            "created_at": now,
-            "body": encode(replace(message, content=()) if is_answer else message),
-            "given_to": run.run_id if run is not None and message.id in given else None,
-            "answer_of": run.run_id if run is not None and is_answer else None,
-        }
-        for seq, (message, is_answer) in enumerate(zip(messages, refers, strict=True), start=first_seq)
-    ]
+    answer, values = with_answer(run), list[Values]()
+    for seq, message in enumerate(messages, start=first_seq):
+        refers = answer is not None and is_answer(message, answer)
+        values.append(
+            {
+                "thread_id": thread_id,
+                "seq": seq,
+                "message_id": message.id,
+                "run_id": message.metadata.run_id if message.metadata else None,
+                "visibility": message.visibility.value,
+                "created_at": now,
+                "body": encode(replace(message, content=()) if refers else message),
+                "given_to": run.run_id if run is not None and message.id in given else None,
+                "answer_of": answer.run_id if answer is not None and refers else None,
+            }
+        )
+    return values
 
 
 def thread_values(record: Thread) -> Values:
@@ -176,40 +189,19 @@ def thread(row: Row) -> Thread:
         raise unreadable("thread", row[0], error) from error
 
 
-class ThreadState(NamedTuple):
-    """The facts that decide a step of a thread, from one query."""
-
-    thread: Thread | None
-    run: RunRecord | None
-    """The stored version of the run that the step writes."""
-    claimed: str | None
-    """The claimed dispatch of the thread."""
-    epoch: int
-    queued: int
-    """Number of queued dispatches on the thread, counted up to the requested limit."""
-    waiting: int
-    """Number of pending messages on the thread, counted up to the requested limit."""
-    held_by: str | None
-    """The run whose questions hold back the other runs of the thread."""
-    has_parent: bool
-    """Whether the thread named as the parent exists."""
-    taken: tuple[tuple[int, str], ...]
-    """The dispatches that conflict with a new one, each with the number of the violated rule."""
-    has_commands: bool
-    """Whether there are commands to the run of the owned dispatch."""
-    owned: Row | None
-    """The row of the dispatch whose claim the step proves, with the epoch of its thread."""
-
-
 def thread_state(row: Row) -> ThreadState:
     """Map the row of `dispatches.thread_state`.
 
     Raises:
-        StoreCorrupt: The thread or the run in it cannot be read.
+        StoreCorrupt: The thread, a run or the dispatch in it cannot be read.
     """
+    runs: dict[str | None, RunRecord | None] = {None: None}
+    for place in (12, 25, 27, 29):  # often the same run
+        if row[place] not in runs:
+            runs[row[place]] = run(row[place : place + 2])
     return ThreadState(
         thread=None if row[0] is None else thread(row),
-        run=None if row[12] is None else run(row[12:14]),
+        run=runs[row[12]],
         claimed=row[14],
         epoch=row[15],
         queued=row[16],
@@ -217,8 +209,12 @@ def thread_state(row: Row) -> ThreadState:
         held_by=row[18],
         has_parent=row[19] is not None,
         taken=_taken(row[20:23]) if any(row[20:23]) else (),
-        has_commands=row[23] > 0,
-        owned=None if row[24] is None else row[24:],
+        known_message=row[23],
+        has_commands=row[24] > 0,
+        open_run=runs[row[25]],
+        latest_run=runs[row[27]],
+        latest_started_run=runs[row[29]],
+        owned=None if row[31] is None else dispatch(row[31:]),
     )
 
 

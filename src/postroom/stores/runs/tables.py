@@ -7,7 +7,6 @@ queries at once, then decides, then writes.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import Claim, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
@@ -15,26 +14,22 @@ from postroom.contracts.errors import (
     ForeignThread,
     QueueFull,
     StaleClaim,
-    UnknownDispatch,
     UnknownThread,
     VersionConflict,
 )
-from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import Beginning, Committed, Delivery, ThreadCommit
+from postroom.contracts.run_stores import Beginning, Committed, Delivery, ThreadCommit, ThreadState
 from postroom.contracts.runs import RunRecord, Thread
-from postroom.stores.answers import Answer
-from postroom.stores.codec import encode
+from postroom.stores.codec import encode, is_answer, with_answer
 from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
 from postroom.stores.outbox import OutboxTables, effect_looks
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import Dispatches, due_look, refuse_taken, state_look
+from postroom.stores.runs.dispatches import Dispatches, refuse_taken, state_look
 from postroom.stores.runs.messages import Messages, refuse_changed
-from postroom.stores.runs.rows import ThreadState
-from postroom.stores.runs.threads import Threads, new_thread, no_parent, own_ancestor
+from postroom.stores.runs.threads import Threads, no_parent, own_ancestor
 from postroom.stores.runs.together import Together
-from postroom.stores.sql_transaction import Found, Look, Row, SqlTransaction, Tables
+from postroom.stores.sql_transaction import Found, Look, SqlTransaction, Tables
 
 
 class RunTables(Tables):
@@ -50,10 +45,10 @@ class RunTables(Tables):
         now: Callable[[], int],
         tell: Callable[..., None],
         new_id: Callable[[], str],
-        outbox: OutboxTables | None = None,
+        outbox: Callable[[], OutboxTables] | None = None,
     ) -> None:
         super().__init__(sql, now, tell, new_id)
-        self._outbox = outbox or OutboxTables(sql, now, tell, new_id)
+        self._outbox = outbox or (lambda: OutboxTables(sql, now, tell, new_id))
         self.dispatches = Dispatches(sql, now, tell, new_id)
         self.threads = Threads(sql, now, tell, new_id)
         self.messages = Messages(sql, now, tell, new_id)
@@ -72,23 +67,10 @@ class RunTables(Tables):
         together = Together(self._sql, self._now, self._tell, self._new_id)
         return together.look(messages, run_ids, dispatch_ids, at_most)
 
-    def owned_run(
-        self, dispatch: RunDispatch, now: int | None = None
-    ) -> tuple[RunRecord | None, list[LiveRunCommand]]:
-        """Return the run of a claimed dispatch, and the commands to it during its execution.
-
-        All facts that decide the end of the run are read with it: with `now`, also the dispatch that is due
-        next.
-        """
-        state_of = state_look(dispatch.thread_id, run_id=dispatch.run_id, owned=dispatch.dispatch_id)
-        looks = [state_of]
-        if now is not None:
-            looks.append(due_look(dispatch.thread_id, now, dispatch))
-        state = rows.thread_state(self._asked(looks)[state_of[0], *state_of[1].values()][0])
-        if not state.has_commands:
-            return state.run, []
-        commands = self.dispatches.commands((dispatch.dispatch_id,))
-        return state.run, [command for _, command in commands]
+    def state(self, look: Look, *others: Look) -> ThreadState:
+        """Return what `state_look` finds. What `others` find is known afterwards, and takes no trip."""
+        found = self._asked((look, *others))
+        return rows.thread_state(found[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
         """Store a dispatch that this change claims, and its run if the run starts with it."""
@@ -99,10 +81,13 @@ class RunTables(Tables):
             self.threads.put_run(run)
         self.dispatches.put(dispatch)
 
-    def commit(self, step: ThreadCommit, following: Beginning | None = None) -> Committed | StaleClaim:
-        """Write a step of a thread; if its claim was lost, it is refused before anything else is written.
+    def commit(
+        self, step: ThreadCommit, following: Beginning | None = None, *, state: ThreadState | None = None
+    ) -> Committed | StaleClaim:
+        """Write a step of a thread; one whose claim was lost is refused before anything else is written.
 
-        The dispatch `following` the ended one is stored in the same step, as `begin` does.
+        The dispatch `following` the one that ends is stored in the same step, as `begin` does. `state` is
+        the state of the thread, if this transaction has looked at all of it and written nothing since.
 
         Raises:
             PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
@@ -110,42 +95,38 @@ class RunTables(Tables):
         step.refuse_unclaimed_move()
         now, thread_id, delivery = self._now(), step.thread_id, step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages and not step.are_new else ()
-        answer = Answer.of(step.run or step.ended_before)
+        answer = with_answer(step.run or step.ended_before)
         drafts = self._drafts(step, answer) if step.events or step.outbox else None
-        looks = commit_looks(step, message_ids)
-        found = self._asked(looks if drafts is None else looks + drafts.looks)
-        state = rows.thread_state(found[looks[0][0], *looks[0][1].values()][0])
+        looks = [] if drafts is None else drafts.looks
+        looks = looks if step.joins is None and not step.consumes else further_looks(step, looks)
+        if state is None:
+            state = self.state(commit_look(step, message_ids), *looks)
+        found = self._asked(looks) if looks else {}
         moved = None
         if step.claim is not None:
-            owned = self._owned(step.claim, thread_id, state.owned)
+            owned = self._owned(step.claim, thread_id, state)
             if isinstance(owned, StaleClaim):
                 return owned
             moved = step.moved(owned, now=now)
-        before = thread_before(step, message_ids, state, found, now)
-        refuse_unwritable_run(step, before, state.run)
+        before = thread_before(step, state, found, now)
         if delivery is not None:
             moved = delivered(step, delivery, state, now, self._new_id)
         if drafts is not None:
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
         next_dispatch, next_run = following or (None, None)
-        runs = [run for run in (step.run, next_run) if run is not None]
-        thread = before.with_messages(len(step.messages), now=now)
-        for run in runs:
-            thread = thread.after(run)
-        self._write_thread(step, before, thread, runs, answer, is_new=state.thread is None)
+        after = self._write_thread(step, before, next_run, answer, is_new=state.thread is None)
         if step.spends and (drafts is None or not drafts.were_stored):
             self.threads.spend(step.spends)
         queued, waiting = (0, 0) if step.ends is None else (state.queued, state.waiting)
         if moved is not None and delivery is not None:
             self.dispatches.insert(moved)
         elif moved is not None:
-            is_last = step.ends is not None and not queued
-            self.dispatches.put(moved, is_last=is_last, answer=answer)
+            self.dispatches.put(moved, is_last=step.ends is not None and not queued, answer=answer)
         if next_dispatch is not None:
             self.dispatches.put(next_dispatch)
         done = Committed(
-            message_count=thread.message_count,
+            message_count=after.message_count,
             dispatch=moved,
             leaves_queued=queued > 0,
             leaves_waiting=waiting > len(set(step.consumes)),
@@ -176,17 +157,19 @@ class RunTables(Tables):
         self.messages.put_waiting(thread_id, messages, mode, at_most)
         self.threads.made(thread_id)
 
-    def _drafts(self, step: ThreadCommit, answer: Answer | None) -> "_Drafts":
+    def _drafts(self, step: ThreadCommit, answer: RunRecord | None) -> "_Drafts":
         events = EventTables(self._sql, self._now, self._tell, self._new_id)
-        return _Drafts(events, self._outbox, step, answer, self._new_id)
+        return _Drafts(events, self._outbox(), step, answer, self._new_id)
 
-    def _owned(self, claim: Claim, thread_id: str, row: Row | None) -> RunDispatch | StaleClaim:
+    def _owned(self, claim: Claim, thread_id: str, state: ThreadState) -> RunDispatch | StaleClaim:
         """Return the dispatch that the writer owns, or the reason why it does not."""
-        try:
-            owned = self.dispatches.proved(claim, row)
-        except UnknownDispatch as error:
-            return StaleClaim(f"the claim was lost: {error.message}", value=error.value)
-        if isinstance(owned, RunDispatch) and owned.thread_id != thread_id:
+        found = state.owned
+        if found is None:
+            lost = f"the claim was lost: no dispatch {claim.dispatch_id!r}"
+            return StaleClaim(lost, value=claim.dispatch_id)
+        is_foreign = found.thread_id != thread_id
+        owned = self.dispatches.proved(claim, found, 0 if is_foreign else state.epoch)
+        if isinstance(owned, RunDispatch) and is_foreign:
             raise ForeignThread(f"the claim belongs to thread {owned.thread_id!r}", value=thread_id)
         return owned
 
@@ -194,29 +177,35 @@ class RunTables(Tables):
         self,
         step: ThreadCommit,
         before: Thread,
-        after: Thread,
-        runs: Sequence[RunRecord],
-        answer: Answer | None,
+        next_run: RunRecord | None,
+        answer: RunRecord | None,
         *,
         is_new: bool,
-    ) -> None:
-        """Write the thread, messages, run and the records that depend on them."""
+    ) -> Thread:
+        """Write the thread, messages, runs and what hangs on them; return the thread."""
+        now = self._now()
+        after = before.with_messages(len(step.messages), now=now)
+        runs = tuple(filter(None, (step.run, next_run)))
+        for run in runs:
+            after = after.after(run)
         if is_new:
-            self.threads.put(after)
+            self._sql.run("threads.put_thread", rows.thread_values(after))
         elif after is not before:
-            self.threads.move(after)
+            self._sql.run("threads.move_thread", rows.thread_values(after))
+        for run in runs:
+            self._sql.run("threads.put_run", rows.run_values(run))
         if step.messages:
-            self.messages.append(after.id, step.messages, before.message_count + 1, step.run)
-        if step.answer is not None and answer is not None and answer.is_told_by(step.answer):
+            said = rows.message_values(after.id, step.messages, before.message_count + 1, now, step.run)
+            self._sql.run_many("threads.append_message", said)
+        if step.answer is not None and answer is not None and is_answer(step.answer, answer):
             self.messages.refer(after.id, step.answer, answer)
         if step.consumes:
             self.messages.take(after.id, step.consumes)
         if step.summary is not None:
             self.messages.put_summary(after.id, step.summary)
-        for run in runs:
-            self.threads.put_run(run)
         if step.thread_state is not None:
             self.threads.put_state(after.id, encode(step.thread_state))
+        return after
 
 
 class _Drafts:
@@ -227,7 +216,7 @@ class _Drafts:
         events: EventTables,
         outbox: OutboxTables,
         step: ThreadCommit,
-        answer: Answer | None,
+        answer: RunRecord | None,
         new_id: Callable[[], str],
     ) -> None:
         self._tables = events, outbox
@@ -261,97 +250,90 @@ class _Drafts:
         return replace(done, events=self._all, outbox=self._outbox)
 
 
-def likely_looks(request: RunActivation, run_id: str, dispatch_id: str, at_most: int) -> list[Look]:
-    """Return the queries for the commit of a request that creates this run and dispatch."""
-    thread_id, parent = request.thread_id, request.trace.parent_thread_id or ""
-    adds = dispatch_id, request.delivery.dedupe_key, run_id
-    looks = [state_look(thread_id, run_id=run_id, parent=parent, adds=adds, at_most=at_most)]
-    if message_ids := tuple(message.id for message in request.messages if message.id):
-        looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": message_ids}))
-    return looks
-
-
-def commit_looks(step: ThreadCommit, message_ids: tuple[str, ...]) -> list[Look]:
-    """Return the queries for a commit, except for its events and effects; the first is for the state."""
-    thread_id, delivery, run = step.thread_id, step.delivery, step.run or step.ended_before
+def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
+    """Return the look for the state that a commit is decided on."""
+    delivery, run = step.delivery, step.run or step.ended_before
     new = None if delivery is None else delivery.dispatch
-    looks = [
-        state_look(
-            thread_id,
-            run_id="" if run is None else run.run_id,
-            owned="" if step.claim is None else step.claim.dispatch_id,
-            parent=step.parent_thread_id or "",
-            adds=("", None, "") if new is None else (new.dispatch_id, new.dedupe_key, new.run_id),
-            at_most=1 if delivery is None else delivery.queue_cap or 1,
-            waiting=len(step.consumes) + 1 if step.ends is not None else 1,
-        )
-    ]
+    return state_look(
+        step.thread_id,
+        run_id="" if run is None else run.run_id,
+        owned="" if step.claim is None else step.claim.dispatch_id,
+        parent=step.parent_thread_id or "",
+        adds=("", None, "") if new is None else (new.dispatch_id, new.dedupe_key, new.run_id),
+        message_ids=message_ids,
+        at_most=1 if delivery is None else delivery.queue_cap or 1,
+        waiting=len(step.consumes) + 1 if step.ends is not None else 1,
+    )
+
+
+def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
+    """Return what a commit is decided on besides its thread; `looks` are for its events and effects."""
     if step.joins is not None:
-        looks.append(("dispatches.dispatch", {"dispatch_id": step.joins}))
+        looks = [*looks, ("dispatches.dispatch", {"dispatch_id": step.joins})]
     if step.consumes:
-        ids = tuple(one.pending_id for one in step.consumes)
-        looks.append(("threads.pending_versions", {"thread_id": thread_id, "pending_ids": ids}))
-    if message_ids:
-        looks.append(("threads.committed", {"thread_id": thread_id, "message_ids": message_ids}))
+        ids = tuple([one.pending_id for one in step.consumes])
+        asked = {"thread_id": step.thread_id, "pending_ids": ids}
+        looks = [*looks, ("threads.pending_versions", asked)]
     return looks
 
 
-def thread_before(
-    step: ThreadCommit, message_ids: tuple[str, ...], state: ThreadState, found: Found, now: int
-) -> Thread:
-    """Return the thread before the commit, or a new one; refuse an invalid commit.
+def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int) -> Thread:
+    """Return the thread as it was, or as it is made, unless something stands against the commit.
 
     Raises:
         VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: As for `CommitCoordinator.commit`.
     """
-    thread_id, parent = step.thread_id, step.parent_thread_id
-    known = state.thread
+    thread_id, parent, known, count = step.thread_id, step.parent_thread_id, state.thread, state.message_count
     if known is None and step.claim is not None:  # a commit that nobody owns makes the thread
         raise UnknownThread(f"thread {thread_id!r} no longer exists", value=thread_id)
-    if step.joins is not None:
-        _refuse_not_joined(step, step.joins, found)
-    if step.consumes:
-        ids = tuple(one.pending_id for one in step.consumes)
-        refuse_changed(found["threads.pending_versions", thread_id, ids], step.consumes)
-    count = known.message_count if known else 0
+    if found:
+        refuse_others_first(step, found)
+    if step.run is not None:
+        refuse_unwritable_run(step, step.run, state.run)
     if step.expected_message_count not in (None, count):
         raise VersionConflict(
             f"thread {thread_id!r} has {count} messages, not {step.expected_message_count}",
             value=thread_id,
             details={"expected": step.expected_message_count, "actual": count},
         )
-    if message_ids:
-        for [twice] in found["threads.committed", thread_id, message_ids]:
-            raise DuplicateRecord(f"message {twice!r} is committed already", value=twice)
+    if step.messages and not step.are_new and (twice := state.known_message) is not None:
+        raise DuplicateRecord(f"message {twice!r} is committed already", value=twice)
     if known is not None:
         return known
     if parent == thread_id:
         raise own_ancestor(thread_id)
     if parent is not None and not state.has_parent:
         raise no_parent(parent)
-    return new_thread(thread_id, now, parent)
+    return Thread(id=thread_id, parent_thread_id=parent, created_at=now, updated_at=now)
 
 
-def _refuse_not_joined(step: ThreadCommit, joins: str, found: Found) -> None:
-    row = found["dispatches.dispatch", joins]
-    joined = rows.dispatch(row[0]) if row else None
-    queued = joined is not None and joined.status is RunDispatchStatus.QUEUED
-    if joined is None or not queued or joined.thread_id != step.thread_id:
-        raise VersionConflict(f"dispatch {joins!r} is no longer queued", value=joins)
+def refuse_others_first(step: ThreadCommit, found: Found) -> None:
+    """Refuse a commit whose queued dispatch, or one of whose waiting messages, is not as it was seen.
+
+    Raises:
+        VersionConflict: as said.
+    """
+    thread_id, joins = step.thread_id, step.joins
+    if joins is not None:
+        row = found["dispatches.dispatch", joins]
+        joined = rows.dispatch(row[0]) if row else None
+        queued = joined is not None and joined.status is RunDispatchStatus.QUEUED
+        if joined is None or not queued or joined.thread_id != thread_id:
+            raise VersionConflict(f"dispatch {joins!r} is no longer queued", value=joins)
+    if step.consumes:
+        ids = tuple([one.pending_id for one in step.consumes])
+        refuse_changed(found["threads.pending_versions", thread_id, ids], step.consumes)
 
 
-def refuse_unwritable_run(step: ThreadCommit, thread: Thread, before: RunRecord | None) -> None:
-    """Refuse to write the run of a commit over the stored run if it must not follow it.
+def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord | None) -> None:
+    """Refuse to write the run of a commit over the run as it is stored, if it may not follow that.
 
     Raises:
         ForeignThread: The run belongs to another thread.
         IllegalTransition: The state machine has no arrow from the stored state.
         VersionConflict: The run has changed since it was read.
     """
-    run = step.run
-    if run is None:
-        return
-    if run.thread_id != thread.id:
+    if run.thread_id != step.thread_id:
         raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
     if step.replaces is not None and before != step.replaces:
         raise VersionConflict(f"run {run.run_id!r} has changed", value=run.run_id)
@@ -389,5 +371,6 @@ def delivered(
         raise QueueFull(f"thread {thread_id!r} already has {cap} queued dispatches", value=thread_id)
     if asks is None:
         return stored
-    claimed = stored.claim(token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
-    return claimed if step.begins is None else claimed.record_dispatch_start(step.begins, now=now)
+    return stored.claim(
+        token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now, begins=step.begins
+    )

@@ -10,13 +10,12 @@ from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunCursor, RunQuery, SubmissionFacts, ThreadQuery
+from postroom.contracts.run_stores import RunCursor, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
-from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.rows import beyond
-from postroom.stores.sql_transaction import Look, Row, Tables
+from postroom.stores.sql_transaction import Row, Tables
 
 FAMILIES: Final = "threads"
 """The lock on the parents of threads."""
@@ -205,36 +204,6 @@ class Threads(Tables):
         """Return these runs in the same form, unordered."""
         found = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
         return [rows.turn(row) for row in found]
-
-    def submission_facts(
-        self, thread_id: str, run_id: str | None, queued: int = 1, looks: Sequence[Look] = ()
-    ) -> SubmissionFacts:
-        """Return the facts that decide a submission to the thread; `queued` limits the count of dispatches.
-
-        `looks` starts with the query for the state, as in the submission's commit, and continues with queries
-        that are sent together with it.
-        """
-        state_of, *others = looks or [state_look(thread_id, run_id=run_id or "", at_most=queued)]
-        found = self._asked([("threads.last_runs", {"thread_id": thread_id}), state_of, *others])
-        state = rows.thread_state(found[state_of[0], *state_of[1].values()][0])
-        runs: dict[str, RunRecord] = {}
-        parts: dict[str, RunRecord] = {}
-        for part, name, body in found["threads.last_runs", thread_id]:
-            if name not in runs:
-                runs[name] = rows.run((name, body))
-            parts[part] = runs[name]
-        return SubmissionFacts(
-            thread=state.thread,
-            message_count=0 if state.thread is None else state.thread.message_count,
-            waits=state.waiting > 0,
-            named_run=None if run_id is None else state.run,
-            open_run=parts.get("open"),
-            latest_run=parts.get("latest"),
-            latest_started_run=parts.get("started"),
-            claimed=state.claimed,
-            queued=state.queued,
-            held_by=state.held_by,
-        )
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
         """Return the state that executors keep for the thread."""

@@ -1,7 +1,7 @@
 """Many new runs in one transaction: read together, decided one after another, written at the end.
 
-look ──▶ all threads, and the known runs and dispatches ─▶ at once
-facts ─▶ a thread with the runs that were added to it ─▶ without a query
+look ──▶ all threads, and what is known of runs and dispatches ─▶ at once
+state ─▶ a thread as it is with the runs that were added to it ─▶ without a look
 add ───▶ kept
 write ─▶ all rows of a statement together, those of a thread once
 """
@@ -13,16 +13,16 @@ from typing import Final, Self
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.messages import Message, refuse_broken_delta
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import SubmissionFacts
+from postroom.contracts.run_stores import ThreadState
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.changes import WORK
 from postroom.stores.codec import decode
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import state_look
-from postroom.stores.runs.threads import Threads, new_thread
+from postroom.stores.runs.threads import new_thread
 from postroom.stores.sql_transaction import Look, Tables, Values
 
-_NEW: Final = SubmissionFacts(thread=None)
+_NEW: Final = ThreadState(thread=None)
 _KEPT: Final = ("threads.append_message", "threads.put_run", "dispatches.enqueue")
 """The statements in the order in which they are written, after the threads."""
 
@@ -31,8 +31,7 @@ _KEPT: Final = ("threads.append_message", "threads.put_run", "dispatches.enqueue
 class _Line:
     """The known facts about a thread."""
 
-    facts: SubmissionFacts
-    epoch: int = 0
+    state: ThreadState
     messages: set[str] = field(default_factory=set)
     """The ids of added messages."""
     moved: Thread | None = None
@@ -52,7 +51,6 @@ class Together(Tables):
         """Read the facts that decide about the runs."""
         self._messages = {thread_id: tuple(ids) for thread_id, ids in messages.items()}
         self._at_most = at_most
-        self._threads = Threads(self._sql, self._now, self._tell, self._new_id)
         self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}
         stored, runs = self._sql.ask(
             ("threads.threads_with_rows", {"thread_ids": tuple(messages)}),
@@ -67,15 +65,15 @@ class Together(Tables):
         ids = {"thread_ids": self._new, "run_ids": run_ids, "dispatch_ids": dispatch_ids}
         self._taken = {row[0] for row in self._sql.all("dispatches.ids_in_queue", ids)}
         used = [thread_id for thread_id in messages if thread_id not in self._new or thread_id in self._taken]
-        self._asked([look for thread_id in used for look in self._looks(thread_id)])
+        self._asked(map(self._look, used))
         self._lines = {thread_id: _Line(_NEW) for thread_id in self._new - self._taken}
         self._lines.update((thread_id, line) for thread_id in used if (line := self._line(thread_id)))
         return self
 
-    def facts(
+    def state(
         self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]
-    ) -> SubmissionFacts | None:
-        """Return the facts about a thread with the runs added to it.
+    ) -> ThreadState | None:
+        """Return a thread as it is with what was added to it.
 
         Return None if one of the ids exists, or messages or runs wait on the thread: the caller must then
         read it alone.
@@ -86,19 +84,17 @@ class Together(Tables):
         if line is None or any(message.id in line.messages for message in messages):
             return None
         self._lines[thread_id] = line
-        return line.facts
+        return line.state
 
     def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
-        """Add a run, decided on these facts, to its thread; return its dispatch in stored form."""
+        """Add a run, decided on this state, to its thread; return its dispatch as it is stored."""
         thread_id, now = run.thread_id, self._now()
         line = self._lines[thread_id]
-        before = line.facts.thread or new_thread(thread_id, now)
+        before = line.state.thread or new_thread(thread_id, now)
         after = before.with_messages(len(messages), now=now).after(run)
-        stored = dispatch.prepared_for_enqueue(epoch=line.epoch)
+        stored = dispatch.prepared_for_enqueue(epoch=line.state.epoch)
         line.messages.update(refuse_broken_delta(messages))
-        line.facts = replace(
-            line.facts, thread=after, message_count=after.message_count, queued=line.facts.queued + 1
-        )
+        line.state = replace(line.state, thread=after, queued=line.state.queued + 1)
         line.moved = after
         self._taken.update((run.run_id, dispatch.dispatch_id))
         said = rows.message_values(thread_id, messages, before.message_count + 1, now, run)
@@ -128,21 +124,15 @@ class Together(Tables):
         if looked_at_alone is not None:
             self._lines.pop(looked_at_alone, None)
 
-    def _looks(self, thread_id: str) -> list[Look]:
-        return [
-            ("threads.last_runs", {"thread_id": thread_id}),
-            state_look(thread_id, at_most=self._at_most),
-            ("threads.committed", {"thread_id": thread_id, "message_ids": self._messages[thread_id]}),
-        ]
+    def _look(self, thread_id: str) -> Look:
+        ids = self._messages[thread_id]
+        return state_look(thread_id, message_ids=ids, at_most=self._at_most, is_submission=True)
 
     def _line(self, thread_id: str) -> _Line | None:
         """Return the facts about a thread with rows; None if the decision needs more facts."""
-        found = self._asked(self._looks(thread_id))
-        facts = self._threads.submission_facts(thread_id, None, self._at_most)
-        runs = (facts.open_run, facts.latest_run)
-        if facts.waits or any(run is not None and run.status is RunStatus.WAITING for run in runs):
+        look = self._look(thread_id)
+        state = rows.thread_state(self._asked([look])[look[0], *look[1].values()][0])
+        runs = (state.open_run, state.latest_run)
+        if state.waiting or any(run is not None and run.status is RunStatus.WAITING for run in runs):
             return None
-        if found["threads.committed", thread_id, self._messages[thread_id]]:
-            return None
-        look, values = state_look(thread_id, at_most=self._at_most)
-        return _Line(facts, epoch=rows.thread_state(found[look, *values.values()][0]).epoch)
+        return None if state.known_message is not None else _Line(state)

@@ -344,7 +344,8 @@ SELECT thread_id FROM found
 SELECT {part queue_state};
 
 -- thread_state
--- One row, whatever exists: the thread, a run, the queue, what keeps a new dispatch out, and a dispatch that is owned.
+-- One row, whatever exists: the thread, a run, the queue, what keeps a new dispatch out, messages that are stored already,
+-- what a new run of the thread `begins_on` follows, and a dispatch that is owned.
 SELECT t.*, r.*,
        {part queue_state},
        (SELECT thread_id FROM run_threads WHERE thread_id = :parent),
@@ -352,15 +353,28 @@ SELECT t.*, r.*,
        (SELECT dispatch_id FROM run_dispatches
          WHERE thread_id = :thread_id AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL AND is_open = 1 LIMIT 1),
        (SELECT dispatch_id FROM run_dispatches WHERE run_id = :delivers AND is_open = 1 AND run_id > '' LIMIT 1),
+       (SELECT asked.value FROM {each :message_ids}
+         WHERE EXISTS (SELECT 1 FROM run_messages WHERE thread_id = :thread_id AND message_id = asked.value LIMIT 1 OFFSET 0)
+         LIMIT 1),
        (SELECT count(*) FROM (SELECT 1 FROM run_commands WHERE dispatch_id = :owned LIMIT 1) AS found),
-       d.*
+       o.*, latest.*, started.*, d.*
   FROM (SELECT 1) AS one
   LEFT JOIN (SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
                     latest_run_updated_at, message_count, created_at, updated_at
                FROM run_threads WHERE thread_id = :thread_id) AS t ON 1 = 1
   LEFT JOIN (SELECT run_id, body FROM runs WHERE run_id = :run_id) AS r ON 1 = 1
-  LEFT JOIN (SELECT {part columns},
-                    coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
+  LEFT JOIN (SELECT run_id, body FROM runs
+              WHERE run_id = (SELECT open_run_id FROM run_threads WHERE thread_id = :begins_on)
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)) AS o ON 1 = 1
+  LEFT JOIN (SELECT run_id, body FROM runs
+              WHERE thread_id = :begins_on
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+              ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS latest ON 1 = 1
+  LEFT JOIN (SELECT run_id, body FROM runs {index runs_started}
+              WHERE thread_id = :begins_on AND status <> 'created'
+                AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+              ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS started ON 1 = 1
+  LEFT JOIN (SELECT {part columns}
                FROM run_dispatches WHERE dispatch_id = :owned) AS d ON 1 = 1;
 
 -- count_queued

@@ -134,22 +134,6 @@ ON CONFLICT (run_id) DO UPDATE
    SET status = excluded.status, holds_others = excluded.holds_others, created_at = excluded.created_at, updated_at = excluded.updated_at,
        body = excluded.body;
 
--- last_runs
-SELECT 'open' AS part, run_id, body FROM runs
- WHERE run_id = (SELECT open_run_id FROM run_threads WHERE thread_id = :thread_id)
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
- UNION ALL
-SELECT * FROM (
-  SELECT 'latest' AS part, run_id, body FROM runs
-   WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
-   ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found
- UNION ALL
-SELECT * FROM (
-  SELECT 'started' AS part, run_id, body FROM runs {index runs_started}
-   WHERE thread_id = :thread_id AND status <> 'created'
-     AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
-   ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found;
-
 -- latest_runs
 SELECT run_id, body FROM runs
  WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
@@ -252,12 +236,8 @@ UPDATE run_messages SET body = :body, answer_of = :answer_of WHERE thread_id = :
 SELECT given_to FROM run_messages WHERE thread_id = :thread_id AND message_id = :message_id;
 
 -- committed
-SELECT message_id FROM run_messages
- WHERE thread_id = :thread_id AND message_id IN {texts :message_ids} LIMIT 1;
-
--- committed @postgres
-SELECT asked.id FROM unnest(CAST(:message_ids AS text[])) AS asked (id)
- WHERE EXISTS (SELECT 1 FROM run_messages WHERE thread_id = :thread_id AND message_id = asked.id LIMIT 1 OFFSET 0)
+SELECT asked.value FROM {each :message_ids}
+ WHERE EXISTS (SELECT 1 FROM run_messages WHERE thread_id = :thread_id AND message_id = asked.value LIMIT 1 OFFSET 0)
  LIMIT 1;
 
 -- part message

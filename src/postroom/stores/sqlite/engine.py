@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,7 @@ from postroom.stores.sqlite.looking import outline_of
 from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.own_files import OwnFiles
 from postroom.stores.sqlite.readers import Readers
-from postroom.stores.sqlite.repairing import faults_of, indexes_that_lack_rows, write_again
+from postroom.stores.sqlite.repairing import faults_of_server, indexes_that_lack_rows, write_again
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
 
@@ -229,7 +229,7 @@ class SqliteEngine(Engine):
     @override
     async def check(self) -> list[str]:
         if self._files is None:
-            return await self.readers.submit(faults_of)
+            return await self.readers.submit(faults_of_server)
         return await self._apart.faults(self.path)
 
     @override
@@ -245,7 +245,7 @@ class SqliteEngine(Engine):
         return await self.readers.submit(outline_of)
 
     @override
-    def share(self, topics: Iterable[str]) -> None:
+    def share(self, topics: Collection[str]) -> None:
         """Do nothing: no other process writes to the file or waits for it."""
 
     @override

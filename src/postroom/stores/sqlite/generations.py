@@ -26,19 +26,18 @@ class Generations:
 
     def __init__(self, database: Path) -> None:
         self._file = generation_file(database)
-        self._is_due = True
+        self.is_due = True
+        """Whether the next commit raises the number."""
         self._raised: int | None = None
 
     def end(self) -> None:
         """Make the next commit raise the number, because a checkpoint wrote commits to the database."""
-        self._is_due = True
+        self.is_due = True
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Raise the number within the open transaction, if that is due."""
-        self._raised = None
-        if self._is_due:
-            self._raised = _number_in(connection) + 1
-            connection.execute(f"PRAGMA user_version = {self._raised}")
+        """Raise the number within the open transaction."""
+        self._raised = _number_in(connection) + 1
+        connection.execute(f"PRAGMA user_version = {self._raised}")
 
     def keep(self) -> None:
         """Write the raised number to the file next to the database, after its commit.
@@ -56,7 +55,7 @@ class Generations:
         except OSError as error:
             _LOG.warning("store.generation_not_kept", file=str(self._file), reason=error.strerror)
         else:
-            self._is_due = False
+            self.is_due = False
 
 
 def generation_file(database: Path) -> Path:

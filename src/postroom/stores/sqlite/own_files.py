@@ -77,7 +77,13 @@ class OwnFiles:
                 read.
         """
         with self._checkpoint:
-            reason = "" if self._files is None else self._what_changed(*self._files)
+            if self._files is None:
+                return
+            found = os.fstat(self._descriptor)
+            is_as_written = (found.st_mtime_ns, found.st_size) == self._written
+            if is_as_written and (_which(self._path), _which(self._log)) == self._files:
+                return
+            reason = self._what_changed(*self._files)
         if not reason:
             return
         if self.rescued is None:

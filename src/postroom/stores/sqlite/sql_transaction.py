@@ -38,7 +38,10 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        return [self._run(statement, values).fetchall() for statement, values in looks]
+        found = list[list[Row]]()
+        for statement, values in looks:
+            found.append(self._run(statement, values).fetchall())
+        return found
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
@@ -82,7 +85,7 @@ def _bound(statement: Statement, values: Values) -> Values:
     bound = dict[str, Any](values)
     for name in statement.lists:
         if bound[name] is not None:
-            bound[name] = f"[{','.join([_json(one) for one in bound[name]])}]"
+            bound[name] = f"[{','.join(map(_json, bound[name]))}]"
     return bound
 
 

@@ -116,19 +116,17 @@ class Writer:
     def perform(self, first: _Change) -> None:
         """Commit a change together with waiting ones, answer them and do chores; on the thread."""
         group = self.pending.group(first)
-        if (failure := self._not_open()) is not None:
+        if self.connection is None and (failure := self._not_open()) is not None:
             fail(group, failure)
             answer(group)
             return
-        self._commit(group)
-        self._commit_refused(group)
+        if self._commit(group) < len(group):
+            self._commit_refused(group)
         answer(group)
         self._do_chores()
 
     def _not_open(self) -> StoreError | None:
-        """Open the connection if there is none yet; return the error if the disk has no space for it."""
-        if self.connection is not None:
-            return None
+        """Open the connection; return why there is none. There was no room for one."""
         try:
             self.open_connection()
         except StoreError as error:
@@ -136,32 +134,38 @@ class Writer:
         _LOG.info("store.writes_again")
         return None
 
-    def _commit(self, group: list[_Change]) -> None:
+    def _commit(self, group: list[_Change]) -> int:
+        """Run a group in one transaction and commit it; return how many of its changes did not raise."""
+        count = 0
         try:
             if self._files is not None:
                 self._files.refuse_changed()
             self._connection.execute("BEGIN IMMEDIATE")
-            self._run_all(group)
+            count = self._run_all(group)
             if not self._connection.in_transaction:
                 # A full disk makes SQLite roll back the whole transaction: the changes before the failed one
                 # are gone too, and their callers must get the error.
                 fail(group, _what_undid(group))
-            elif any(change.error is None for change in group):
-                if self._files is not None:
-                    self._files.generations.begin(self._connection)
+                count = 0
+            elif count:
+                due = self._files and self._files.generations.is_due and self._files.generations
+                if due:
+                    due.begin(self._connection)
                 self._connection.execute("COMMIT")
-                if self._files is not None:
-                    self._files.generations.keep()
+                if due:
+                    due.keep()
                 self.groups += 1
                 self.changes += len(group)
         except sqlite3.Error as error:
             failure = store_error(error)
             failure.__cause__ = error
             fail(group, failure)
-        except StoreError as error:  # of the files: nothing was started
+            count = 0
+        except StoreError as error:  # of the files: nothing was begun
             fail(group, error)
         if self._connection.in_transaction:
             self._undo()
+        return count
 
     def _commit_refused(self, group: list[_Change]) -> None:
         """Checkpoint the log and repeat the changes that found no space: they can then reuse the log.
@@ -194,28 +198,31 @@ class Writer:
             change.error = store_error(error)
             change.error.__cause__ = error
 
-    def _run_all(self, group: list[_Change]) -> None:
-        """Run changes in order; roll back only the writes of a change that raises.
+    def _run_all(self, group: list[_Change]) -> int:
+        """Run changes in order; undo only the writes of a change that raises. Return how many did not.
 
         A refusal before the first write leaves nothing to roll back, and the other changes continue. A
         savepoint costs a copy of each page that is written after it. Therefore savepoints are made only if a
         change raised after a write: then the whole group is rolled back and run again.
         """
+        count = 0
         for change in group:
             written = self._connection.total_changes
             self._run(change)
+            count += change.error is None
             has_written = self._connection.total_changes != written
             if isinstance(change.error, StoreError) or (change.error is not None and has_written):
                 break
         else:
-            return
+            return count
         if len(group) == 1 or not self._connection.in_transaction:
-            return
+            return count
         self._connection.execute("ROLLBACK")
         for change in group:
             change.value = change.error = None
         self._connection.execute("BEGIN IMMEDIATE")
         self._run_each(group)
+        return sum(change.error is None for change in group)
 
     def _run_each(self, group: list[_Change]) -> None:
         connection = self._connection
