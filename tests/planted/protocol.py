@@ -154,8 +154,8 @@ PLANTS = (
     plant(
         "no poll behind a lost hint",
         RECOVERY,
-        "        await core.stores.wakeups.wait(pause)\n",
-        "        await core.stores.wakeups.wait(10**9)\n",
+        "        await core.stores.wakeups.wait(timedelta(milliseconds=pause))\n",
+        "        await core.stores.wakeups.wait(timedelta(days=9))\n",
     ),
     plant(
         "a slot is not freed when a run is tried again",
@@ -211,6 +211,12 @@ PLANTS = (
         "former.until > now and former",
         "former.until > now + 1_000 and former",
         ("leases.py", "length * 5 / 6", "length"),
+    ),
+    plant(
+        "a lease of servers counts from the late answer to its renewal",
+        "leases.py",
+        "until = asked_at + milliseconds(self._sure)",
+        "until = self._store.clock.now() + milliseconds(self._sure)",
     ),
     plant(
         "two answers to a question are both kept",
