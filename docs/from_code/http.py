@@ -153,7 +153,12 @@ def page() -> str:
     rows = [
         MCP,
         *REST,
-        *(_route(path, methods) for path, methods in _paths([*machine, *people]) if not _is_oauth(path)),
+        *(
+            row
+            for path, methods in _paths([*machine, *people])
+            if not _is_oauth(path)
+            for row in _rows(path, methods)
+        ),
     ]
     channels = [
         (
@@ -214,22 +219,18 @@ def _is_oauth(path: str) -> bool:
     return ".well-known" in path or path in ("/authorize", "/oauth/token", "/register", "/token")
 
 
-def _route(path: str, methods: Sequence[str]) -> tuple[str, str, str, str]:
+def _rows(path: str, methods: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the row of an address, or of administration a row for each operation."""
     if path.startswith(CALLBACKS):
         who = "who signs with the agent's secret"
     else:
         who = WHO_WORDS.get(WHO[path], "operator")
-    rows = [one for one in ADMINISTRATION if one.path == path]
-    return f"`{path}`", ", ".join(methods), who, _words(path, rows) if rows else ROUTE_WORDS[path]
-
-
-def _words(path: str, rows: Sequence[Operation]) -> str:
-    """Return what the operations of an address do, and the fields that they take."""
-    said = []
-    for one in rows:
-        head = f"`{one.method}`: " if len(rows) > 1 else ""
-        said.append(f"{head}{one.description}{_fields(one)}")
-    return " ".join([*said, MORE.get(path, "")]).strip()
+    operations = [one for one in ADMINISTRATION if one.path == path]
+    for one in operations:
+        said = f"{one.description}{_fields(one)} {MORE.get(path, '')}"
+        yield f"`{path}`", one.method, who, said.strip()
+    if not operations:
+        yield f"`{path}`", ", ".join(methods), who, ROUTE_WORDS[path]
 
 
 def _as_phrase(sentence: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import MailboxClosed, StoreClosed, StoreError
+from postroom.contracts.errors import MailboxClosed, StoreClosed, StoreError, StoreReadOnly
 from postroom.log import get_logger
 
 T = TypeVar("T")
@@ -140,9 +140,10 @@ async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -
 async def retried(
     step: Callable[[], Awaitable[T]], timer: Timer, *, gives_up: Callable[[], bool] = lambda: False
 ) -> T:
-    """Return the result of `step`; while the store is unavailable, call it again after 50 to 500 ms.
+    """Return the result of `step`; call it again while the store is away or read-only, after 50 to 500 ms.
 
-    A step is repeated also after a lost reply: it must find out whether it was written before.
+    A step is repeated also after a lost reply: it must find out whether it was written before. A store is
+    read-only for a time if its server is a standby, or if a right is missing.
 
     Raises:
         StoreError: The store is closed, `gives_up` returned True, or the failure is permanent.
@@ -152,7 +153,8 @@ async def retried(
         try:
             return await step()
         except StoreError as error:
-            if not error.retryable or isinstance(error, StoreClosed) or gives_up():
+            may_pass = error.retryable or isinstance(error, StoreReadOnly)
+            if not may_pass or isinstance(error, StoreClosed) or gives_up():
                 raise
         await timer.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE_MS)

@@ -185,9 +185,11 @@ def test_on_postgresql_damage_and_another_store_are_found_and_a_schema_that_is_g
         ):
             session.execute(f"DELETE FROM {table} WHERE {column} = 2")
         state, detail = checked(server, "archive")
-        assert (state, "not in the database" in detail) == ("failed", True)
+        assert (state, "missing from the database" in detail) == ("failed", True)
 
         assert ready(server) == (200, "")
+        session.execute("DROP TABLE run_live_commands CASCADE")
+        assert checked(server, "store reads") == ("failed", "table run_live_commands is missing")
         session.execute("UPDATE store_identity SET store_id = 'another'")
         assert checked(server, "store writes")[0] == "failed"
         session.execute("DROP SCHEMA postroom CASCADE")

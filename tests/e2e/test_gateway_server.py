@@ -288,7 +288,12 @@ def test_what_the_operator_says_appears_in_the_chat_and_strangers_stay_out(
         assert sent["outbox_id"] == again["outbox_id"]
         with chat_page(server) as browser:
             shown(browser, is_answer("The lights go out at ten."))
-        assert told(data, "people") == {"people": [], "asking": []}
+        listed = told(data, "people")
+        assert [(one["platform"], one["role"], one["from"]) for one in listed["people"]] == [
+            ("web", "owner", "secret"),
+            ("api_server", "operator", "secret"),
+        ]
+        assert listed["asking"] == []
         assert told(data, "dead") == {"undelivered": []}
         for words, code in (
             (("pair", "web", "ABCDEFGH"), 2),

@@ -104,20 +104,6 @@ class Dying:
         return await self._store.write(change, key=key)
 
 
-async def test_an_effect_whose_relay_died_before_its_end_is_performed_again_and_marked(
-    store: SqlStore, clock: ManualClock
-) -> None:
-    await put(store, 1)
-    first, second = FakeHandler(), FakeHandler()
-    await Relay(Dying(store), {KIND: first}).drain()  # type: ignore[arg-type]
-    assert first.given == [1]
-    assert await Relay(store, {KIND: second}).drain() == 0  # its lease runs
-    clock.advance(LEASE)
-    assert await Relay(store, {KIND: second}).drain() == 1
-    assert (second.given, second.marked) == ([1], [1])
-    assert await backlog(store) == Backlog(waiting=0, oldest_at=None)
-
-
 async def test_a_relay_that_is_alone_waits_for_no_lease_of_the_one_before(store: SqlStore) -> None:
     await put(store, 1)
     await Relay(Dying(store), {KIND: FakeHandler()}).drain()  # type: ignore[arg-type]
@@ -185,21 +171,6 @@ async def test_a_handler_that_raises_for_ever_is_given_up_and_the_others_go_on(
     assert await relay.drain() == 1
 
 
-async def test_of_one_order_key_a_later_effect_waits_for_one_that_is_tried_again(
-    store: SqlStore, clock: ManualClock
-) -> None:
-    outcomes = [NotPerformed(error="later", not_before_ms=5_000), Performed(), Performed()]
-    handler = FakeHandler(act=lambda row: outcomes.pop(0))
-    relay = Relay(store, {KIND: handler})
-    await put(store, 1, 2, order_key="a")
-    assert await relay.drain() == 0
-    clock.advance(timedelta(seconds=4))
-    assert await relay.drain() == 0
-    clock.advance(timedelta(seconds=1))
-    assert await relay.drain() == 2
-    assert (handler.given, handler.marked) == ([1, 1, 2], [])
-
-
 async def test_an_effect_behind_another_of_its_order_key_costs_no_change_until_it_is_its_turn(
     store: SqlStore,
 ) -> None:
@@ -260,35 +231,6 @@ async def test_what_a_handler_writes_is_there_with_the_end_of_the_row_or_not_at_
     assert await relay.drain() == 1
     assert (await backlog(store, "next")).waiting == 1
     assert handler.marked == [1, 1]
-
-
-async def test_a_store_that_fails_for_a_while_ends_nothing(store: SqlStore, clock: ManualClock) -> None:
-    class Away:
-        def __init__(self) -> None:
-            self.clock, self.changes, self.left = store.clock, store.changes, 6
-
-        def _fails(self) -> None:
-            self.left -= 1
-            if self.left >= 0:
-                clock.advance(LEASE)
-                raise StoreUnavailable("away")
-
-        async def read(self, look: Any) -> Any:
-            self._fails()
-            return await store.read(look)
-
-        async def write(self, change: Any, *, key: str = "") -> Any:
-            self._fails()
-            return await store.write(change, key=key)
-
-    handler = FakeHandler()
-    await put(store, 1)
-    relay = Relay(Away(), {KIND: handler})  # type: ignore[arg-type]
-    async with serving(relay):
-        while (await backlog(store)).waiting:
-            relay.hint()
-            await asyncio.sleep(0)
-    assert handler.given
 
 
 async def test_a_full_queue_is_performed_whole_and_no_target_hides_another(store: SqlStore) -> None:
@@ -391,34 +333,6 @@ async def test_an_effect_whose_claim_is_renewed_as_it_ends_ends_once(
     assert (handler.given, crossing.claims) == ([1], 2)
     left = [(row.status, row.attempt_count, row.last_error) for row in await rows(store)]
     assert left == ([] if isinstance(outcome, Performed) else [(OutboxStatus.PENDING, 2, "no")])
-
-
-async def test_an_effect_that_another_process_has_claimed_meanwhile_ends_with_that(
-    store: SqlStore, clock: ManualClock
-) -> None:
-    begun, free = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
-
-    def waits(number: int) -> Callable[[OutboxMessage], Any]:
-        async def wait(row: OutboxMessage) -> Outcome:
-            begun[number].set()
-            await free[number].wait()
-            return Performed()
-
-        return wait
-
-    handlers = [FakeHandler(act=waits(number)) for number in range(2)]
-    await put(store, 1)
-    first = asyncio.ensure_future(Relay(store, {KIND: handlers[0]}).drain())
-    await begun[0].wait()
-    clock.advance(LEASE)
-    second = asyncio.ensure_future(Relay(store, {KIND: handlers[1]}).drain())
-    await begun[1].wait()
-    free[0].set()
-    assert await first == 0
-    assert [row.attempt_count for row in await rows(store)] == [2]
-    free[1].set()
-    assert await second == 1
-    assert handlers[1].marked == [1]
 
 
 async def test_a_clock_that_is_set_back_keeps_nothing_waiting_that_was_not_delayed(
@@ -565,30 +479,6 @@ class Changes:
     async def write(self, change: Any, *, key: str = "") -> Any:
         self.count += 1
         return await self._store.write(change, key=key)
-
-
-async def test_what_was_begun_as_it_was_stored_survives_its_process_and_is_marked(
-    store: SqlStore, clock: ManualClock
-) -> None:
-    begun = asyncio.Event()
-
-    async def hangs(row: OutboxMessage) -> Outcome:
-        begun.set()
-        await asyncio.Event().wait()
-        return Performed()
-
-    relay = asyncio.ensure_future(Relay(store, {KIND: FakeHandler(act=hangs)}).serve(asyncio.Event()))
-    await asyncio.sleep(0)
-    await put(store, 1, order_key="a")
-    await put(store, 2, order_key="a")
-    await begun.wait()
-    relay.cancel()  # as a process ends that is killed: nothing more is written
-    await asyncio.gather(relay, return_exceptions=True)
-    again = FakeHandler()
-    assert await Relay(store, {KIND: again}).drain() == 0  # its lease runs, and 2 waits behind it
-    clock.advance(LEASE)
-    assert await Relay(store, {KIND: again}).drain() == 2
-    assert (again.given, again.marked) == ([1, 2], [1])
 
 
 async def test_what_was_stored_without_an_answer_is_given_back_and_performed_once(

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
+from typing import Literal
 
+import psycopg
 import pytest
 
 from postgres_server import PostgresServer, is_given, missing_postgres
@@ -108,6 +110,32 @@ class Delay:
             self.seconds += max(monotonic() - began - 2 * _MOMENT, 0)
 
 
+def taken_away(server: PostgresServer, how: str) -> None:
+    """End the database, or have it refuse writes, as a standby does until it takes over."""
+    match how:
+        case "killed":
+            server.kill()
+        case "stopped":
+            server.stop()
+        case _:
+            refuse_writes(server, "on")
+
+
+def given_back(server: PostgresServer, how: str) -> None:
+    """Start the database again, or have it accept writes."""
+    if how == "read-only":
+        refuse_writes(server, "off")
+    else:
+        server.start()
+
+
+def refuse_writes(server: PostgresServer, switch: Literal["on", "off"]) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as session:
+        session.execute("SET default_transaction_read_only = off")
+        session.execute(b"ALTER SYSTEM SET default_transaction_read_only = " + switch.encode())
+        session.execute("SELECT pg_reload_conf()")
+
+
 async def told(handle: RunHandle) -> list[RunEvent]:
     return [event async for event in handle.events()]
 
@@ -128,8 +156,19 @@ async def outcome(handle: RunHandle) -> str:
         (30, "stopped", CONFIG),
         (35, "killed", MailboxConfig(default_retry_delay_ms=0)),
         (10, "stopped", MailboxConfig(default_retry_delay_ms=0, lease_ms=6_000)),
+        (3, "read-only", CONFIG),
+        (10, "read-only", MailboxConfig(default_retry_delay_ms=0, lease_ms=6_000)),
     ],
-    ids=["3 s, killed", "3 s, stopped", "30 s, killed", "30 s, stopped", "a lease by 5 s", "a lease by 4 s"],
+    ids=[
+        "3 s, killed",
+        "3 s, stopped",
+        "30 s, killed",
+        "30 s, stopped",
+        "a lease by 5 s",
+        "a lease by 4 s",
+        "3 s, read-only",
+        "a lease by 4 s, read-only",
+    ],
 )
 async def test_runs_and_their_readers_ride_out_a_restart(
     server: PostgresServer, away_s: int, ends: str, config: MailboxConfig
@@ -145,7 +184,7 @@ async def test_runs_and_their_readers_ride_out_a_restart(
         results = {kind: asyncio.ensure_future(outcome(handle)) for kind, handle in handles.items()}
         readers = {kind: asyncio.ensure_future(told(handle)) for kind, handle in handles.items()}
 
-        await asyncio.to_thread(server.kill if ends == "killed" else server.stop)
+        await asyncio.to_thread(taken_away, server, ends)
         began = monotonic()
         work.goes_on.set()  # steps, failures, results and sleeps end while nothing can be stored
         answering = asyncio.ensure_future(asking.answer("yes", question_id=question))
@@ -153,7 +192,7 @@ async def test_runs_and_their_readers_ride_out_a_restart(
         await asyncio.to_thread(threading.Event().wait, away_s - (monotonic() - began))  # the outage itself
         waiters = [*results.values(), *readers.values(), answering, answered]
         assert not any(one.done() for one in waiters), "nobody is told of the outage"
-        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(given_back, server, ends)
         back, delay, ticked = monotonic(), Delay(), work.ticks
         measuring = asyncio.ensure_future(delay.measure())
         async with asyncio.timeout(PATIENCE):

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -49,20 +48,6 @@ async def test_one_of_two_servers_has_it_and_keeps_it_for_as_long_as_it_renews(
     [lease] = [row for row in await store.read(lambda tx: tx.leases.listed()) if row.name == NAME]
     assert (lease.holder, lease.fence) == ("one", 1)
     assert lease.about == {"address": "http://one"}
-
-
-async def test_who_does_not_renew_stops_before_another_begins(store: SqlStore, clock: ManualClock) -> None:
-    one, two = leases(store, "one"), leases(store, "two")
-    await one.renew()
-    clock.advance(SURE)
-    assert not one.holds(NAME)
-    await two.renew()
-    assert not two.holds(NAME)
-    clock.advance(LENGTH - SURE)
-    await two.renew()
-    assert two.holds(NAME)
-    await one.renew()
-    assert not one.holds(NAME)
 
 
 async def test_what_was_begun_with_a_lease_is_not_written_once_another_has_it(
@@ -182,21 +167,6 @@ async def test_a_store_that_fails_costs_the_lease_only_when_its_time_is_over(
         assert not one.holds(NAME)
     await one.renew()
     assert one.holds(NAME)
-
-
-async def test_a_renewal_that_was_answered_late_is_worth_what_is_left_of_it(
-    store: SqlStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, write = leases(store, "one"), store.write
-
-    async def late(*given: object, **named: object) -> object:
-        answer = await partial(write, *given, **named)()  # type: ignore[arg-type]
-        clock.advance(SURE)
-        return answer
-
-    monkeypatch.setattr(store, "write", late)
-    assert not await one.renew()
-    assert not one.holds(NAME)
 
 
 async def _named(store: SqlStore) -> list[str]:

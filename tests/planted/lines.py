@@ -106,10 +106,10 @@ LINES: tuple[Plant, ...] = (
         "    is_to_come: bool = True\n",
     ),
     plant(
-        "dispatch/completion.py: return False",
+        "dispatch/completion.py: if is_told:",
         "dispatch/completion.py",
-        "                    worker.job.stop(LeaseEnd.CANCELLED)\n                return True\n",
-        "                    worker.job.stop(LeaseEnd.CANCELLED)\n                return False\n",
+        "                if not is_told:\n                    worker.job.stop(LeaseEnd.CANCELLED)\n",
+        "                if is_told:\n                    worker.job.stop(LeaseEnd.CANCELLED)\n",
     ),
     plant(
         "dispatch/submission.py: if is_queued or submission.claims is not None:",

@@ -213,6 +213,12 @@ PLANTS = (
         ("leases.py", "length * 5 / 6", "length"),
     ),
     plant(
+        "a lease of servers counts from the late answer to its renewal",
+        "leases.py",
+        "until = asked_at + milliseconds(self._sure)",
+        "until = self._store.clock.now() + milliseconds(self._sure)",
+    ),
+    plant(
         "two answers to a question are both kept",
         "dispatch/submission.py",
         "            elif before.decision.decision_id != decision.decision_id:\n                raise StaleDecision(",

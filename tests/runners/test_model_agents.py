@@ -399,6 +399,21 @@ async def test_a_run_on_mail_has_no_chat_to_send_files_to(room: RunnerRoom, endp
     assert "there is no tool 'send_file'" in seen(endpoint, 2)[-1][1]
 
 
+async def test_a_refused_tool_tells_the_model_what_to_do(room: RunnerRoom, endpoint: FakeEndpoint) -> None:
+    await room.employ(Bo=bo(endpoint))
+    endpoint.answers = [
+        calls("get_message", message_id=999),
+        calls("whois", "call_1", agent_name="Nobody"),
+        says("done"),
+    ]
+    await room.send("Ada", "Bo")
+    await room.turn()
+    for number_of_call in (2, 3):
+        role, told = seen(endpoint, number_of_call)[-1]
+        problem, _, remedy = told.partition("; ")
+        assert (role, bool(problem), bool(remedy)) == ("tool", True, True), told
+
+
 async def test_a_question_without_words_is_refused() -> None:
     context = ToolContext(identity=None, call_id="c", tool_name="ask_person", sink=None)  # type: ignore[arg-type]
     for question in (" ", "x" * 2_001):

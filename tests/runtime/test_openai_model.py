@@ -6,8 +6,11 @@ import gc
 import importlib
 import json
 import logging
+import ssl
+import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -645,4 +648,47 @@ async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:
             await made.transcribe(path, file)
     assert len(asked) == len(answers)
     await made.close()
+    server.close()
+
+
+async def test_an_endpoint_whose_certificate_nobody_vouches_for_hears_nothing(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    words = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    await asyncio.to_thread(subprocess.run, [*words, *files], check=True, capture_output=True, timeout=60)
+    context, heard = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[bytes]()
+    context.load_cert_chain(certificate, key)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(1))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    (tmp_path / "a.ogg").write_bytes(b"OggS")
+    sent = ChatFile(
+        thread_id="t", message_id="m", position=1, name="a.ogg", media_type="audio/ogg", size=4, sha256="5"
+    )
+    model = await asyncio.to_thread(OpenAICompatibleModel, url, KEY)
+    ears = await asyncio.to_thread(
+        OpenAITranscriber, url, KEY, model="ears", silence_ms=5_000, clock=SystemClock()
+    )
+    with pytest.raises(InferenceError):
+        _ = [piece async for piece in model.stream(ASKED)]
+    with pytest.raises(InferenceError):
+        await ears.transcribe(tmp_path / "a.ogg", sent)
+    assert heard == []
+    await model.close()
+    await ears.close()
     server.close()

@@ -12,10 +12,8 @@ from dispatch import conftest as rooms
 from dispatch_room import Counting, Deaf, done
 from postroom.contracts.errors import (
     AgentNotFound,
-    CommitUnknown,
     DuplicateRecord,
     InvalidSchedule,
-    StoreUnavailable,
     UnknownSchedule,
 )
 from postroom.contracts.schedules import Schedule
@@ -87,43 +85,6 @@ async def test_two_workers_at_once_submit_each_tick_once(room):
         await asyncio.gather(*(worker.all_due() for worker in workers))
     counts = Counter([len(await workers[0].submitted(f"t{number}")) for number in range(AT_ONCE + 3)])
     assert counts == {2: AT_ONCE + 3}
-
-
-class Lossy:
-    """A store whose changes fail: before they are done, or with their answer lost after it."""
-
-    def __init__(self, store: Any) -> None:
-        self.store, self.before, self.after = store, 0, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    async def write(self, change: Any, *, key: str = "") -> Any:
-        if self.before:
-            self.before -= 1
-            raise StoreUnavailable("planned")
-        written = await self.store.write(change, key=key)
-        if self.after:
-            self.after -= 1
-            raise CommitUnknown("planned")
-        return written
-
-
-@both_engines
-@pytest.mark.parametrize("lost", ["before", "after"])
-async def test_a_crash_in_the_middle_loses_and_doubles_nothing(room, lost):
-    worker, heir = Worker(room), Worker(room, name="two")
-    await worker.add()
-    room.clock.advance(HOUR)
-    lossy = Lossy(room.stores.store)
-    setattr(lossy, lost, 1)
-    worker.queue._core.store = lossy
-    with pytest.raises((StoreUnavailable, CommitUnknown), match="planned"):
-        await worker.kept.submit_due()
-    assert (await worker.found()).submitted == (0 if lost == "before" else 1)
-    await heir.all_due()
-    assert await worker.submitted() == ["go"]
-    assert (await worker.found()).last_error is None
 
 
 @pytest.mark.parametrize("back", [timedelta(minutes=90), 3 * HOUR, timedelta(days=400)])

@@ -172,7 +172,7 @@ class World:
         until = loop.ms + QUIET_MS
         while loop.ms < until and not self._is_idle():
             await loop.passes(150)
-        while self.answering:
+        while self.answering or not any(one.is_awake for one in self.servers):
             await loop.passes(50)
         await loop.passes(300)
         slots = [one.queue._dispatcher.slots for one in self._up()]

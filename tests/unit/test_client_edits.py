@@ -44,6 +44,12 @@ def counted() -> Iterator[list[str]]:
         sys.setprofile(before)
 
 
+def test_items_are_read_from_an_array_alone() -> None:
+    assert json_edit.items("{}", ("hooks", "Stop"), SIGN) == []
+    with pytest.raises(NotJson, match=r"`hooks\.Stop` is not a array"):
+        json_edit.items('{"hooks": {"Stop": {}}}', ("hooks", "Stop"), SIGN)
+
+
 def test_what_an_edit_does_not_look_into_costs_no_steps_of_ours() -> None:
     found = []
     for size in (10, 10_000):

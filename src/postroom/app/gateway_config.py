@@ -186,7 +186,8 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     check_names(top, told, (*_TABLES, _ROUTES))
     for name in _TABLES:
         if not isinstance(told.get(name, {}), dict):
-            top.refuse(f"{name} is no table", value=name, remedy=f"write it as [{name}]")
+            table = f"{name}.<name>" if name in ("agents", "platforms") else name
+            top.refuse(f"{name} is not a table", value=name, remedy=f"write it as [{table}]")
     if "agent" not in told:
         remedy = "add [agent] with base_url and model, or with run"
         top.refuse("there is no [agent], so that nobody would answer", value="agent", remedy=remedy)
@@ -239,7 +240,7 @@ def _models(
             )
         inner = table.within(name)
         if not isinstance(rest, dict):
-            inner.refuse("it is no table", value=name, remedy=f"write it as [{inner.name}]")
+            inner.refuse("this is not a table", value=name, remedy=f"write it as [{inner.name}]")
         for other in ("id", "run"):
             if other in rest:
                 inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
@@ -269,7 +270,9 @@ def _routes(
     platforms: Mapping[Platform, PlatformConfig],
 ) -> tuple[Route, ...]:
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
-        source.place("").refuse("routes are no tables", value=_ROUTES, remedy="write each as [[routes]]")
+        source.place("").refuse(
+            "routes is not a list of tables", value=_ROUTES, remedy="write each as [[routes]]"
+        )
     connected = [platform for platform, one in platforms.items() if one.enabled]
     routes = []
     for number, one in enumerate(told, start=1):
@@ -350,7 +353,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
 def _platform(source: _Source, platform: Platform, told: object) -> PlatformConfig:
     table, kind = source.place(f"platforms.{platform.value}"), adapter_of(platform).options
     if not isinstance(told, dict):
-        table.refuse("it is no table", value=platform.value, remedy=f"write it as [{table.name}]")
+        table.refuse("this is not a table", value=platform.value, remedy=f"write it as [{table.name}]")
     rest = _with_chats(table, _flat(table, told))
     if rest.get("enabled") is False:  # a disabled channel needs neither secrets nor values
         check_table(table, rest, kind)
@@ -371,7 +374,7 @@ def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
     chats = told.get("chats", {})
     if not isinstance(former, dict) or not isinstance(chats, dict):
         table.refuse(
-            "busy_chats is no table", value="busy_chats", remedy="write [<channel>.chats.<id>] instead"
+            "busy_chats is not a table", value="busy_chats", remedy="write [<channel>.chats.<id>] instead"
         )
     kept = {chat: {"busy": mode} for chat, mode in former.items()}
     return {**told, "chats": {**kept, **{chat: {**kept.get(chat, {}), **one} for chat, one in chats.items()}}}
@@ -382,7 +385,7 @@ def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
     rest = dict(told)
     extra = rest.pop("extra", {})
     if not isinstance(extra, dict):
-        table.refuse("extra is no table", value="extra", remedy=f"write it as [{table.name}.extra]")
+        table.refuse("extra is not a table", value="extra", remedy=f"write it as [{table.name}.extra]")
     for name, value in extra.items():
         if name in rest:
             table.refuse(f"{name} is set twice", value=name, remedy="set it here, or in its extra")

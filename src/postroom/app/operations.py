@@ -19,7 +19,7 @@ from postroom.app.admin_service import AdminService
 from postroom.app.chat_administration import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
-from postroom.contracts.errors import InvalidArgument, InvalidPath
+from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
 from postroom.contracts.tokens import ADMIN
@@ -52,6 +52,7 @@ _OneProject = Annotated[str, _text("The project: its folder or slug.", kind="one
 _AgentName = Annotated[str, _text("The agent.", metavar="NAME", complete="agents")]
 _RunId = Annotated[
     str,
+    Meta(min_length=1),
     _text(
         "The run's id, its dispatch's id, or the first characters of either.", metavar="ID", complete="runs"
     ),
@@ -180,7 +181,7 @@ class ListProjects(Query, frozen=True):
 
 
 class CheckInstallation(Query, frozen=True):
-    """Run the checks of `postroom doctor`."""
+    """Check the installation, as `postroom doctor` does."""
 
     full: Annotated[bool, Meta(description="compare each record with the archive")] = False
 
@@ -442,14 +443,14 @@ class ListRuns(Query, frozen=True):
 class ShowRun(Query, frozen=True):
     """Show one run and the end of its output, or its whole output."""
 
-    run: _RunId = ""
+    run: _RunId
     output: Literal["", "end", "whole"] = ""
 
 
 class ShowControlRoom(Query, frozen=True):
     """Show a project's control room: what needs a person, runs, and waiting messages."""
 
-    project: _Project = ""
+    project: _Project
 
 
 class ListDeadLetters(Query, frozen=True):
@@ -491,13 +492,7 @@ async def list_runs(runs: WorkService, project: str | None) -> Mapping[str, obje
 
 
 async def show_run(runs: WorkService, run: str, output: str) -> Mapping[str, object]:
-    """Return a run with its output.
-
-    Raises:
-        InvalidArgument: No run is named.
-    """
-    if not run:
-        raise InvalidArgument("no run is given", remedy="give the run's id as `run`")
+    """Return a run with its output."""
     work = await runs.named(run)
     found = await runs.output(work.run_id, whole=output == "whole")
     return {**told(work), "output": found.text, "output_is_cut": found.is_cut}

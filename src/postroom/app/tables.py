@@ -43,7 +43,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
     if not isinstance(told, dict):
         ways = f" with {secret_names(secrets)[0]}" if secrets and len(fields_of(kind)) == 1 else ""
         ways = ways or _ways(told, kind)
-        table.refuse("it is no table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
+        table.refuse("this is not a table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
     rest = dict(told)
     for name in secrets:
         take_secret(table, rest, name, {}, read=False)
@@ -60,7 +60,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
             for key, one in value.items():
                 check_table(within.within(key), one, inner)
         else:
-            within.refuse("it is no table", value=name, remedy=f"write [{within.name}.<name>]")
+            within.refuse("this is not a table", value=name, remedy=f"write [{within.name}.<name>]")
     return told
 
 

@@ -1,11 +1,9 @@
 """Commands that call one operation, made from the table of operations.
 
-`operations.json` holds the table; `make docs` writes it from `postroom.app.operations`. A command module says
-by hand only how an answer is shown to people.
+A command module says by hand only how an answer is shown to people.
 """
 
 import inspect
-import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -28,13 +26,11 @@ from postroom.cli.options import (
     completed,
     project_key,
 )
+from postroom.cli.table import TABLE
 from postroom.cli.wire import ANSWER_TIMEOUT
 
 LONGEST: Final = timedelta(hours=6)
 """The limit for long work of the server, which shows its progress."""
-_TABLE: Final[Mapping[str, Mapping[str, Any]]] = json.loads(
-    Path(__file__).with_name("operations.json").read_text(encoding="utf-8")
-)
 _TYPES: Final[Mapping[str, Any]] = {
     "string": str,
     "integer": int,
@@ -80,7 +76,7 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
         ServerUnavailable: The server does not answer, or not in time.
         PostroomError: The server refused; the class is that of its code.
     """
-    row = _TABLE[name]
+    row = TABLE[name]
     method, path, body = str(row["method"]), str(row["path"]), dict(given) or None
     if method == "GET":
         asked = {key: "yes" if one is True else one for key, one in given.items() if one not in (None, False)}
@@ -97,7 +93,7 @@ def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict
         ServerUnavailable: No server runs, or the server does not answer in time.
         PostroomError: The server refused; the class is that of its code.
     """
-    timeout = LONGEST if "doing" in _TABLE[name] else ANSWER_TIMEOUT
+    timeout = LONGEST if "doing" in TABLE[name] else ANSWER_TIMEOUT
     return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
 
 
@@ -108,7 +104,7 @@ def shows(
 
     The decorated function returns the text for people: of the answer, or of the answer and the sent fields.
     """
-    row = _TABLE[name]
+    row = TABLE[name]
     fields: list[Mapping[str, Any]] = row["fields"]
 
     def add(text: Callable[..., str]) -> Callable[..., None]:

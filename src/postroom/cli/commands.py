@@ -13,11 +13,13 @@ _MODULES: Final[Mapping[str, str]] = {
     "demo": "demo.command",
     "events": "events",
     "hook": "hook_command",
+    "init": "init",
     "prune": "prune",
     "restore": "backup",
     "support-bundle": "support",
     "top": "top",
     "watch": "watch",
+    "whoami": "init",
 }
 """The modules of single commands. Any other command is a group, in the module of its name."""
 _GROUPS: Final[Mapping[str, str]] = {"backup": "backup.backups", "config": "settings.app"}

@@ -7,8 +7,8 @@ from typer import BadParameter
 from typer.core import TyperGroup
 
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
-    "Every day": ("up", "top", "open", "status", "demo"),
-    "Mail and files": ("mail", "agents", "people", "reservations", "watch", "events"),
+    "Every day": ("init", "up", "top", "open", "status", "demo"),
+    "Mail and files": ("whoami", "mail", "agents", "people", "reservations", "watch", "events"),
     "Work": ("runs", "questions", "schedules"),
     "Clients and chats": ("setup", "mcp", "hook", "guard", "gateway"),
     "Upkeep": (

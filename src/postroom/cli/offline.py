@@ -47,6 +47,7 @@ from postroom.stores.sqlite.looking import (
     outline_of_file,
 )
 from postroom.stores.sqlite.migrate import applied_steps
+from postroom.stores.sqlite.repairing import lacking_tables
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -204,6 +205,8 @@ def _look_at_store(settings: Settings, now: int) -> None:
     with _owned(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)
         look_into_file(settings.database, partial(refuse_lost_commits, database=settings.database))
+        if faults := look_into_file(settings.database, lacking_tables):
+            raise StoreCorrupt("; ".join(faults[:5]))
         found = identity_of_file(settings.database, kept.projects)
     if found is not None:
         refuse_wrong(found, kept, settings)

@@ -23,6 +23,8 @@ def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
 
 
 HERE: Final = "."
+AGENT_SETTING: Final = "postroom.agent"
+"""The Git setting that names the default agent of a repository."""
 _PROJECT_OF_AGENT: Final = "postroom.project_of_agent"
 
 
@@ -63,17 +65,48 @@ OneProject = Annotated[
         autocompletion=completed("projects"),
     ),
 ]
-_ACTING: Final = typer.Option(
-    "--as",
-    metavar="NAME[@PROJECT]",
-    help="The agent that acts.",
-    envvar="POSTROOM_AGENT",
-    is_eager=True,  # read before the project, which it may name
-    callback=_split_agent,
-    autocompletion=completed("agents"),
-)
-Acting = Annotated[str, _ACTING]
-ActingOrNone = Annotated[str | None, _ACTING]
+
+
+def agent_of_folder() -> str:
+    """Return the default agent of the current Git repository (`git config postroom.agent`), or ""."""
+    import subprocess
+
+    try:
+        command = ("git", "config", "--get", AGENT_SETTING)
+        done = subprocess.run(command, capture_output=True, timeout=5, check=False)  # noqa: S603 - fixed words
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip()
+
+
+def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
+    """Return the name as `_split_agent` does; without one, the default agent of the folder."""
+    name = _split_agent(ctx, given or agent_of_folder())
+    if not name and not ctx.resilient_parsing:
+        ctx.fail(
+            "Missing option '--as'. Name the agent, set POSTROOM_AGENT, or run `postroom init --as NAME`."
+        )
+    return name
+
+
+_ACTING: Final = {
+    "metavar": "NAME[@PROJECT]",
+    "help": "The agent that acts.",
+    "envvar": "POSTROOM_AGENT",
+    "is_eager": True,  # read before the project, which it may name
+    "autocompletion": completed("agents"),
+}
+Acting = Annotated[
+    str,
+    typer.Option(
+        "--as",
+        default_factory=str,
+        callback=_required_agent,
+        show_default=f"git config {AGENT_SETTING}",
+        **_ACTING,
+    ),
+]
+ActingOrNone = Annotated[str | None, typer.Option("--as", callback=_split_agent, **_ACTING)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Key = Annotated[
     str | None,

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from postroom.cli.table import TABLE
 from postroom.contracts.durations import duration_text
 from postroom.contracts.errors import PostroomError
 
-COMMANDS: Final = {
+COMMANDS: Final[dict[str, str]] = {
+    **{name: str(row["words"]) for name, row in TABLE.items() if "path" not in row},
     "acknowledge_message": "mail ack",
     "check_file_reservations": "reservations check",
     "ensure_project": "agents register",
@@ -24,22 +26,15 @@ COMMANDS: Final = {
     "get_attachment": "mail save",
     "get_message": "mail read",
     "health_check": "status",
-    "list_agents": "agents list",
-    "list_file_reservations": "reservations list",
     "mark_message_read": "mail read",
     "register_agent": "agents register",
     "release_file_reservations": "reservations release",
     "renew_file_reservations": "reservations renew",
     "reply_message": "mail reply",
-    "request_contact": "agents request-contact",
-    "retire_agent": "agents retire",
     "rotate_agent_token": "agents token",
-    "search_messages": "mail search",
     "send_message": "mail send",
     "start_session": "agents register",
     "summarize_thread": "mail thread",
-    "unretire_agent": "agents unretire",
-    "whois": "agents show",
 }
 """The command for each tool."""
 FOR_AGENTS: Final = {

@@ -82,7 +82,7 @@ def served(environment: Mapping[str, str]) -> Served:
     return Served(f"{endpoint.url}{endpoint.mcp_path}", runs=runs)
 
 
-_QUESTIONS: Final[Mapping[Extra, str]] = {
+QUESTIONS: Final[Mapping[Extra, str]] = {
     "skill": "a skill (SKILL.md), from which a model learns when and how to use the post room",
     "rules": "a block of rules about mail and reservations in AGENTS.md",
     "extension": (
@@ -119,7 +119,7 @@ class Questions:
             if answer is None:
                 answer = self.yes or extra in in_place
             if not answer and self.given[extra] is None and self.asks:
-                answer = typer.confirm(f"{client.title}: write {_QUESTIONS[extra]}?", default=False, err=True)
+                answer = typer.confirm(f"{client.title}: write {QUESTIONS[extra]}?", default=False, err=True)
             answers[extra] = answer
         return answers
 
@@ -195,16 +195,16 @@ def add(  # noqa: PLR0913 - the options of the command
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip the test call.")] = False,
     skill: Annotated[
         bool | None,
-        typer.Option("--skill/--no-skill", help=f"Write {_QUESTIONS['skill']}.", show_default="ask"),
+        typer.Option("--skill/--no-skill", help=f"Write {QUESTIONS['skill']}.", show_default="ask"),
     ] = None,
     rules: Annotated[
         bool | None,
-        typer.Option("--rules/--no-rules", help=f"Write {_QUESTIONS['rules']}.", show_default="ask"),
+        typer.Option("--rules/--no-rules", help=f"Write {QUESTIONS['rules']}.", show_default="ask"),
     ] = None,
     extension: Annotated[
         bool | None,
         typer.Option(
-            "--extension/--no-extension", help=f"Write {_QUESTIONS['extension']}.", show_default="ask"
+            "--extension/--no-extension", help=f"Write {QUESTIONS['extension']}.", show_default="ask"
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")] = False,
@@ -212,29 +212,55 @@ def add(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Write the server and its hooks to the clients' files. Exit code 78 if one fails, 1 if a call fails."""
     target = SetupScope(environment=places.environment(), scope=scope, is_dry_run=dry_run)
-    taken = chosen(clients or [], target)
-    server = served(target.environment)
-    if not dry_run and not (http and no_hooks):
-        _require_command(target.environment)
-    way: Way | None = None if http is None else ("http" if http else "stdio")
-    records = Records(target.environment)
     given: dict[Extra, bool | None] = {"skill": skill, "rules": rules, "extension": extension}
-    questions = Questions(given=given, yes=yes or dry_run, asks=sys.stdin.isatty() and not as_json)
-    results = []
-    for client in taken:
-        form, why = form_to_write(client, target, no_plugin=no_plugin)
-        extras = questions.answered(form, target, records, hooks=not no_hooks)
-        asked = (tools, not no_hooks, dry_run, extras)
-        result = _set_up(form, target, way or client.way, server, records, asked)
-        result["form"] = "settings" if form.market is None else "plugin"
-        if not dry_run and "error" not in result:
-            result["refusal"] = make_known(form, target) if form.market is not None else why
-            if not no_verify:
-                result["trial"] = server.trial(form, servers_file(form, target), target.environment)
-        results.append(result)
+    results = set_up(
+        chosen(clients or [], target),
+        target,
+        way=None if http is None else ("http" if http else "stdio"),
+        tools=tools,
+        hooks=not no_hooks,
+        plugin=not no_plugin,
+        verify=not no_verify,
+        questions=Questions(given=given, yes=yes or dry_run, asks=sys.stdin.isatty() and not as_json),
+    )
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
-    _end(results)
+    end(results)
+
+
+def set_up(  # noqa: PLR0913 - each is a choice of its own
+    clients: Sequence[Client],
+    target: SetupScope,
+    *,
+    questions: Questions,
+    way: Way | None = None,
+    tools: Tools = "core",
+    hooks: bool = True,
+    plugin: bool = True,
+    verify: bool = True,
+) -> list[dict[str, Any]]:
+    """Write the server and its hooks to the files of each client, and return what happened to each.
+
+    Raises:
+        ConfigError: The command `postroom` is not on the PATH. Nothing was written.
+    """
+    server = served(target.environment)
+    if not target.is_dry_run and not (way == "http" and not hooks):
+        _require_command(target.environment)
+    records = Records(target.environment)
+    results = []
+    for client in clients:
+        form, why = form_to_write(client, target, no_plugin=not plugin)
+        extras = questions.answered(form, target, records, hooks=hooks)
+        asked = (tools, hooks, target.is_dry_run, extras)
+        result = _set_up(form, target, way or client.way, server, records, asked)
+        result["form"] = "settings" if form.market is None else "plugin"
+        if not target.is_dry_run and "error" not in result:
+            result["refusal"] = make_known(form, target) if form.market is not None else why
+            if verify:
+                result["trial"] = server.trial(form, servers_file(form, target), target.environment)
+        results.append(result)
+    return results
 
 
 @app.command()
@@ -248,10 +274,10 @@ def remove(
     results = [_take_out(client, target, records, dry_run=dry_run) for client in taken]
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
-    _end(results)
+    end(results)
 
 
-def _end(results: Sequence[Mapping[str, Any]]) -> None:
+def end(results: Sequence[Mapping[str, Any]]) -> None:
     """Exit with 78 if a client or its file was refused, and with 1 if anything else failed."""
     if any(one.get("refused") for one in results):
         raise typer.Exit(CONFIGURATION)
@@ -362,9 +388,7 @@ def _failed(error: PostroomError) -> dict[str, Any]:
 
 
 def _removed(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> list[Change]:
-    wanted = parts(
-        client, target, "http" if client.http else "stdio", "", hooks=True, extras=list(_QUESTIONS)
-    )
+    wanted = parts(client, target, "http" if client.http else "stdio", "", hooks=True, extras=list(QUESTIONS))
     if dry_run:
         return plan_removal(client, wanted, records)
     with records.kept():

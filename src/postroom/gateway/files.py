@@ -165,9 +165,13 @@ class FilesOfRun(RunFiles):
     async def leave_text(self, name: str, text: str) -> ChatFile:
         content = storable(text).encode()
         if not plain_name(name):
-            raise InvalidArgument("the name of the file cannot be used; use a name such as notes.txt")
+            raise InvalidArgument(
+                "the name of the file cannot be used", value=name[:200], remedy="use a name such as notes.txt"
+            )
         if not content:
-            raise InvalidArgument("the file is empty")
+            raise InvalidArgument(
+                "the file is empty", value=name[:200], remedy="send a text of 1 byte or more"
+            )
         media_type = media_type_of(content[:SNIFFED_BYTES], name)
         if len(content) > (most := self._files.most(media_type)):
             raise too_large(len(content), most)
@@ -179,7 +183,11 @@ class FilesOfRun(RunFiles):
                 raise TooLarge(f"this run has already sent {MOST_LEFT} files, the maximum", value=MOST_LEFT)
             file = await self._left(name, piece_of(content), position)
         if file.missing is not None:
-            raise InvalidArgument(f"{file.name} cannot be sent: {file.missing}")
+            raise InvalidArgument(
+                f"{file.name} cannot be sent: {file.missing}",
+                value=file.name,
+                remedy="write the content in your answer",
+            )
         return file
 
     async def _left(self, name: str, pieces: AsyncIterator[bytes], position: int) -> ChatFile:

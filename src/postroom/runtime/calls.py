@@ -166,7 +166,8 @@ class ToolCalls:
         except StaleClaim as lost:
             return lost
         except PostroomError as error:
-            return ToolResult.error(name, error.describe(), code=error.code)
+            text = f"{error.describe()}; {error.remedy}" if error.remedy else error.describe()
+            return ToolResult.error(name, text, code=error.code)
 
 
 def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:

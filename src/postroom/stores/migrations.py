@@ -11,7 +11,7 @@ Such a step is applied only if no running server lacks step 31, and it excludes 
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -23,6 +23,12 @@ UNFINISHED: Final = 2**31 - 1
 """Number of an applied step that marks an incomplete copy into the database; no release knows it."""
 _FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _AFTER: Final = re.compile(r"^-- after: (\d{4})$", re.MULTILINE)
+_TABLE: Final = re.compile(
+    r"^\s*(CREATE|DROP|ALTER)\s+(?:UNLOGGED\s+|VIRTUAL\s+)?TABLE\s+(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
+    r"([\w, ]+?)\s*(?:$|[(;]|\bUSING\b|RENAME\s+TO\s+(\w+)|\b(?:ADD|ALTER|DROP|RENAME)\b)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A statement of a step that makes, removes or renames tables: the verb, the tables, and the new name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,30 @@ def shipped_migrations(engine: str) -> tuple[Migration, ...]:
             sql = entry.read_text(encoding="utf-8")
             found.append(Migration(version=int(match[1]), name=match[2], sql=sql))
     return tuple(sorted(found, key=lambda step: step.version))
+
+
+@cache
+def tables_of(engine: str) -> frozenset[str]:
+    """Return the tables that a database has after all steps of this release."""
+    tables = frozenset[str]()
+    for step in shipped_migrations(engine):
+        for verb, told, new in _TABLE.findall(step.sql):
+            names = frozenset(name.strip() for name in told.split(","))
+            if verb.upper() == "CREATE":
+                tables |= names
+            elif new or verb.upper() == "DROP":
+                tables = (tables - names) | ({new} if new else set())
+    return tables
+
+
+def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str]:
+    """Return a fault for each table that this release uses and that is not there.
+
+    `newest` is the last applied step. Only a database with exactly the steps of this release is compared.
+    """
+    if newest != newest_of(shipped_migrations(engine)):
+        return []
+    return [f"table {name} is missing" for name in sorted(tables_of(engine).difference(there))]
 
 
 def newest_of(steps: Sequence[Migration]) -> int:

@@ -101,7 +101,9 @@ async def mark(site: WorkingSite, request: Request) -> Response:
     if request.method == "POST":
         form = await read_form(request, site.services.visitors, MarkForm)
         if form.do not in ("read", "ack"):
-            raise InvalidArgument("a message can be read or acknowledged", value=form.do[:40])
+            raise InvalidArgument(
+                "a message can be marked as read or acknowledged", value=form.do[:40], remedy="press a button"
+            )
         await site.services.messages.mark(form.name, message_id, acknowledge=form.do == "ack")
         if form.thread:
             return see(f"{links.page(slug, 't', form.thread, after=message_id - 1)}#m-{message_id}")

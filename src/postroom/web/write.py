@@ -169,7 +169,11 @@ def _draft(typed: MessageForm) -> Draft:
     others = (one.strip() for one in typed.others.replace("\n", ",").split(","))
     importance = _IMPORTANCE.get(typed.importance)
     if importance is None:
-        raise InvalidArgument(f"{typed.importance[:40]!r} is not an importance", value=typed.importance[:40])
+        raise InvalidArgument(
+            f"{typed.importance[:40]!r} is not an importance",
+            value=typed.importance[:40],
+            remedy="choose one of the list",
+        )
     return Draft(
         name=typed.name,
         body=typed.body,

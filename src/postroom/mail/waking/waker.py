@@ -44,6 +44,7 @@ Reader = tuple[Project, Agent]
 
 _LOG = get_logger(__name__)
 POLL = timedelta(seconds=5)
+AFTER_FAILURE = timedelta(seconds=1)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
 """Maximum number of agents that a message wakes in its own change, for which others wait; rounds wake the
@@ -221,16 +222,17 @@ class Waker:
         """The threads that the last message to the same recipients needed; empty sets are omitted."""
 
     async def serve(self) -> None:
-        """Wake recipients in rounds: at each hint, every 5 seconds, and at once while more wait."""
+        """Wake recipients at each hint, every 5 s, at once while more wait, and 1 s after a failure."""
         with self._store.changes.listen(WAKES) as hints:
             while True:
-                woken = 0
+                woken, pause = 0, POLL
                 try:
                     woken = await self.round()
                 except PostroomError as error:
+                    pause = AFTER_FAILURE
                     _LOG.warning("wakes.put_off", reason=error.describe())
                 if not woken:
-                    await hints.wait(POLL)
+                    await hints.wait(pause)
 
     async def write(
         self,

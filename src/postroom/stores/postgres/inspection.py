@@ -11,6 +11,7 @@ from typing import Final
 
 from postroom.contracts.errors import StoreError
 from postroom.stores import outline
+from postroom.stores.migrations import missing_tables
 from postroom.stores.outline import Outline
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.statements import statements
@@ -46,13 +47,17 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
     """
     tx.one("store.id")  # a schema without tables would have no faults
     texts = [one.text for one in statements("postgres").values() if one.text.startswith(_PREPARABLE)]
-    missing = {_refusal(tx, partial(_prepare, tx, text)) for text in texts}
-    faults = sorted(missing - {""})[:_MOST_FAULTS]
+    there = [name for kind, name, _ in tx.all("outline.schema") if kind == "table"]
+    faults = missing_tables("postgres", there, max((row[0] for row in tx.all("outline.steps")), default=0))
+    refused = {_refusal(tx, partial(_prepare, tx, text)) for text in texts} - {""}
+    named = [f'"{fault.split()[1]}" does not exist' for fault in faults]
+    faults += sorted(one for one in refused if not any(name in one for name in named))
+    del faults[_MOST_FAULTS:]
     for name, text in tx.all("outline.checks"):
         if len(faults) >= _MOST_FAULTS:
             break
-        if refused := _refusal(tx, partial(_broken, tx, text)):
-            faults.append(f"{name}: {refused}")
+        if broken := _refusal(tx, partial(_broken, tx, text)):
+            faults.append(f"{name}: {broken}")
     return faults
 
 

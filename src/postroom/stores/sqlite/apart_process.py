@@ -14,7 +14,7 @@ from postroom.contracts import progress
 from postroom.contracts.errors import PostroomError, StoreFull
 from postroom.stores.sqlite.connection import connect_beside, connect_unshared, translated
 from postroom.stores.sqlite.copying import digest_of, refuse_faults
-from postroom.stores.sqlite.repairing import faults_of
+from postroom.stores.sqlite.repairing import faults_of_server
 
 NICENESS: Final = 10
 """Lets other processes run first. With the maximum of 19, 1 ms of work took half a second at load 15."""
@@ -23,10 +23,10 @@ NICENESS: Final = 10
 def _faults(database: str) -> list[str]:
     try:
         with translated(), closing(connect_beside(Path(database))) as connection:
-            return faults_of(connection)
+            return faults_of_server(connection)
     except StoreFull:  # nobody writes then
         with translated(), closing(connect_unshared(Path(database))) as connection:
-            return faults_of(connection)
+            return faults_of_server(connection)
 
 
 def _read_back(copy: str) -> str:

@@ -39,7 +39,7 @@ from postroom.stores.sqlite.looking import outline_of
 from postroom.stores.sqlite.migrate import APPLIED, migrate
 from postroom.stores.sqlite.own_files import OwnFiles
 from postroom.stores.sqlite.readers import Readers
-from postroom.stores.sqlite.repairing import faults_of, indexes_that_lack_rows, write_again
+from postroom.stores.sqlite.repairing import faults_of_server, indexes_that_lack_rows, write_again
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
 
@@ -229,7 +229,7 @@ class SqliteEngine(Engine):
     @override
     async def check(self) -> list[str]:
         if self._files is None:
-            return await self.readers.submit(faults_of)
+            return await self.readers.submit(faults_of_server)
         return await self._apart.faults(self.path)
 
     @override

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postroom.contracts.errors import StoreCorrupt
+from postroom.stores.migrations import missing_tables
 
 _MOST: Final = 1_000_000
 _LACKS: Final = re.compile(r"row \d+ missing from index (\S+)")
@@ -21,6 +22,18 @@ def faults_of(connection: sqlite3.Connection) -> list[str]:
     rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     broken = connection.execute("PRAGMA foreign_key_check").fetchmany(20)
     return rows + [f"foreign key: {row}" for row in broken]
+
+
+def faults_of_server(connection: sqlite3.Connection) -> list[str]:
+    """Return the faults of a database that this release uses, missing tables first."""
+    return [*lacking_tables(connection), *faults_of(connection)]
+
+
+def lacking_tables(connection: sqlite3.Connection) -> list[str]:
+    """Return a fault for each table that this release uses and that the database lacks."""
+    there = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    [newest] = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()
+    return missing_tables("sqlite", there, newest)
 
 
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:

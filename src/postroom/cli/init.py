@@ -1,0 +1,204 @@
+"""`postroom init` prepares a folder in one step; `postroom whoami` says which agent acts in it."""
+
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from postroom.app import places
+from postroom.app.clients.config_edits import Records
+from postroom.app.clients.config_paths import SetupScope, chosen
+from postroom.app.clients.setting_up import Part, parts, plan, steadily
+from postroom.app.clients.status import extras_in_place
+from postroom.app.clients.table import CLIENTS, Client
+from postroom.cli import setup, show
+from postroom.cli.client import Server
+from postroom.cli.help_text import examples
+from postroom.cli.options import AGENT_SETTING, HERE, AsJson, agent_of_folder, project_key
+from postroom.cli.start import ensure_server
+from postroom.contracts.clock import SystemClock
+from postroom.contracts.errors import ServerUnavailable, UnknownAgent, UnknownProject
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples("init", "init --as Ada --yes", "init claude codex --dry-run"),
+    rich_help_panel=None,
+)
+def init(
+    clients: setup.Names = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help=f"Register this agent as the repository's default agent (git config {AGENT_SETTING}).",
+            show_default=False,
+        ),
+    ] = None,
+    rules: Annotated[
+        bool | None,
+        typer.Option(
+            "--rules/--no-rules",
+            help="Write rules about mail and reservations to this folder's AGENTS.md.",
+            show_default="ask",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")] = False,
+    dry_run: setup.DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Prepare this folder: start the server, connect the clients, create the project, write agent rules.
+
+    Each step that is done already is left alone, so you can repeat the command. Exit code 78 if a client's
+    file is refused, 1 if a test call fails.
+    """
+    target = SetupScope(environment=places.environment(), scope="user", is_dry_run=dry_run)
+    taken = chosen(clients or [], target)
+    server = _server(dry_run=dry_run)
+    results = setup.set_up(
+        taken,
+        target,
+        questions=setup.Questions(
+            given={"skill": False, "rules": False, "extension": False}, yes=False, asks=False
+        ),
+    )
+    project = _project(agent, dry_run=dry_run)
+    answer = rules
+    if answer is None:
+        asks = sys.stdin.isatty() and not (as_json or yes or dry_run)
+        answer = typer.confirm(f"Write {setup.QUESTIONS['rules']}?", default=False, err=True) if asks else yes
+    document = {
+        "dry_run": dry_run,
+        "server": server,
+        **project,
+        "clients": results,
+        "rules": _rules(taken, is_wanted=answer, dry_run=dry_run),
+        "notes": [one for one in setup.notes_of(results, target, dry_run=dry_run) if "consent" not in one],
+    }
+    if answer is False and rules is None and not document["rules"]:
+        document["notes"].append("no rules were written to AGENTS.md; add --rules to write them")
+    show.answer(document, as_json=as_json, text=lambda: _told(document))
+    setup.end(results)
+
+
+def _server(*, dry_run: bool) -> dict[str, Any]:
+    """Start the server unless it runs, and return its address.
+
+    Raises:
+        ServerUnavailable: It did not start.
+    """
+    environment = places.environment()
+    found = setup.served(environment)
+    if dry_run or found.runs:
+        return {"address": found.address, "started": False, "runs": found.runs}
+    if failure := ensure_server(environment, lambda text: print(text, file=sys.stderr)):
+        raise ServerUnavailable(
+            f"the server did not start: {failure}",
+            remedy="start it with `postroom up` and read what it prints",
+        )
+    return {"address": setup.served(environment).address, "started": True, "runs": True}
+
+
+def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:
+    """Create the project of this folder, register its default agent, and return both."""
+    key = project_key(HERE)
+    if dry_run:
+        return {"project": None, "folder": key, "agent": agent}
+    server = Server.find()
+    slug = show.fields(server.call_tool("ensure_project", {"human_key": key}))["slug"]
+    if agent is not None:
+        asked = {"project_key": key, "name": agent, "program": "cli", "model": "unknown"}
+        agent = str(show.fields(server.call_tool("register_agent", asked))["name"])
+        command = ("git", "config", AGENT_SETTING, agent)
+        done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - fixed words
+        if done.returncode:
+            return {"project": slug, "folder": key, "agent": agent, "default": False}
+        return {"project": slug, "folder": key, "agent": agent, "default": True}
+    return {"project": slug, "folder": key, "agent": agent_of_folder() or None}
+
+
+def _rules(taken: list[Client], *, is_wanted: bool, dry_run: bool) -> str | None:
+    """Write the rules to AGENTS.md of this folder, once for all clients; return its path if it has them."""
+    target = SetupScope(environment=places.environment(), scope="project", is_dry_run=dry_run)
+    client = next((one for one in (*taken, *CLIENTS) if _rules_part(one, target)), CLIENTS[0])
+    wanted, records = _rules_part(client, target), Records(target.environment)
+    if not is_wanted:
+        has_rules = any("rules" in extras_in_place(one, target, records) for one in CLIENTS)
+        return str(wanted[0].file.path) if has_rules else None
+    if dry_run:
+        plan(client, wanted, records)
+    else:
+        with records.kept():
+            steadily(lambda: plan(client, wanted, records), records, SystemClock().now())
+    return str(wanted[0].file.path)
+
+
+def _rules_part(client: Client, target: SetupScope) -> list[Part]:
+    if client.project is None:
+        return []
+    every = parts(client, target, client.way, "", hooks=False, extras=["rules"])
+    return [one for one in every if one.own is not None and one.own.extra == "rules"]
+
+
+def _told(document: dict[str, Any]) -> str:
+    server, name, is_dry = document["server"], document["agent"], document["dry_run"]
+    state = "started" if server["started"] else "running" if server["runs"] else "would start"
+    lines = [f"Server: {state} at {show.line(server['address'])}"]
+    if is_dry:
+        lines.append(f"Project: would exist for {show.line(document['folder'])}")
+    else:
+        lines.append(f"Project: {show.line(document['project'])} for {show.line(document['folder'])}")
+    if name:
+        lines.append(
+            f"Agent: {show.line(name)}{' would act in this folder' if is_dry else ' acts in this folder'}"
+        )
+        if document.get("default") is False:
+            lines[-1] = (
+                f"Agent: {show.line(name)} is registered. Outside Git, set POSTROOM_AGENT to act as it."
+            )
+    lines.append(setup.done_text({**document, "notes": []}))
+    if document["rules"]:
+        lines.append(f"Rules: {'would be written to' if is_dry else 'in'} {show.line(document['rules'])}")
+    return "\n".join(line for line in [*lines, *map(show.line, document["notes"])] if line)
+
+
+@app.command()
+def whoami(as_json: AsJson = False) -> None:
+    """Show which agent acts in this folder, and its project, unread messages and server."""
+    name, source = places.environment().get("POSTROOM_AGENT", ""), "POSTROOM_AGENT"
+    if not name:
+        name, source = agent_of_folder(), f"git config {AGENT_SETTING}"
+    name, _, project = name.partition("@")
+    key = project_key(project or HERE)
+    document: dict[str, Any] = {
+        "agent": name or None,
+        "named_by": source if name else None,
+        "project": key,
+        "registered": False,
+        "server": setup.served(places.environment()).address,
+    }
+    if name:
+        try:
+            found = show.fields(Server.find().call_tool("whois", {"project_key": key, "agent_name": name}))
+            document |= {"registered": True, "project": found.get("project", key), "details": found}
+        except (UnknownAgent, UnknownProject) as error:
+            document["why"] = error.message
+    show.answer(document, as_json=as_json, text=lambda: _who(document))
+
+
+def _who(document: dict[str, Any]) -> str:
+    name = document["agent"]
+    if name is None:
+        return (
+            "No agent is chosen in this folder.\n"
+            f"remedy: run `postroom init --as NAME`, set POSTROOM_AGENT, or use --as\n"
+            f"server: {show.line(document['server'])}"
+        )
+    lines = [f"{show.line(name)} in {show.line(document['project'])}, by {document['named_by']}"]
+    if not document["registered"]:
+        lines.append(f"not registered: {show.line(document['why'])}")
+        lines.append(f"remedy: run `postroom agents register {show.line(name)}`")
+    return "\n".join([*lines, f"server: {show.line(document['server'])}"])
