@@ -437,17 +437,17 @@ async def test_a_listing_by_status_goes_on_behind_the_last_row_though_rows_vanis
 async def test_a_wait_for_work_ends_when_there_is_some_and_not_by_what_ended_an_earlier_one(
     stores: RunStores, queue: DispatchStore
 ) -> None:
-    await stores.wakeups.wait(1)
+    await stores.wakeups.wait(timedelta(milliseconds=1))
     await enqueued(stores)
-    await stores.wakeups.wait(60 * SECOND)
+    await stores.wakeups.wait(timedelta(milliseconds=60 * SECOND))
     owned = await taken(stores)
-    await stores.wakeups.wait(1)
+    await stores.wakeups.wait(timedelta(milliseconds=1))
     await queue.release(owned.claim_proof)
-    await stores.wakeups.wait(60 * SECOND)
+    await stores.wakeups.wait(timedelta(milliseconds=60 * SECOND))
     loop = asyncio.get_running_loop()
     for _ in range(20):  # a hint may come late, but not for ever
         began = loop.time()
-        await stores.wakeups.wait(20)
+        await stores.wakeups.wait(timedelta(milliseconds=20))
         if loop.time() - began >= 0.015:
             return
     raise AssertionError("a wait never lasts")

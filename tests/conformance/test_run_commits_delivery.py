@@ -1,6 +1,7 @@
 """Promises of a commit coordinator about the dispatch that a commit delivers."""
 
 import asyncio
+from datetime import timedelta
 
 from conformance.boxes import on_both
 from conformance.promises.given import refused
@@ -178,7 +179,7 @@ async def test_a_delivery_may_follow_on_the_claim_it_proves(stores: RunStores) -
 
 @on_both
 async def test_a_delivery_wakes_who_waits_for_work(stores: RunStores) -> None:
-    await stores.wakeups.wait(1)
+    await stores.wakeups.wait(timedelta(milliseconds=1))
     await _submit(stores, "d1")
-    await stores.wakeups.wait(60 * SECOND)
+    await stores.wakeups.wait(timedelta(milliseconds=60 * SECOND))
     assert await stores.dispatches.due_thread_ids() == ("t",)

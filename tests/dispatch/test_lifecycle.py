@@ -21,6 +21,7 @@ from dispatch_room import (
     turns,
     until,
 )
+from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import LifecycleBusy, StoreError, StoreUnavailable
 from postroom.contracts.limits import Limit, LimitScope
 from postroom.contracts.records import replace
@@ -286,8 +287,9 @@ class Waits:
     def __init__(self, wakeups, clock):
         self._wakeups, self._clock, self.asked = wakeups, clock, []
 
-    async def wait(self, timeout_ms):
-        waits = (self._wakeups.wait(3_600_000), self._clock.sleep(timeout_ms))
+    async def wait(self, at_most):
+        timeout_ms = milliseconds(at_most)
+        waits = (self._wakeups.wait(timedelta(hours=1)), self._clock.sleep(timeout_ms))
         ends = [asyncio.ensure_future(one) for one in waits]
         await asyncio.sleep(0)  # both wait by now
         self.asked.append(timeout_ms)

@@ -9,6 +9,7 @@ import pytest
 from dispatch.conftest import both_engines
 from dispatch_room import ACKED, CLAIMED, QUEUED, Blocking, Counting, Deaf, ask, done, until
 from postroom.contracts import errors
+from postroom.contracts.clock import milliseconds
 from postroom.contracts.limits import Limit, LimitScope
 from postroom.dispatch.config import MailboxConfig
 from postroom.testing.run_faults import with_parts
@@ -177,8 +178,8 @@ async def test_due_work_that_may_not_start_is_not_asked_for_again_and_again(room
     class Hints:
         asked = ()
 
-        async def wait(self, timeout_ms):
-            self.asked += (timeout_ms,)
+        async def wait(self, at_most):
+            self.asked += (milliseconds(at_most),)
             await asyncio.sleep(0)
 
     executor, hints = Gauge(), Hints()

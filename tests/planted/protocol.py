@@ -154,8 +154,8 @@ PLANTS = (
     plant(
         "no poll behind a lost hint",
         RECOVERY,
-        "        await core.stores.wakeups.wait(pause)\n",
-        "        await core.stores.wakeups.wait(10**9)\n",
+        "        await core.stores.wakeups.wait(timedelta(milliseconds=pause))\n",
+        "        await core.stores.wakeups.wait(timedelta(days=9))\n",
     ),
     plant(
         "a slot is not freed when a run is tried again",

@@ -147,9 +147,9 @@ async def test_work_that_comes_by_another_process_wakes_this_one(
 ) -> None:
     async with asyncio.timeout(60):
         await elsewhere.listening()
-        await elsewhere.wakeups.wait(0)
+        await elsewhere.wakeups.wait(timedelta(milliseconds=0))
         async with asyncio.TaskGroup() as group:
-            woken = group.create_task(elsewhere.wakeups.wait(60_000))
+            woken = group.create_task(elsewhere.wakeups.wait(timedelta(milliseconds=60_000)))
             await stores.listening()
             await stores.dispatches.enqueue(asked("d1"))
             await woken

@@ -112,7 +112,7 @@ class InferenceOverride(Record, frozen=True, kw_only=True):
     unchanged."""
 
 
-class RunOptions(Record, frozen=True, kw_only=True):
+class RunOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Options for the execution of a run."""
 
     overrides: InferenceOverride | None = None
@@ -121,7 +121,7 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Runs that were rolled back: this run sees neither their input nor their output."""
 
 
-class RunTraceContext(Record, frozen=True, kw_only=True):
+class RunTraceContext(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The origin of a run, for tracing only; no decision depends on it."""
 
     parent_run_id: str | None = None
@@ -138,7 +138,7 @@ class RunTraceContext(Record, frozen=True, kw_only=True):
 _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 
 
-class DeliveryOptions(Record, frozen=True, kw_only=True):
+class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Options for the queue; durations in milliseconds, instants in milliseconds since the epoch.
 
     `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a
@@ -171,7 +171,7 @@ class RunHints(Record, frozen=True, kw_only=True):
     resolution_id: str | None = None
 
 
-class RunActivationSnapshot(Record, frozen=True, kw_only=True):
+class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The stored part of a request: everything except message bodies and objects of one process."""
 
     thread_id: str

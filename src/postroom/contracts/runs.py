@@ -181,7 +181,7 @@ class AnsweredTicket(Record, frozen=True, kw_only=True):
     decision: ToolCallResume
 
 
-class RunMessageInput(Record, frozen=True, kw_only=True):
+class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The messages of a run's start; triggers are those that caused it."""
 
     thread_id: str
@@ -222,7 +222,7 @@ class Usage(Record, frozen=True, kw_only=True):
         )
 
 
-class RunRecord(Record, frozen=True, kw_only=True):
+class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One user intent on a thread. All instants are milliseconds since the epoch."""
 
     run_id: str

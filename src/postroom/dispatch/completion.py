@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -667,7 +668,7 @@ class Completion:
                 tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.has_budgets else ()))
             return self._end_in(tx, job, accept)
 
-        ending = await core.retried(lambda: core.observed("ack", self._written_end(dispatch.thread_id, end)))
+        ending = await core.retried(partial(self._written_end, "ack", dispatch.thread_id, end))
         del staged[: len(job.drafts)]
         job.next, job.leaves_waiting = ending.next, ending.leaves_waiting
         job.has_looked = asks is not None or not ending.leaves_queued
@@ -1102,20 +1103,18 @@ class Completion:
             return written[0]
 
         moved.__name__ = operation
-        row, ended = await core.retried(
-            lambda: core.observed(operation, self._written_end(dispatch.thread_id, moved))
-        )
+        row, ended = await core.retried(partial(self._written_end, operation, dispatch.thread_id, moved))
         if row.status is RunDispatchStatus.CANCELLED:
             await self._events.dispatch_happened("RunCancelled", row)
         return self.told(row, ended, outcome)
 
-    async def _written_end(self, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
+    async def _written_end(self, operation: str, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
         """Write an end; the threads whose runs are to read its answer are locked with its own."""
         write: Awaitable[T] = self._core.store.write(change, key=thread_id)
         thread_ids = frozenset[str]()
         while True:
             try:
-                return await write
+                return await self._core.observed(operation, write)
             except ThreadsNeeded as needed:
                 thread_ids |= needed.thread_ids
                 write = self._accepting(thread_ids, change, key=thread_id, within=thread_id)

@@ -295,17 +295,18 @@ class Rounds:
             await self._end_windows()
         if not slots.free or not self._dispatcher.accepting:
             return 0
-        await self._recovery.take_over_from_gone()
+        if self._core.config.gone is not None:
+            await self._recovery.take_over_from_gone()
         # Those that stand in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
-        due, self._due_at = await self._core.store.read(lambda tx: self._due(tx, limit))
+        due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
         while self._core.has_budgets:
             held, crowded = await self._hold_back(due)
             self._core.budgets.holds_back = bool(crowded)
             if not held:
                 due = [one for one in due if one.thread_id not in crowded]
                 break
-            due, self._due_at = await self._core.store.read(lambda tx: self._due(tx, limit))
+            due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._dispatcher.try_all([one.thread_id for one in due]) if due else 0
@@ -375,8 +376,10 @@ class Rounds:
         if limits := self._core.config.limits:
             room = room_in(tx, limits, self._dispatcher.closed_scopes())
             full_keys = room.full_keys()
-        places = self._core.places
+        places = None if self._core.config.places is None else self._core.places
         found = queue.due_threads(limit, full_keys=full_keys, places=places)
+        if not found:
+            return [], queue.later_due_at(places)
         if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
             # There are more than were looked at, and they may be of others.
             each = max(limit // (len(tenants) + 1), 1)
@@ -411,7 +414,7 @@ class Rounds:
             pause = min(max(turns_at - core.now(), 1), pause)
         if self._dispatcher.held and self._dispatcher.closed_scopes():
             pause = min(max(min(self._dispatcher.held.values()) - core.now(), 1), pause)
-        await core.stores.wakeups.wait(pause)
+        await core.stores.wakeups.wait(timedelta(milliseconds=pause))
 
     async def sweep(self) -> None:
         """Take back ended leases, tell runs how their dispatches ended, repair what could not be told.
@@ -570,7 +573,6 @@ class Lifecycle:
         serve: dict[str, Callable[[], Awaitable[None]]] = {
             "poll": self._poll,
             "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),
-            "readers": lambda: self._again(settings.poll_interval, self._dispatcher.end_readers),
             "sweep": lambda: self._again(settings.sweep_interval, rounds.sweep),
             "garbage": lambda: self._again(settings.gc_interval, collect),
         }

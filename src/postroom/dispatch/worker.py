@@ -11,7 +11,7 @@ cancellation is left behind with its task; what follows from the end is done wit
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
@@ -87,7 +87,7 @@ _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
 _TOGETHER_S = 0.002
 _LONGEST_END_S = 0.1
-PLACE_KEPT_MS = 1_000
+PLACE_KEPT_MS = 250
 """How long a run that gave way to a submission stays queued, if the submission is not stored."""
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
@@ -209,10 +209,9 @@ class Slots:
 class Commands:
     """Looks what is asked of the runs at work in this process."""
 
-    def __init__(self, core: Core, at_work: Callable[[], Mapping[str, bool]], workers: Workers) -> None:
-        """Take commands for the dispatches that `at_work` returns, each with whether it is cancelled."""
+    def __init__(self, core: Core, workers: Workers) -> None:
+        """Take commands for what the workers execute."""
         self._core = core
-        self._at_work = at_work
         self._workers = workers
         self._taken: set[tuple[str, str]] = set()
         """The calls of dispatches at work whose decisions the executor has taken."""
@@ -236,10 +235,11 @@ class Commands:
                     _LOG.warning("commands.not_read", reason=error.describe())
 
     async def _look(self) -> None:
-        at_work = self._at_work()
-        if not at_work:
+        if not self._workers.executing:
             self._taken.clear()
             return
+        jobs = [worker.job for worker in self._workers.executing.values() if worker.job is not None]
+        at_work = {job.dispatch.dispatch_id: job.is_cancelled for job in jobs}
         self._taken = {one for one in self._taken if one[0] in at_work}
         found = await self._core.store.read(lambda tx: tx.runs.dispatches.commands(tuple(at_work)))
         for dispatch_id, command in found:
@@ -286,7 +286,7 @@ class Dispatcher:
         self._completion = completion
         self._execution = Execution(core, events, completion, self.asks_next)
         self._leases = LeaseKeeper(core)
-        self._commands = Commands(core, self._leases.at_work, workers)
+        self._commands = Commands(core, workers)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
@@ -376,9 +376,11 @@ class Dispatcher:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
     async def look_after_claims(self) -> None:
-        """Release what is claimed here and not executed, if there may be such a claim."""
+        """Release claims that are not executed here, if there may be one, and end streams without a run."""
         if self._core.may_hold_more:
             await self.release_unexecuted()
+        if self._readers:
+            await self.end_readers()
 
     async def release_unexecuted(self) -> None:
         """Release, without counting an attempt, each dispatch that this process claimed and does not execute.
@@ -448,7 +450,7 @@ class Dispatcher:
             instance_id=core.new_id(),
             begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.has_budgets),
             effects=core.effects,
-            places=core.places,
+            places=None if core.config.places is None else core.places,
         )
 
     def asks_next(self, job: Job) -> ClaimAsk | None:
@@ -522,8 +524,6 @@ class Dispatcher:
 
         The last event of a stream says how its run has ended. A failure is logged.
         """
-        if not self._readers:
-            return
         try:
             rows = await self._core.store.read(
                 lambda tx: [tx.runs.dispatches.load(one) for one in tuple(self._readers)]
@@ -702,8 +702,8 @@ class Dispatcher:
         self.slots.give(job.dispatch.tenant)
         if job.comes_again and job.sink.stream is not None:
             self._readers[job.dispatch.dispatch_id] = job.sink
-        else:
-            job.sink.close()
+        elif job.sink.stream is not None:
+            job.sink.stream.close()
 
     async def _go_on(self, job: Job) -> None:
         """Free the worker and look for the thread's next work; behind those that wait for a slot."""
@@ -785,10 +785,6 @@ class LeaseKeeper:
     def claim_tokens(self) -> list[str]:
         """Return the tokens of the claims that are executed here."""
         return [job.dispatch.claim_token or "" for job in self.jobs.values()]
-
-    def at_work(self) -> dict[str, bool]:
-        """Return the dispatches that execute here, and whether they are cancelled."""
-        return {job.dispatch.dispatch_id: job.is_cancelled for job in self.jobs.values()}
 
     def keep(self, job: Job) -> None:
         """Renew this claim until it is let go."""

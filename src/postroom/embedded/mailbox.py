@@ -30,7 +30,7 @@ from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, Star
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
 from postroom.dispatch.submission import refuse_other_content
-from postroom.embedded.effects import Ends, Watch
+from postroom.embedded.effects import Ends
 from postroom.embedded.handle import RunEvent, RunHandle, unknown_run
 from postroom.embedded.items import Item, refuse_other_id
 from postroom.embedded.operators import DeadLetters, Pending, Questions
@@ -186,7 +186,8 @@ class Mailbox:
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
             request = replace(request, hints=RunHints(key=key))  # it may become part of another run
-        asked, watch = request, None if joins else self._watch(request)
+        asked, ends = request, None if joins else self._ends
+        watch = None if ends is None else ends.watch(request.messages[0].id or "")
         if id is not None and (known := await self._run_with(asked, id, joins=joins)) is not None:
             return RunHandle(self, thread, known, watch)
         try:
@@ -242,17 +243,14 @@ class Mailbox:
             except (InputError, IdempotencyConflict) as error:
                 raise error.met_at(f"item {index}") from error
             requests.append(request)
-        watches = [self._watch(request) for request in requests]
+        ends = self._ends
+        ids = [request.messages[0].id or "" for request in requests]
+        watches = [None if ends is None else ends.watch(id) for id in ids]
         accepted = await self.admin.submit_many(requests, progress=progress)
         return [
             RunHandle(self, thread_id, run_id, watch, is_new=is_new)
             for (thread_id, run_id, is_new), watch in zip(accepted, watches, strict=True)
         ]
-
-    def _watch(self, request: RunActivation) -> Watch | None:
-        """Return the watch of the run of a request; call it before the run can end."""
-        message_id = request.messages[0].id
-        return None if self._ends is None or message_id is None else self._ends.watch(message_id)
 
     async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
         """Return the run that got the message with this id; None if there is none yet.

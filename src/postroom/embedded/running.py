@@ -509,6 +509,10 @@ class FunctionExecutor(RunDispatchExecutor):
         """Return True: a function makes no step before its claim is renewed."""
         return True
 
+    def commits_steps(self, thread_id: str) -> bool:
+        """Return False: the queue stores what a function returns."""
+        return False
+
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Call the function and return its result; a waiting run starts again later.
 
@@ -568,11 +572,14 @@ class FunctionExecutor(RunDispatchExecutor):
             activation = replace(activation, messages=tuple(record.message for record in records))
         told = () if run is None else run.answered
         waiting = None if run is None else run.waiting
+        answers = dict(activation.decisions)
+        for one in told:
+            answers[one.ticket.tool_call_id] = one.decision
         memory = _Memory(
             steps=steps,
             is_streamed=is_streamed,
             # The first answer to a question counts.
-            answers={**dict(activation.decisions), **{one.ticket.tool_call_id: one.decision for one in told}},
+            answers=answers,
             waited={} if waiting is None else {ticket.tool_call_id: ticket for ticket in waiting.tickets},
             usage=used,
             counted=used,

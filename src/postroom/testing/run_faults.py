@@ -11,13 +11,13 @@ from typing import Any, TypeVar, cast
 
 from postroom.contracts.errors import PostroomError, StaleClaim, StoreUnavailable
 from postroom.contracts.run_stores import CommitCoordinator
+from postroom.stores.changes import TopicListener
 from postroom.stores.runs.ports import (
     DispatchStore,
     EventStore,
     OutboxStore,
     RunStores,
     ThreadStore,
-    Wakeups,
 )
 from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
@@ -107,7 +107,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
     events: EventStore | None = None,
     outbox: OutboxStore | None = None,
     coordinator: CommitCoordinator | None = None,
-    wakeups: Wakeups | None = None,
+    wakeups: TopicListener | None = None,
     store: SqlStore | None = None,
 ) -> RunStores:
     """Return the same stores with these parts replaced."""

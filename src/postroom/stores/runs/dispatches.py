@@ -328,6 +328,8 @@ class Dispatches(Tables):
         asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **_within(places)}
         window = 1 if tenant is not None else max(limit, 1)
         first = self._sql.all("dispatches.due_first", {**asked, "few": _FEW, "window": window})
+        if not first:
+            return ()
         part = [row[:-1] for row in first if row[-1]]
         if not part:
             return sorted((row[:-1] for row in first if row[-2]), key=_turn)

@@ -751,17 +751,6 @@ class StoreCoordinator(_Port, CommitCoordinator):
         return await self._store.write(committed, key=commit.thread_id)
 
 
-class Wakeups:
-    """Hints that there may be work. A lost hint costs latency, never correctness."""
-
-    def __init__(self, store: SqlStore) -> None:
-        self._work = store.changes.listen(WORK)
-
-    async def wait(self, timeout_ms: int) -> None:
-        """Return after an enqueue or release since the last call, or after the timeout."""
-        await self._work.wait(timedelta(milliseconds=max(timeout_ms, 0)))
-
-
 class RunStores(_Port):
     """The ports over one store."""
 
@@ -774,7 +763,8 @@ class RunStores(_Port):
         self.events = EventStore(store)
         self.outbox = OutboxStore(store)
         self.coordinator: CommitCoordinator = StoreCoordinator(store)
-        self.wakeups = Wakeups(store)
+        self.wakeups = store.changes.listen(WORK)
+        """Hints that there may be work. Losing one costs latency, never correctness."""
 
 
 def page(limit: int) -> int:

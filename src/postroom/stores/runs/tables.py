@@ -29,7 +29,7 @@ from postroom.stores.runs.dispatches import Dispatches, refuse_taken, state_look
 from postroom.stores.runs.messages import Messages, refuse_changed
 from postroom.stores.runs.threads import Threads, no_parent, own_ancestor
 from postroom.stores.runs.together import Together
-from postroom.stores.sql_transaction import Found, Look, SqlTransaction, Tables
+from postroom.stores.sql_transaction import Found, Look, SqlTransaction, Tables, asked
 
 
 class RunTables(Tables):
@@ -69,7 +69,7 @@ class RunTables(Tables):
 
     def state(self, look: Look, *others: Look) -> ThreadState:
         """Return what `state_look` finds. What `others` find is known afterwards, and takes no trip."""
-        found = self._asked((look, *others))
+        found = asked(self._sql, (look, *others))
         return rows.thread_state(found[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
@@ -101,7 +101,7 @@ class RunTables(Tables):
         looks = looks if step.joins is None and not step.consumes else further_looks(step, looks)
         if state is None:
             state = self.state(commit_look(step, message_ids), *looks)
-        found = self._asked(looks) if looks else {}
+        found = asked(self._sql, looks) if looks else {}
         moved = None
         if step.claim is not None:
             owned = self._owned(step.claim, thread_id, state)

@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +33,7 @@ class Readers:
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
         """
-        return await self._threads.submit(lambda: self._run(look))
+        return await self._threads.submit(partial(self._run, look))
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` outside of a transaction, for copies that must not block the writer.
