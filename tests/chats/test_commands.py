@@ -211,23 +211,25 @@ async def test_a_message_right_behind_a_command_is_about_what_the_command_made(r
     assert "Dropped" not in " ".join(channel.texts())
 
 
-async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it(room) -> None:
+@pytest.mark.parametrize(
+    "failure", [Overloaded("not now"), RuntimeError("a defect")], ids=["passing", "defect"]
+)
+async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it(room, failure) -> None:
     agent, gateway, channel = await room.with_agent()
     commands = gateway.runner.services.commands
     may_go_on = asyncio.Event()
 
     async def failing(call):
         await may_go_on.wait()
-        raise Overloaded("not now")
+        raise failure
 
     commands._handlers["new"] = failing
     async with asyncio.TaskGroup() as group:
         for text in ("/new", "one", "two", "three"):
             group.create_task(gateway.intake.accept(channel.message(text)))
-        await settled(lambda: bool(gateway.intake.tasks))
-        assert agent.read == []
-        may_go_on.set()
-    await settled(lambda: agent.read == [["one"], ["two"], ["three"]], room.hurry(gateway))
+    assert agent.read == []
+    may_go_on.set()
+    await settled(lambda: agent.read == [["one"], ["two"], ["three"]], lambda: not gateway.intake.tasks)
 
 
 async def test_a_command_that_hangs_holds_up_neither_the_start_nor_another_chat(room, monkeypatch) -> None:

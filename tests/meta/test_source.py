@@ -31,6 +31,7 @@ BROAD_EXCEPTS = {
     "postroom/gateway/gateway.py:Gateway._connected": "the edge around one channel: the others go on",
     "postroom/gateway/platforms/base.py:BasePlatformAdapter._receive": "the edge around one look at a platform: it is logged, and the next is made",
     "postroom/gateway/platforms/base.py:BasePlatformAdapter.take_in": "the edge around one update of a platform: those behind it are served",
+    "postroom/gateway/run.py:GatewayRunner.drain": "the edge around one turn in a chat: the messages behind it have theirs",
     "postroom/gateway/run.py:GatewayRunner._stop": "the end of one channel: the others are ended as well",
     "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",
     "postroom/relay.py:Relay._perform": "the relay around one batch",

@@ -261,10 +261,12 @@ class Control:
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
         """Ask the process that executes a run to stop it; return False if that process surely does not hear.
 
-        The request is stored. With live channels, no answer of the process means that it does not hear.
+        With live channels, no answer of the process means that it does not hear. The request is stored.
         """
-        asked = await self._asked_to_end(active, _GIVE_WAY)
-        return asked and (self._core.live is None or await self._sent(live_target(active), _GIVE_WAY))
+        if self._core.live is not None and not await self._sent(live_target(active), _GIVE_WAY):
+            return False
+        await self._asked_to_end(active, _GIVE_WAY)
+        return True
 
     async def _asked_to_end(self, claimed: RunDispatch, command: LiveRunCommand = _CANCEL) -> bool:
         """Store a command to stop for the process that executes a run; False if its claim has ended."""

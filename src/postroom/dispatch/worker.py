@@ -87,7 +87,7 @@ _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
 _TOGETHER_S = 0.002
 _LONGEST_END_S = 0.1
-PLACE_KEPT_MS = 1_000
+PLACE_KEPT_MS = 250
 """How long a run that gave way to a submission stays queued, if the submission is not stored."""
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""

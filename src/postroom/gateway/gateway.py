@@ -15,7 +15,7 @@ from typing import Self
 from postroom.concurrency import Tasks
 from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import CredentialRefused, PostroomError
+from postroom.contracts.errors import CredentialRefused, PostroomError, StoreError
 from postroom.contracts.messages import Json
 from postroom.gateway import status
 from postroom.gateway.chat_settings import ChatSettings
@@ -245,21 +245,26 @@ class Gateway:
     # Its rounds.
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
-        """Connect a channel again that went down and may come back."""
+        """Connect a channel again that went down and may come back; while the store is away, try again."""
         failures = 0
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
             liveness = adapter.liveness
-            if self._is_ours(adapter) is (liveness.state is AdapterState.ELSEWHERE):
-                await self.reconnect(adapter)
-            self._metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
-            if liveness.state is not AdapterState.FAILED or not liveness.retryable:
-                failures = 0
-                continue
-            failures += 1
-            await self._timer.sleep(pause_ms(failures))
-            if liveness.state is AdapterState.FAILED:
-                await self.reconnect(adapter)
+            try:
+                if self._is_ours(adapter) is (liveness.state is AdapterState.ELSEWHERE):
+                    await self.reconnect(adapter)
+                self._metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
+                if liveness.state is not AdapterState.FAILED or not liveness.retryable:
+                    failures = 0
+                    continue
+                failures += 1
+                await self._timer.sleep(pause_ms(failures))
+                if liveness.state is AdapterState.FAILED:
+                    await self.reconnect(adapter)
+            except StoreError as error:
+                _LOG.warning(
+                    "channel.not_connected", platform=adapter.platform.value, reason=error.describe()
+                )
 
     async def _sweep(self) -> None:
         """Look after messages that nobody hands over, and forget what had its time."""

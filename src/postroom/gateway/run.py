@@ -138,11 +138,16 @@ class GatewayRunner:
         if event.is_command() and self._knows(source):
             return await self._obey(event, source, key)
         worker = self.workers.of(source)
-        worker.put(event)
-        if worker.is_active:
+        if not worker.is_idle:
+            worker.put(event)
             self.adapters[source.platform]._pending_messages.setdefault(key, event)  # noqa: SLF001 - as callers read it
             return None
-        await self.drain(worker)
+        worker.is_active = True
+        try:
+            await self._take_turn(event)
+        finally:
+            worker.is_active = False
+            await self.drain(worker)
         return None
 
     # Turns.
@@ -168,6 +173,8 @@ class GatewayRunner:
                     await self._take_turn(event)
                 except PostroomError as error:
                     _LOG.warning("message.left_waiting", inbound_id=event.inbound_id, reason=error.describe())
+                except Exception:  # whatever one message meets, those behind it have their turns
+                    _LOG.exception("message.left_waiting", inbound_id=event.inbound_id)
                 worker.end_turn()
         finally:
             worker.stop()

@@ -217,6 +217,6 @@ def _taken(active: ActiveRun, command: LiveRunCommand) -> bool:
         case LiveCommandKind.PENDING_BOUNDARY_WAKE:
             return active.wake()
         case LiveCommandKind.CANCEL:
-            return active.cancel()
+            return command.gives_way or active.cancel()  # the mailbox stops a run that gives way
         case LiveCommandKind.DECISION:
             return active.decide(command.decisions)

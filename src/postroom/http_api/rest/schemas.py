@@ -115,7 +115,6 @@ VALUES: Final[Mapping[str, Any]] = {
     "requester": "GreenHill",
     "reservation_id": 1,
     "sender_name": "BlueLake",
-    "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "subject": "Review",
     "thread_id": "1",
     "to": "GreenHill",
