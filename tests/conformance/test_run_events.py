@@ -3,10 +3,12 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import TOGETHER, event
-from postroom.contracts.errors import CursorAhead, IdempotencyConflict, VersionConflict
+from postroom.contracts.errors import CursorAhead, IdempotencyConflict, InvalidRecord, VersionConflict
 from postroom.contracts.events import (
     AppendOptions,
     CanonicalEvent,
@@ -26,6 +28,13 @@ KEYED = AppendOptions(writer_id="w", idempotency_key="k")
 
 async def _kinds(stores: RunStores, scope: EventScope, *, after: int = 0) -> list[str]:
     return [one.event_kind for one in (await stores.events.list(scope, after=after)).events]
+
+
+def test_an_event_has_a_kind_and_at_most_one_scope_of_each_family() -> None:
+    given = event("A")
+    for wrong in ({"scopes": ()}, {"scopes": (THREAD, EventScope.thread("u"))}, {"event_kind": " "}):
+        with pytest.raises(InvalidRecord, match="at most one scope of each family"):
+            replace(given, **wrong)
 
 
 async def test_each_scope_counts_its_events_from_one(stores: RunStores) -> None:

@@ -249,6 +249,7 @@ async def test_clients_that_look_for_oauth_are_told_plainly_that_there_is_none(
 ORDERS: list[tuple[str, Any, tuple[object, ...], object]] = [
     ("GET /admin/status", None, ("status",), {"projects": 1}),
     ("GET /admin/doctor", None, ("doctor", False), {"checks": []}),
+    ("GET /admin/doctor?full=yes&other=x", None, ("doctor", True), {"checks": []}),
     ("POST /admin/backup", None, ("back_up", None), {"path": "/b"}),
     ("POST /admin/backup", {}, ("back_up", None), {"path": "/b"}),
     ("POST /admin/backup", {"target": "/b/x.db"}, ("back_up", Path("/b/x.db")), {"path": "/b"}),
@@ -322,6 +323,13 @@ async def test_an_order_that_cannot_be_read_is_refused(
     reply = await post(server, path, content=body)
     assert (reply.status_code, reply.json()["code"]) == (400, code)
     assert reply.json()["remedy"]
+    assert server.operations.asked == []
+
+
+async def test_a_parameter_that_does_not_fit_is_refused_with_the_names_of_all(server: Server) -> None:
+    problem = (await get(server, "/admin/doctor?full=maybe")).json()
+    assert (problem["status"], problem["code"]) == (400, "invalid_argument")
+    assert problem["remedy"] == "the parameters are: full"
     assert server.operations.asked == []
 
 

@@ -63,7 +63,10 @@ class Operation:
     run: Callable[..., Any]
     changes: bool
     needs: frozenset[Scope]
-    """The scopes that a named token must have, all of them; agents and the operator need none."""
+    """The scopes that a named token must have, all of them; agents and the operator need none.
+
+    A row for `Who.OPERATOR` answers no named token.
+    """
     is_of_one_project: bool = False
     """Whether a token that is bound to a project may do it in that project."""
     destructive: bool = False

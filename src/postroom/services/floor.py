@@ -109,22 +109,22 @@ def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
 def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None) -> Work:
     """Return a run as people see it; `waits` explains why a queued run waits, else that stays empty."""
     state, why, until = state_of(run, row), "", None
+    agent, project, chat = owner_of(run.thread_id)
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
     if state == "queued" and row is None:
         why = "" if waits else "it is being queued"
     elif state == "queued" and row is not None and waits is not None:
         why, until = waits.of_queued(row)
     elif state == "asks":
-        why = why_held(owner_of(run.thread_id).agent, run)
+        why = why_held(agent, run)
     elif state == "failed" or is_dead:
         ended = "" if run.termination is None else run.termination.value or run.termination.type.value
         why = run.error or ended or (row.last_error if row is not None else None) or ""
-    owner = owner_of(run.thread_id)
     return Work(
         run_id=run.run_id,
-        project=owner.project,
-        agent=owner.agent,
-        chat=owner.chat,
+        project=project,
+        agent=agent,
+        chat=chat,
         state=state,
         messages=tuple(messages_named(run.input.trigger_message_ids if run.input else ())),
         created_at=run.created_at,
@@ -143,7 +143,7 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
         and row is not None
         and row.attempt_count + row.interruption_count > 0
         and (until is not None or waits is None),
-        can_replay=is_dead and not has_waiting_caller(owner.chat),
+        can_replay=is_dead and not has_waiting_caller(chat),
         can_discard=is_dead,
     )
 

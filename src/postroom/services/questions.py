@@ -184,7 +184,7 @@ class QuestionService:
 
     def _given(self, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
         question, decision = question_of(run, answered.ticket), answered.decision
-        owner = owner_of(run.thread_id)
+        agent, project, _ = owner_of(run.thread_id)
         where = decision.decision_id.partition("/")[0]
         is_fresh = self._clock.now() < decision.updated_at + self._take_back_ms
         return GivenAnswer(
@@ -196,8 +196,8 @@ class QuestionService:
             by=decision.by,
             where=_PLACES.get(where, ""),
             answered_at=decision.updated_at,
-            project=owner.project,
-            agent=owner.agent,
+            project=project,
+            agent=agent,
             can_take_back=where == PAGES
             and is_fresh
             and run.status is RunStatus.WAITING
@@ -229,16 +229,16 @@ def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
 
 def open_question(run: RunRecord, question: Question, tx: Transaction) -> OpenQuestion:
     """Return a question as people see it."""
-    owner = owner_of(run.thread_id)
-    chat, who = place_of(tx, run) if owner.chat else ("", "")
+    agent, project, chat = owner_of(run.thread_id)
+    chat, who = place_of(tx, run) if chat else ("", "")
     return OpenQuestion(
         number=question.number,
         text=question.text,
         run_id=run.run_id,
         thread_id=run.thread_id,
         asked_at=run.updated_at,
-        project=owner.project,
-        agent=owner.agent,
+        project=project,
+        agent=agent,
         chat=chat,
         who=who,
     )

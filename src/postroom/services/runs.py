@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -165,22 +164,16 @@ def whose(thread_id: str) -> tuple[str, str]:
     return agent_of(thread_id) or ("", "")
 
 
-class RunOwner(NamedTuple):
-    """The agent whose runs a thread has."""
+def owner_of(thread_id: str) -> tuple[str, str, str]:
+    """Return the name of the agent whose runs a thread has, the slug of its project, and its chat.
 
-    agent: str
-    project: str = ""
-    """The slug of the agent's project; empty in a chat."""
-    chat: str = ""
-    """The platform and the bot through which the agent answers; empty for runs on mail."""
-
-
-def owner_of(thread_id: str) -> RunOwner:
-    """Return the agent whose runs a thread has; the name is empty if the thread belongs to no agent."""
+    One of the last two is empty. The chat is the platform and the bot through which the agent answers. All
+    are empty if the thread belongs to no agent.
+    """
     if is_chat(thread_id):
-        return RunOwner(agent_on(thread_id) or DEFAULT_AGENT, chat=target_of(thread_id))
+        return agent_on(thread_id) or DEFAULT_AGENT, "", target_of(thread_id)
     slug, name = whose(thread_id)
-    return RunOwner(name, slug)
+    return name, slug, ""
 
 
 def open_runs(

@@ -396,8 +396,11 @@ def _gone(run_id: str) -> IllegalTransition:
 
 
 def _shown(dispatch: RunDispatch) -> dict[str, object]:
+    agent, project, chat = owner_of(dispatch.thread_id)
     return {
-        **owner_of(dispatch.thread_id)._asdict(),
+        "agent": agent,
+        "project": project,
+        "chat": chat,
         "dispatch_id": dispatch.dispatch_id,
         "run_id": dispatch.run_id,
         "thread_id": dispatch.thread_id,

@@ -13,18 +13,18 @@ from postroom.stores.transaction import Transaction
 
 @dataclass(slots=True)
 class Activity:
-    """When a session was last active, and where: written in the change that keeps what was said."""
+    """The time and place of a session's last activity, written in the change that stores the message."""
 
     session_key: str
     thread_id: str
     source: dict[str, Json]
     at: int
     written: ChatSession | None = None
-    """The session as it was written."""
+    """The session as written."""
 
     @property
     def locks(self) -> tuple[str, ...]:
-        """What is locked before the change."""
+        """The locks to take before the change."""
         return session_locks(self.session_key, self.thread_id)
 
     def noted(self, session: ChatSession) -> ChatSession:
