@@ -60,6 +60,33 @@ async def test_one_event_stands_in_both_its_scopes(stores: RunStores) -> None:
 
 
 @on_both
+async def test_an_added_event_is_numbered_in_both_scopes_and_its_key_counts_once(stores: RunStores) -> None:
+    draft = event(
+        "Kind: 'ü'",
+        thread='t: "x" \\ ü',
+        run_id="r: 'ü'",
+        payload={"text": "東京"},
+        causation_id="c",
+        correlation_id="e",
+        origin="runtime",
+        visibility=EventVisibility.AUDIT,
+        schema_version=3,
+        options=KEYED,
+    )
+    for _ in range(2):
+        await stores.events.add(draft)
+    await stores.events.add(event("Next", thread='t: "x" \\ ü', run_id="r2"))
+    first, following = (await stores.events.list(draft.scopes[0])).events
+    assert (await stores.events.list(draft.scopes[1])).events == (first,)
+    assert first == await stores.events.append(draft), "the key gives the event that was added"
+    assert first.sequences == {scope.key: 1 for scope in draft.scopes}
+    assert following.sequences == {draft.scopes[0].key: 2, "run:r2": 1}
+    told = {name: getattr(first, name) for name in ("payload", "causation_id", "correlation_id", "origin")}
+    assert told == {name: getattr(draft, name) for name in told}
+    assert (first.visibility, first.schema_version) == (draft.visibility, draft.schema_version)
+
+
+@on_both
 async def test_an_event_reads_back_as_it_was_appended(stores: RunStores, clock: ManualClock) -> None:
     draft = event(
         "Kind: 'ü'",

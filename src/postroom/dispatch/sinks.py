@@ -182,7 +182,7 @@ class OutputKept(ExecutorAround):
         async with gathered.writing:
             while (draft := gathered.next()) is not None:
                 try:
-                    await self._events.append(draft)
+                    await self._events.add(draft)
                 except PostroomError as error:
                     if isinstance(error, StoreError):
                         self._tell_once("output.put_off", gathered.run_id, error)
