@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from postroom.contracts.accepting import Accept, ThreadsNeeded
+from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import (
     BusyPolicy,
     DeliveryOptions,
@@ -1247,14 +1247,14 @@ class Submissions:
 
             return change(tx, Accept(frozenset(arrivals), put, is_full))
 
-        async def store() -> T | ThreadsNeeded:
+        async def store() -> T | ChangeUndone:
             try:
                 return await self._stored_arrivals(tuple(arrivals.values()), accepted, key)
-            except ThreadsNeeded as needed:
-                return needed  # no failure, also if the caller has hung up and runs nothing again
+            except ChangeUndone as undone:
+                return undone  # no failure, also if the caller has hung up and runs nothing again
 
         stored = await core.claiming.complete(store(), name="a delivery")
-        if isinstance(stored, ThreadsNeeded):
+        if isinstance(stored, ChangeUndone):
             raise stored
         return stored
 
@@ -1469,7 +1469,7 @@ class Submissions:
             done, claimed = self._committed(tx, plan, plan.commit, seen), None
             if plan.joins is not None and plan.answers:
                 tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
-            if submission.is_queued and submission.claims is not None:
+            if submission.claims is not None:
                 claimed = self._claimed_in(tx, plan, submission.claims, is_now=submission.is_now)
             plan = replace(plan, dispatch=done.dispatch, claimed=claimed)
         return plan if gave_way is None else replace(plan, gave_way=gave_way)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from postroom.contracts.accepting import Accept
+from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
@@ -83,7 +83,7 @@ class Admission:
     """The dispatch that was active when the message arrived, and must end for it."""
 
 
-class NotHandedOver(Exception):
+class NotHandedOver(ChangeUndone):
     """A message cannot be stored and handed over in one change: the change is undone."""
 
 
