@@ -851,7 +851,6 @@ class Completion:
             )
         except PostroomError as reason:
             _LOG.warning("dispatch.left_to_lease", reason=reason.describe())
-            self._core.may_hold_more = True
             return False
         return row.status is RunDispatchStatus.QUEUED
 

@@ -144,8 +144,6 @@ class Core:
         """Changes that may claim a dispatch, each with the execution that follows from it."""
         self.effects = effects
         """The effects of the start and the end of runs, if any."""
-        self.may_hold_more = True
-        """Whether a claim of this process may be stored that it does not execute, after a lost reply."""
         self.is_leaving = False
         """Whether this worker no longer waits for an unavailable store; it leaves runs to their leases."""
 

@@ -358,7 +358,6 @@ class Dispatcher:
             return DispatchAttempt.TRANSIENT_ERROR
         except BaseException:
             self.unreserve(worker)
-            core.may_hold_more = True
             raise
         self.failed_claims = 0
         if isinstance(claimed, Claimed):
@@ -374,14 +373,12 @@ class Dispatcher:
 
         A reply may be lost.
         """
-        self._core.may_hold_more = True
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
     async def look_after_claims(self) -> None:
-        """Release claims that are not executed here, if there may be one, and end streams without a run."""
-        if self._core.may_hold_more:
-            await self.release_unexecuted()
+        """Release claims that are not executed here, and end streams without a run."""
+        await self.release_unexecuted()
         if self._readers:
             await self.end_readers()
 
@@ -390,16 +387,13 @@ class Dispatcher:
 
         A claim whose reply is still on its way has a reserved worker, and is left alone. A failure is logged.
         """
-        self._core.may_hold_more = False
         try:
             for row in await self.unexecuted():
-                self._core.may_hold_more = True  # until a check finds none
                 worker = self.workers.get(row.thread_id)
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
                     await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
-            self._core.may_hold_more = True
             _LOG.warning("claims.not_looked_at", reason=error.describe())
 
     def claim_tokens(self) -> frozenset[str]:
@@ -626,7 +620,6 @@ class Dispatcher:
                 self._ending.add(job.concluded)
                 await self._guarded(job, self._execution.conclude(job))
         except BaseException:
-            self._core.may_hold_more = True
             if not job.is_left_behind:
                 self._rest(job)
                 self._over()
@@ -682,7 +675,6 @@ class Dispatcher:
         except StoreError as error:
             # It is released when the store can be read again: its run contains the remaining steps.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
-            self._core.may_hold_more = True
             if job.has_executed or not error.retryable:
                 self._failed[job.dispatch.claim_token or ""] = error
         except DeadlinePassed as error:
@@ -912,7 +904,6 @@ class LeaseKeeper:
         if job.end is not None or id(job) not in self.jobs:
             return
         self._core.metrics.lease_lost()
-        self._core.may_hold_more = True
         _LOG.warning("lease.lost", dispatch_id=job.dispatch.dispatch_id, reason=reason)
         job.stop(LeaseEnd.LOST)
 
@@ -1059,7 +1050,6 @@ class Execution:
             _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
         except StoreError as error:
             _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
-            self._core.may_hold_more = True
 
     async def _finish(self, job: Job, result: AgentRunResult) -> None:
         """Store the result of an execution."""
