@@ -3,10 +3,12 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import TOGETHER, event
-from postroom.contracts.errors import CursorAhead, IdempotencyConflict, VersionConflict
+from postroom.contracts.errors import CursorAhead, IdempotencyConflict, InvalidRecord, VersionConflict
 from postroom.contracts.events import (
     AppendOptions,
     CanonicalEvent,
@@ -26,6 +28,13 @@ KEYED = AppendOptions(writer_id="w", idempotency_key="k")
 
 async def _kinds(stores: RunStores, scope: EventScope, *, after: int = 0) -> list[str]:
     return [one.event_kind for one in (await stores.events.list(scope, after=after)).events]
+
+
+def test_an_event_has_a_kind_and_at_most_one_scope_of_each_family() -> None:
+    given = event("A")
+    for wrong in ({"scopes": ()}, {"scopes": (THREAD, EventScope.thread("u"))}, {"event_kind": " "}):
+        with pytest.raises(InvalidRecord, match="at most one scope of each family"):
+            replace(given, **wrong)
 
 
 async def test_each_scope_counts_its_events_from_one(stores: RunStores) -> None:
@@ -48,6 +57,33 @@ async def test_one_event_stands_in_both_its_scopes(stores: RunStores) -> None:
     assert (shared.thread_id, shared.run_id) == ("t", "r1")
     for scope, after in ((THREAD, 1), (EventScope.run("r1"), 0)):
         assert (await stores.events.list(scope, after=after)).events == (shared,)
+
+
+@on_both
+async def test_an_added_event_is_numbered_in_both_scopes_and_its_key_counts_once(stores: RunStores) -> None:
+    draft = event(
+        "Kind: 'ü'",
+        thread='t: "x" \\ ü',
+        run_id="r: 'ü'",
+        payload={"text": "東京"},
+        causation_id="c",
+        correlation_id="e",
+        origin="runtime",
+        visibility=EventVisibility.AUDIT,
+        schema_version=3,
+        options=KEYED,
+    )
+    for _ in range(2):
+        await stores.events.add(draft)
+    await stores.events.add(event("Next", thread='t: "x" \\ ü', run_id="r2"))
+    first, following = (await stores.events.list(draft.scopes[0])).events
+    assert (await stores.events.list(draft.scopes[1])).events == (first,)
+    assert first == await stores.events.append(draft), "the key gives the event that was added"
+    assert first.sequences == {scope.key: 1 for scope in draft.scopes}
+    assert following.sequences == {draft.scopes[0].key: 2, "run:r2": 1}
+    told = {name: getattr(first, name) for name in ("payload", "causation_id", "correlation_id", "origin")}
+    assert told == {name: getattr(draft, name) for name in told}
+    assert (first.visibility, first.schema_version) == (draft.visibility, draft.schema_version)
 
 
 @on_both

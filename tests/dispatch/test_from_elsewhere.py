@@ -328,14 +328,6 @@ LEAVES = pytest.mark.parametrize("leaves", ["fails", "drains", "is gone"])
 
 
 @LEAVES
-async def test_a_cancelled_run_does_not_come_again_when_its_process_leaves_it(room, elsewhere, leaves):
-    left = Leaving(room, elsewhere, leaves)
-    work = await left.left_with(LiveRunCommand(kind=LiveCommandKind.CANCEL))
-    await room.comes_to(CANCELLED, work)
-    assert (await ended(room, work), left.next.run_count) == (TerminationKind.CANCELLED, 0)
-
-
-@LEAVES
 async def test_a_decision_is_known_to_the_next_attempt(room, elsewhere, leaves):
     left = Leaving(room, elsewhere, leaves)
     work = await left.left_with(LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(yes(),)))

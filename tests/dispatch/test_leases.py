@@ -36,7 +36,7 @@ from postroom.contracts.runs import RunStatus, RunWaitingState, TerminationReaso
 from postroom.contracts.tools import Suspension, ToolCallOutcome, ToolResult, ToolStatus
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
-from postroom.testing.faults import writes, writes_that
+from postroom.testing.faults import writes
 from postroom.testing.run_faults import failing_changes
 
 SHORT = MailboxConfig(
@@ -91,28 +91,6 @@ async def test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on(r
     assert calls["renew_leases"] >= 3
     executor.release.set()
     await room.acked(result)
-
-
-async def test_a_lease_that_cannot_be_renewed_stops_the_run_before_another_may_begin_it(room):
-    refused = failing_changes(room.stores, before={"renew_leases": writes_that(lambda number: True)})
-    mailbox, result = await at_work(room, Blocking(), SHORT, stores=refused)
-    row = await room.row(result)
-
-    async def stopped():
-        if room.clock.sleeping and room.clock.now() < row.lease_until:
-            room.passes(milliseconds=250)
-        return mailbox.metrics.value("postroom_active_runs") == 0
-
-    await eventually(stopped)
-    await mailbox.settled()  # or it would claim the run again itself
-    assert room.clock.now() <= row.lease_until
-    assert mailbox.metrics.value("postroom_mailbox_leases_lost_total") == 1
-    assert (await room.row(result)).status is CLAIMED
-    room.clock.set(row.lease_until + 1)
-    heir = Counting()
-    await room.mailbox(heir, consumer_id="heir").run_sweep()
-    row = await room.acked(result)
-    assert (heir.run_count, row.attempt_count, row.interruption_count) == (1, 0, 1)
 
 
 async def test_a_run_whose_claim_was_taken_away_writes_nothing_more(room):
@@ -170,25 +148,6 @@ async def test_a_suspended_run_has_the_longer_lease(room):
     await as_time_goes(room, is_long)
     executor.release.set()
     await room.acked(result)
-
-
-async def test_a_process_that_stood_still_takes_no_step_before_it_knows_that_its_claim_holds(room):
-    class Waiting(Blocking):
-        went_on = False
-
-        async def execute(self, activation, sink):
-            result = await super().execute(activation, sink)
-            self.went_on = True
-            return result
-
-    executor = Waiting()
-    mailbox, result = await at_work(room, executor, SHORT)
-    await room.stores.dispatches.interrupt("t")
-    room.passes(hours=1)
-    executor.release.set()  # what it waited for came meanwhile
-    await room.comes_to(SUPERSEDED, result)
-    await mailbox.settled()
-    assert not executor.went_on
 
 
 async def test_a_mailbox_that_closes_gives_back_what_ignores_its_end_and_waits_no_longer_than_was_set(room):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from embedded_room import on, texts
-from postroom import BusyPolicy, Item, MailboxConfig, RunUnsuccessful, State
+from postroom import BusyPolicy, GiveUp, Item, MailboxConfig, RunUnsuccessful, State
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidSubmission
@@ -16,8 +16,9 @@ from postroom.dispatch.inspection import WhyNot
 class LongWork:
     """Hangs until it was begun for the last time, then fails or answers."""
 
-    def __init__(self, interruptions, *, failures=0):
+    def __init__(self, interruptions, *, failures=0, error=OSError):
         self._left, self._failures, self._begun = interruptions, failures, asyncio.Event()
+        self._error = error
 
     async def __call__(self, run):
         if self._left:
@@ -26,7 +27,7 @@ class LongWork:
             await asyncio.Event().wait()
         if self._failures:
             self._failures -= 1
-            raise OSError("the other side is away")
+            raise self._error("the other side is away")
         return "done"
 
     async def begun(self):
@@ -72,6 +73,16 @@ async def test_a_run_fails_as_often_as_it_may_however_often_its_server_ended(man
             await handle.result(timeout=30)
         [dead] = [one async for one in mailbox.dead_letters]
         assert (dead.attempts, dead.interruptions) == (2, 3)
+
+
+async def test_a_failure_that_no_retry_can_fix_is_counted_also_if_no_interruption_is_left(manual):
+    work = LongWork(1, failures=1, error=GiveUp)
+    async with manual(work) as mailbox:
+        await mailbox.enqueue("t", "go", interruptions=1)
+        await killed(mailbox, work, 1)
+        await mailbox.run_until_idle()
+        [dead] = [one async for one in mailbox.dead_letters]
+        assert (dead.attempts, dead.interruptions) == (1, 1)
 
 
 @pytest.mark.parametrize(

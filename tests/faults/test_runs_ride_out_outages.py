@@ -147,6 +147,20 @@ async def outcome(handle: RunHandle) -> str:
         return error.message
 
 
+async def test_a_short_wait_for_a_result_ends_in_an_outage_as_it_does_without(server: PostgresServer) -> None:
+    work = Work()
+    async with Mailbox.open(server.dsn, work, schema="outage") as mailbox:
+        handle = await mailbox.enqueue("result", "result")
+        await work.begun.acquire()
+        await asyncio.to_thread(server.stop)
+        for timeout in (0, 0.5, 1.5):
+            with pytest.raises(TimeoutError, match=f"did not end within {timeout:g} s. The run goes on"):
+                await handle.result(timeout=timeout)
+        await asyncio.to_thread(server.start)
+        work.goes_on.set()
+        assert await handle.result(timeout=PATIENCE) == "answered"
+
+
 @pytest.mark.parametrize(
     ("away_s", "ends", "config"),
     [

@@ -112,10 +112,10 @@ LINES: tuple[Plant, ...] = (
         "                if is_told:\n                    worker.job.stop(LeaseEnd.CANCELLED)\n",
     ),
     plant(
-        "dispatch/submission.py: if is_queued or submission.claims is not None:",
+        "dispatch/submission.py: if submission.claims is None:",
         "dispatch/submission.py",
-        "            if submission.is_queued and submission.claims is not None:\n",
-        "            if submission.is_queued or submission.claims is not None:\n",
+        "            if submission.claims is not None:\n",
+        "            if submission.claims is None:\n",
     ),
     plant(
         "dispatch/worker.py: while False:",

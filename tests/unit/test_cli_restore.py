@@ -28,7 +28,7 @@ from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
 from postroom.testing import ManualClock
-from sqlite_files import with_the_newest_schema
+from sqlite_files import open_new, with_the_newest_schema
 from table_rows import each_row
 
 NOW = 1_700_000_000_000
@@ -106,6 +106,21 @@ def test_a_database_in_place_is_replaced_by_force_alone_and_kept(
     assert (code, mark_of(data / "postroom.db")) == (0, "saved")
     assert mark_of(Path(document["former"])) == "former"
     assert Path(document["former"]).name.startswith("postroom.db.before-restore.")
+
+
+def test_a_backup_that_is_older_than_the_database_is_opened_after_it_was_restored(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    database, saved = tmp_path / "postroom.db", tmp_path / "saved.db"
+    open_new(database, clock).close()
+    with closing(connect(database)) as connection:
+        back_up(connection, saved)
+    for _ in range(2):
+        store = SqliteStore.open(database, clock=clock)
+        asyncio.run(store.probe())
+        store.close()
+    restore(RestoreOptions(source=saved, database=database, force=True), now=NOW)
+    SqliteStore.open(database, clock=clock).close()
 
 
 def test_the_former_database_is_kept_with_its_log_and_when_it_is_damaged(tmp_path: Path, saved: Path) -> None:

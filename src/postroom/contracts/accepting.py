@@ -7,7 +7,11 @@ from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.tools import ToolCallResume
 
 
-class ThreadsNeeded(Exception):
+class ChangeUndone(Exception):
+    """Signals that a change has undone itself on purpose: its caller goes another way."""
+
+
+class ThreadsNeeded(ChangeUndone):
     """Signals that a change needs threads which it has not locked.
 
     The caller runs the change again with these locked.

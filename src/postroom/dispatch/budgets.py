@@ -1,14 +1,15 @@
-"""What runs may use up: looked at in the change that claims, under the lock of limits.
+"""Budgets of runs: checked in the change that claims, under the lock of limits.
 
-    used up ─▶ the first run asks ─┬─ yes ─▶ as much again: it goes on, and all that are held
-               the others are held ├─ no ──▶ they are held until the window ends; without one it asks anew
-                                   ├─ the window ends ─▶ the question is answered by that; all go on
+    used up ─▶ the first run asks ─┬─ yes ─▶ the same amount again: it resumes, and all held runs
+    the others are held            ├─ no ──▶ they are held until the window ends; without one it asks again
+                                   ├─ the window ends ─▶ this answers the question; all resume
                                    └─ cancelled ─▶ the next of them asks
 
-What is held stays queued. Its row says until when nobody is to try it, so that it costs nothing until then.
+Held runs stay queued. The row of a held run contains the time before which it is not tried, so that it costs
+nothing until then.
 
-Time, tokens and money are known when a run ends. So no more runs start at once than what is left pays for, if
-each one costs as much as the most expensive of the last runs; while no cost is known, at most 4.
+Time, tokens and money are known only when a run ends. So only as many runs start at once as the rest of the
+budget pays for, if each costs as much as the most expensive recent run; while no cost is known, at most 4.
 """
 
 from collections import Counter
@@ -43,7 +44,7 @@ _UNITS: Final = {
 }
 _MOST_REMEMBERED: Final = 10_000
 _AT_ONCE_AT_FIRST: Final = 4
-"""Runs of a scope that may execute at once before the cost of one is known."""
+"""The number of runs of a scope that may execute at the same time before the cost of a run is known."""
 MAILBOX: Final = "postroom"
 """By whom a question is answered whose window has ended."""
 
@@ -59,7 +60,7 @@ class Reached:
 
     @property
     def text(self) -> str:
-        """What is used up, in a sentence."""
+        """The used-up limit, in a sentence."""
         allowed, spent = self.budget.limits[self.limit], getattr(self.spent, self.limit)
         whose = _WHOSE[self.budget.per].format(self.whose)
         window = "" if self.budget.window is None else f" for this {self.budget.window}"
@@ -67,7 +68,7 @@ class Reached:
         return f"The budget of {whose}{window} is used up: {used}."
 
     def ticket(self, dispatch: RunDispatch, *, now: int) -> RunWaitingTicket:
-        """Return the question whether it may use as much again; each dispatch asks one of its own."""
+        """Return the question for the same amount again; each dispatch asks its own."""
         spent, name = self.spent, f"{BUDGET_TOOL}/{self.spent.scope}/{self.limit}#{dispatch.dispatch_id}"
         until = "" if spent.until is None else f" Otherwise its runs continue at {iso(spent.until)}."
         return RunWaitingTicket(
@@ -106,9 +107,9 @@ class Budgets:
     def look(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord
     ) -> Held | tuple[RunWaitingTicket, ...]:
-        """Return what holds a run back that is about to start, or what it has to ask; () when it may start.
+        """Return the reason to hold a run that is about to start, or its questions; () if it may start.
 
-        It is held while another run asks. Who was told yes starts whatever the others have used up since.
+        It is held while another run asks. A run that got a yes starts whatever others have used since.
         """
         if not self._budgets or not is_start(run):
             return ()
@@ -130,7 +131,7 @@ class Budgets:
     def crowded(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, starting: Counter[str] | None = None
     ) -> Held | None:
-        """Return what holds a run back until others have ended: what is left of a budget pays for no more.
+        """Return the reason to hold a run until others have ended: the rest of a budget is too small.
 
         `starting` counts runs of each scope that are about to start; a run that may start is added.
         """
@@ -181,7 +182,7 @@ class Budgets:
         return min(most, default=None)
 
     def started(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> tuple[Spending, ...]:
-        """Return what it counts that a run starts; who was told yes was counted with that."""
+        """Return the additions to budgets for a started run; a run that got a yes was already counted."""
         if not is_start(run):
             return ()
         counted, known = self._counted(dispatch, run, tx.now()), _allowed(run)
@@ -234,9 +235,9 @@ def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> i
 
 
 def is_start(run: RunRecord) -> bool:
-    """Say whether a run that is claimed starts, or goes on with new input; what is tried again has started.
+    """Return whether a claimed run starts, or resumes with new input; a retry has already started.
 
-    A run that goes on with the answer to a question of its own, or when it has slept, is not stopped again.
+    A run that resumes with an answer to its own question, or after sleeping, is not stopped again.
     """
     waiting = run.waiting
     if waiting is None:
@@ -245,7 +246,7 @@ def is_start(run: RunRecord) -> bool:
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:
-    """Say whether the run that is stored as the one that asks for a scope does, or is about to."""
+    """Return whether the run stored as the one that asks for a scope does so, or is about to."""
     run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
     if run is None or run.status is RunStatus.DONE:
         return False
@@ -296,9 +297,9 @@ def begin_to_ask(tx: Transaction, run_id: str, tickets: Sequence[RunWaitingTicke
 
 
 def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -> None:
-    """Write what answers mean that a run is given: a yes grants as much again, and all that are held go on.
+    """Write the effect of answers to a run: a yes grants the amount again and resumes all held runs.
 
-    `run` is as it is with them. What is used up already is not taken from what is granted.
+    `run` already contains the answers. Earlier use is not subtracted from the granted amount.
     """
     for one in answers:
         scope = _scope_of(one.ticket)
@@ -310,7 +311,7 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
             limits = facts.get("grant") or {facts["limit"]: facts["allowed"]}
             given = {name: -max(limit, getattr(spent, name)) for name, limit in limits.items()}
             if question_about(run, scope) is None:
-                given["runs"] = given.get("runs", 0) + 1  # it goes on, whoever else begins before it
+                given["runs"] = given.get("runs", 0) + 1  # it resumes, whoever else starts before it
                 if spent.asked_by == run.run_id:
                     threads.put_asker(scope, until, "")
             threads.spend([_of(Spending(scope=scope, until=until), **given)])
@@ -320,7 +321,7 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
 
 
 def answers_budget(call_ids: Sequence[str]) -> bool:
-    """Say whether one of these decisions may be about a budget: it is written under the lock of limits."""
+    """Return whether a decision may be about a budget: such a one is written under the lock of limits."""
     return any(call_id.startswith(f"{BUDGET_TOOL}/") for call_id in call_ids)
 
 
@@ -337,10 +338,10 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
 
 
 async def release_abandoned(store: SqlStore) -> None:
-    """Have those go on that are held for an answer that nobody can give: the run that asked has ended.
+    """Resume runs that are held for an impossible answer, because the run that asked has ended.
 
     Raises:
-        StoreError: it could not be looked up or written.
+        StoreError: The runs could not be read or written.
     """
 
     def left(tx: Transaction) -> list[Spending]:
@@ -361,7 +362,7 @@ def _of(account: Spending, **spent: int) -> Spending:
 
 
 def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
-    """Return what was used by the names of a budget's limits."""
+    """Return the usage by the names of a budget's limits."""
     tokens = used.input_tokens + used.output_tokens
     return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
 

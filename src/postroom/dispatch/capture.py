@@ -1,7 +1,7 @@
-"""Which of an execution's events are kept, and as what.
+"""The selection of an execution's events to store, and their kinds.
 
-Kept events are staged in a buffer and written together with the run's next checkpoint: a step and what it
-tells of become durable at once, or not at all. The live stream never waits for that.
+Stored events are staged in a buffer and written together with the run's next checkpoint: a step and its
+events become durable together, or not at all. The live stream never waits for that.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ WRITER = "runtime"
 
 
 class Fidelity(StrEnum):
-    """What kind of fact an event is; observations are the first to be left out."""
+    """The kind of fact in an event; observations are the first to be left out."""
 
     OBSERVED = "observed_runtime_event"
     COMMITTED = "committed_runtime_event"
@@ -92,7 +92,7 @@ def _tool_call_done(event: live.ToolCallDone) -> tuple[Kept, ...]:
 
 
 class CapturingSink:
-    """Stages what of one execution is kept, each event under a key of its own, and passes every event on."""
+    """Stages the stored events of one execution, each with a unique key, and passes every event on."""
 
     def __init__(
         self,
@@ -111,15 +111,15 @@ class CapturingSink:
         self._count = 0
 
     async def emit(self, event: live.AgentEvent) -> None:
-        """Stage an event where it is to be kept, and pass it on."""
+        """Stage an event if it is stored, and pass it on."""
         self.keep(event)
         await self._inner.emit(event)
 
     def keep(self, event: live.AgentEvent) -> None:
-        """Stage an event where it is to be kept; it is told later."""
+        """Stage an event if it is stored; it is published later."""
         kept = kept_as(event, resumed=self._resumed)
         if isinstance(event, live.RunStart):
-            self._resumed = True  # a second start within one execution goes on with the same run
+            self._resumed = True  # a second start within one execution continues the same run
         for kind, fidelity in kept:
             if self._capture.everything or fidelity is not Fidelity.OBSERVED:
                 self._buffer.append(self._draft(kind, fidelity, event))
@@ -141,7 +141,7 @@ class CapturingSink:
 
 
 class Capture:
-    """Says which of the executions' events are kept, and from where they come."""
+    """The rules for stored events of executions, and their origin."""
 
     def __init__(self, durability: RuntimeEventDurability, origin: str) -> None:
         self.everything = durability is RuntimeEventDurability.FULL_FIDELITY
@@ -161,7 +161,7 @@ class Capture:
 
 @dataclass(slots=True, eq=False)
 class RunCoordinator:
-    """What an execution writes with: each commit proves the claim and takes the staged events along."""
+    """The coordinator of an execution: each commit proves the claim and contains the staged events."""
 
     inner: CommitCoordinator
     claim: Claim | None
@@ -172,7 +172,7 @@ class RunCoordinator:
 
     @property
     def storage_identity(self) -> str | None:
-        """Names the place where it writes."""
+        """The identity of its storage."""
         return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:

@@ -1,4 +1,4 @@
-"""What a mailbox is set to. Defaults suit a person's machine; every bound has a reason to be there."""
+"""The settings of a mailbox. Defaults suit a person's machine; every bound has a reason."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -84,20 +84,20 @@ class MailboxConfig:
     The next interruption makes the run a dead letter. No interruption counts as a failed attempt.
     """
     outage: timedelta | None = None
-    """For how long at least a run is tried again, behind those attempts, whose failures may be an outage.
+    """The minimum time for which a run is retried after those attempts, if its failures may be an outage.
 
-    None: twelve minutes; where `default_max_attempts` is set, so often and no more.
+    None: twelve minutes; with `default_max_attempts` set, no longer than those attempts.
     """
     default_retry_delay_ms: int = 250
     max_retry_delay_ms: int = 30_000
     """The longest delay before a retry. The default delay is doubled six times at most: 250 ms to 16 s."""
     cancel_wait_ms: int = 5_000
-    """How long a foreground submission waits for the active run to give way."""
+    """How long a foreground submission waits for the active run to end."""
     cancel_poll_ms: int = 25
     stop_wait_ms: int = 5_000
-    """How long a run that lost its lease is given to stop before it is left behind."""
+    """How long a run that lost its lease has to stop before it is abandoned."""
     max_run_ms: int | None = None
-    """After which a run that does not end is stopped for good; None: its lease is renewed for ever."""
+    """The time after which a run is stopped for good; None: its lease is renewed without end."""
     max_concurrent_runs: int = 256
     """In this process, as the bound of each tenant. `limits` apply to all workers of the database.
 
@@ -112,7 +112,7 @@ class MailboxConfig:
     drain_grace: timedelta = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
-    """Where one is used up, one run asks whether all may use as much again; the others stay queued."""
+    """If one is used up, one run asks whether all may use the same amount again; the others stay queued."""
     give_up_on: tuple[type[Exception], ...] = ()
     """Exceptions after which neither a run nor a step of it is retried: a retry would raise them again."""
     pending_zone: bool = True
@@ -120,13 +120,13 @@ class MailboxConfig:
     places: Callable[[], Collection[str]] | None = None
     """Names the places that this process is: it claims their runs, and those for anywhere. None: all."""
     gone: Callable[[], Collection[str]] | None = None
-    """Names other consumers that have surely ended: what they hold is taken back, at the start and later."""
+    """Names other consumers that have surely ended: their claims are released, at the start and later."""
     claims_hold: Callable[[int], None] | None = None
-    """Told at each claim and renewal for how many milliseconds no other process can claim what executes here:
-    whoever ends work from outside knows then when, should this process stand still."""
+    """Called at each claim and renewal with the number of milliseconds for which no other process can claim
+    the runs that execute here. If this process freezes, an outside supervisor knows when to end its work."""
     is_exclusive: bool = False
-    """Whether no other process works on this store: what others hold is then taken back at the start, and not
-    when its lease ends."""
+    """Whether no other process works on this store: then claims of others are released at the start, and not
+    when their leases expire."""
 
     @property
     def outage_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""Reaches runs that are queued or at work, here or elsewhere: cancel, interrupt, decide, give input."""
+"""Access to queued and active runs, here or elsewhere: cancel, interrupt, decide, send input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _Cancelled = RunDispatch | tuple[RunDispatch, RunRecord | None] | RunRecord | Li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteeredRun:
-    """The run that took the input, and its dispatch (the run's id where that is not known)."""
+    """The run that took the input, and its dispatch (the run's id if that is unknown)."""
 
     dispatch_id: str
     run_id: str
@@ -71,8 +71,8 @@ class Control:
     def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:
         """Cancel the run or dispatch with this id under the lock of its thread.
 
-        Return the dispatch that is at work and is told to end, the queued dispatch that was withdrawn with
-        its run, the run that waited, the address of a run that only a live channel reaches, or None.
+        Return the active dispatch that is asked to end, the queued dispatch that was withdrawn with its run,
+        the run that waited, the address of a run that only a live channel reaches, or None.
         """
         row, run = _named_in(tx, id)
         if run is not None and run.status is RunStatus.DONE:
@@ -102,7 +102,7 @@ class Control:
         return done
 
     async def stop_active(self, interrupt: Interrupt) -> None:
-        """Ask the run that an interrupt found at work to end, without waiting for it."""
+        """Ask the active run of an interrupt to end, without waiting for it."""
         core, active = self._core, interrupt.active_dispatch
         if active is None:
             return
@@ -115,7 +115,7 @@ class Control:
         """Stop an active run for a submission; return False if its claim is not released in time.
 
         A run that stops is queued again, due after `PLACE_KEPT_MS`: the commit of the submission ends it as
-        cancelled. If there is no such commit, the run goes on, and no attempt is counted.
+        cancelled. If there is no such commit, the run continues, and no attempt is counted.
         """
         core, workers = self._core, self._workers
         here = workers.give_way(active.dispatch_id)
@@ -136,13 +136,14 @@ class Control:
         return True
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to a run at work in this process; False when none takes it."""
+        """Hand a decision to an active run in this process; return False if none accepts it."""
         return self._core.executor.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to the run with this dispatch, run or thread id, wherever it is at work.
+        """Hand a decision to the active run with this dispatch, run or thread id, in any process.
 
-        What its executor does not take is kept for it. False: it is not at work, or was told another before.
+        If its executor does not accept it, it is stored for the run. False: the run is not active, or has
+        another decision.
         """
         target, path = await self._target(id), "local_live"
         if not self.send_decision(id, tool_call_id, resume):
@@ -161,7 +162,7 @@ class Control:
         return True
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Take back a decision that its run has not begun to read: the question is open again.
+        """Withdraw a decision that its run has not begun to read: the question is open again.
 
         Return False, with nothing changed, if the run has the decision or never had it.
         """
@@ -193,7 +194,7 @@ class Control:
         )
 
     async def steered(self, request: RunActivation, expected_run_id: str | None) -> SteeredRun | None:
-        """Hand the messages to the thread's run at work; None when it does not take them, or is another."""
+        """Hand the messages to the thread's active run; None if it refuses them, or is another run."""
         worker = self._workers.get(request.thread_id)
         is_here = worker is not None and worker.is_running
         if worker is not None and is_here:
@@ -209,7 +210,7 @@ class Control:
         return SteeredRun(dispatch_id=target.dispatch_id or target.run_id, run_id=target.run_id)
 
     async def wake(self, thread_id: str) -> None:
-        """Tell the thread's run at work, here or elsewhere, that messages wait for its next step."""
+        """Tell the thread's active run, in any process, that messages wait for its next step."""
         worker = self._workers.get(thread_id)
         if worker is not None and worker.is_running:
             self._core.executor.wake_pending_boundary(worker.run_id or "")
@@ -219,10 +220,10 @@ class Control:
             await self._sent(target, _WAKE)
 
     async def keep_decisions(self, request: RunActivation) -> RunDispatch | None:
-        """Keep decisions for a run that is at work; None when it is not.
+        """Store decisions for an active run; None if it is not active.
 
         Raises:
-            StaleDecision: a call was decided about already, or its time is over.
+            StaleDecision: A call already has a decision, or its time is over.
         """
         core, run_id = self._core, request.run_id or ""
 
@@ -233,7 +234,7 @@ class Control:
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
             kept = commands_in(tx, row)
-            # A run that was claimed when its question had timed out goes on, by whatever clock that was.
+            # A run that was claimed when its question had timed out continues, by whichever clock.
             now = max(tx.now(), row.claimed_at or 0)
             for one in fresh_decisions(run, request.decisions, kept, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))
@@ -247,7 +248,7 @@ class Control:
         return row
 
     async def _is_kept(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Keep decisions for a run at work; False where it is not, or that would be refused."""
+        """Store decisions for an active run; False if it is not active, or they would be refused."""
         if target.run_id is None:
             return False
         request = RunActivation.new(
@@ -256,7 +257,7 @@ class Control:
         try:
             return await self.keep_decisions(request) is not None
         except StaleDecision:
-            return False  # who submits it is told so
+            return False  # the caller that submits it gets the error
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
         """Ask the process that executes a run to stop it; return False if that process surely does not hear.
@@ -286,7 +287,7 @@ class Control:
     async def _handed_over(
         self, messages: tuple[Message, ...], target: LiveRunTarget, *, is_here: bool
     ) -> bool:
-        """Give messages to a run: stored, and the run told to look; or as they are, without that zone."""
+        """Give messages to a run: stored, with a hint to the run; or directly, without a pending zone."""
         executor, run_id = self._core.executor, target.run_id or ""
         if not self._core.config.pending_zone:
             if is_here:
@@ -298,7 +299,7 @@ class Control:
         return woken or not await self._retracted(target.thread_id, messages)
 
     async def _retracted(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
-        """Take staged messages back; False when a run has read them meanwhile, so that they are delivered."""
+        """Withdraw staged messages; False if a run has read them meanwhile, so that they are delivered."""
         for message in messages:
             try:
                 await self._core.threads.retract_pending(thread_id, message.id or "")
@@ -307,7 +308,7 @@ class Control:
         return True
 
     async def _active_target(self, thread_id: str) -> LiveRunTarget | None:
-        """Return the address of the thread's run at work, anywhere."""
+        """Return the address of the thread's active run, in any process."""
         claimed = await self._core.dispatches.claimed_dispatch(thread_id)
         if claimed is not None:
             return live_target(claimed)
@@ -315,7 +316,7 @@ class Control:
         return live_target(run) if run is not None and run.status is RunStatus.RUNNING else None
 
     async def _target(self, id: str) -> LiveRunTarget | None:
-        """Return the address of the run that has this dispatch, run or thread id and may be at work."""
+        """Return the address of the possibly active run with this dispatch, run or thread id."""
         row = await self._core.dispatches.load_dispatch(id)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
             return live_target(row)
@@ -328,7 +329,7 @@ class Control:
         return not (still and row is not None and row.claim_token == dispatch.claim_token)
 
     async def _sent(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Hand a command to a run at work; False when none accepted it."""
+        """Send a command to an active run; return False if none accepted it."""
         live = self._core.live
         return live is not None and await live.deliver(target, command) is LiveDeliveryOutcome.DELIVERED
 
@@ -348,7 +349,7 @@ def _named_in(tx: Transaction, id: str) -> tuple[RunDispatch | None, RunRecord |
     if named is not None:
         row, run = queue.load(id), threads.load_run(run_id)
         if run is not None and run.dispatch_id is not None and (row is None or row.status not in OPEN):
-            row = queue.load(run.dispatch_id)  # the run has gone on with another dispatch
+            row = queue.load(run.dispatch_id)  # the run has continued with another dispatch
         return row, run
     row = queue.claimed(id)
     if row is None:
@@ -367,10 +368,10 @@ def fresh_decisions(
     *,
     now: int,
 ) -> list[tuple[str, ToolCallResume]]:
-    """Return which decisions are news to a run at work, for which others are kept; a repeated one is none.
+    """Return the decisions that are new to an active run with others stored; repeated ones are not.
 
     Raises:
-        StaleDecision: a question has another answer already, or its time is over.
+        StaleDecision: A question has another answer already, or its time is over.
     """
     asked = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
     told = {one.ticket.tool_call_id: one.decision for one in run.answered}

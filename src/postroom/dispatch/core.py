@@ -1,4 +1,4 @@
-"""What every part of a mailbox works with: its ports, its settings, its ids, and nothing that decides."""
+"""The shared parts of a mailbox: its ports, settings and ids, without any decisions."""
 
 import re
 from collections import defaultdict
@@ -40,10 +40,10 @@ class Pinning:
         registry: VersionedRegistryStore | None = None,
         scope: str = "",
     ) -> None:
-        """Pin runs to publications of this registry, where there is one.
+        """Pin runs to publications of this registry, if there is one.
 
         Raises:
-            InvalidRecord: the scope is no name.
+            InvalidRecord: The scope is not a valid name.
         """
         self._executor = executor
         self._registry = registry
@@ -68,10 +68,10 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry that a pin stands for; None, the live one, when no registry is attached.
+        """Return the registry of a pin; None, the live one, if no registry is attached.
 
         Raises:
-            InternalError: the pin is no number, its publication is gone, or there is no live registry.
+            InternalError: The pin is not a number, its publication is gone, or there is no live registry.
         """
         if self._registry is None:
             return None
@@ -90,7 +90,7 @@ class Pinning:
 
 
 def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:
-    """Return agents and models as they were published, the rest as it is live."""
+    """Return agents and models as published, and everything else as it is live."""
     kinds: dict[str, dict[str, Json]] = defaultdict(dict)
     for entry in manifest.entries:
         kinds[entry.kind][entry.id] = entry.value
@@ -128,7 +128,7 @@ class Core:
         self.budgets = Budgets(config.budgets)
         self.has_budgets = bool(config.budgets)
         self.counts_all = bool(config.limits or config.budgets)
-        """Whether a claim counts what all workers of the database do: it is a change of its own then."""
+        """Whether a claim counts the runs of all workers of the database: then it is a separate change."""
         self.timer = timer
         self.random = random
         self.new_id = new_id
@@ -138,12 +138,12 @@ class Core:
         self.live = live
         self.pinning = Pinning(executor)
         self.capture: Capture | None = None
-        """What keeps the executions' events, when something does."""
+        """The rules for stored events of executions, if any."""
         self.tasks = Tasks("mailbox")
         self.claiming = Tasks("the mailbox")
         """Changes that may claim a dispatch, each with the execution that follows from it."""
         self.effects = effects
-        """What belongs to the beginning and the end of runs, where something does."""
+        """The effects of the start and the end of runs, if any."""
         self.may_hold_more = True
         """Whether a claim of this process may be stored that it does not execute, after a lost reply."""
         self.is_leaving = False

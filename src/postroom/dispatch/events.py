@@ -1,9 +1,9 @@
-"""What the mailbox tells the event log of itself.
+"""The mailbox's own events in the event log.
 
-Its events go to a publisher, when there is one. One that writes to the place of the run stores has
-them written in the same commit as what they tell of; with another, publishing is advisory: a failure is
-logged and stops no run, and what could not be told of committed messages goes onto the repair queue. Keys are
-made from ids alone, so that a repeated event is the one that stands already.
+They go to a publisher, if there is one. A publisher on the same storage as the run stores writes them in the
+commit that they describe. With another one, publishing is advisory: a failure is logged and stops no run, and
+failed events about committed messages go onto the repair queue. Keys are derived only from ids, so that a
+repeated event equals the stored one.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ class ServerEventPublisher(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """Names the place it writes to, when events may be written there together with what they tell of."""
+        """The identity of its storage, if events can be written there together with the described commit."""
         ...
 
     async def publish(self, draft: CanonicalEventDraft) -> None:
@@ -85,7 +85,7 @@ class ServerEvents:
         self.is_on = publisher is not None
         """Whether anybody listens."""
         self.in_commits = publisher is not None and place is not None and publisher.storage_identity == place
-        """Whether events are written in the commit of what they tell of."""
+        """Whether events are written in the commit that they describe."""
         self.repairs: deque[CheckpointRepairTask] = deque()
 
     async def publish(self, *drafts: CanonicalEventDraft) -> bool:
@@ -101,12 +101,12 @@ class ServerEvents:
         return True
 
     async def dispatch_happened(self, kind: str, dispatch: RunDispatch, **payload: Json) -> None:
-        """Tell of one step of a dispatch."""
+        """Publish one step of a dispatch."""
         if self.is_on:
             await self.publish(self.of_dispatch(kind, dispatch, **payload))
 
     async def waiting_cancelled(self, run: RunRecord) -> None:
-        """Tell that a run that waited for a person was cancelled; no dispatch of it was open."""
+        """Publish that a run was cancelled while it waited for a person; it had no open dispatch."""
         if self.is_on:
             key = f"RunCancelled/{run.run_id}/waiting"
             await self.publish(
@@ -116,7 +116,7 @@ class ServerEvents:
     async def messages_committed(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> None:
-        """Tell of committed messages, where their commit did not; what could not be told is told later."""
+        """Publish committed messages, unless their commit did; failures are repaired later."""
         if not self.is_on or self.in_commits or not messages:
             return
         task = CheckpointRepairTask(
@@ -128,7 +128,7 @@ class ServerEvents:
     def of_commit(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> tuple[CanonicalEventDraft, ...]:
-        """Return the events that the commit of these messages writes; none where they are published later."""
+        """Return the events that the commit of these messages writes; none if they are published later."""
         if not self.in_commits or not messages:
             return ()
         last_seq = first_seq + len(messages) - 1
@@ -147,7 +147,7 @@ class ServerEvents:
     async def decision_received(
         self, thread_id: str, run_id: str, call_id: str, resume: ToolCallResume, *, path: str
     ) -> None:
-        """Tell of a decision and, where it is a yes or a no, of the permission."""
+        """Publish a decision and, if it is a yes or a no, the permission."""
         if not self.is_on:
             return
         payload: dict[str, Json] = decision_facts(call_id, resume) | {
@@ -272,7 +272,7 @@ def message_kind(message: Message) -> str:
 
 
 class CheckpointRepair:
-    """Tells the log again of committed messages that it may not know of; telling twice changes nothing."""
+    """Publishes committed messages again that the log may lack; a repeat has no effect."""
 
     def __init__(self, events: ServerEvents, threads: ThreadStore) -> None:
         self._events = events
@@ -281,10 +281,10 @@ class CheckpointRepair:
     async def record(
         self, thread_id: str, run_id: str, messages: Sequence[Message], first_seq: int, last_seq: int
     ) -> None:
-        """Tell of messages that were committed as `first_seq` to `last_seq`.
+        """Publish messages that were committed as `first_seq` to `last_seq`.
 
         Raises:
-            InternalError: there are not as many messages as numbers; nothing was told.
+            InternalError: The number of messages does not match; nothing was published.
         """
         task = CheckpointRepairTask(
             thread_id=thread_id, run_id=run_id, first_seq=first_seq, last_seq=last_seq
@@ -292,9 +292,9 @@ class CheckpointRepair:
         await self._events.publish(*self._events.of_messages(task, messages))
 
     async def repair_all(self, statuses: tuple[RunStatus, ...] = ()) -> int:
-        """Tell of the input of every run, or of those in a status; return how many messages that covers.
+        """Publish the input of every run, or of those in a status; return how many messages that covers.
 
-        A run that cannot be told of is logged and passed over: it must not keep the others.
+        A run that cannot be published is logged and skipped, so that it does not block the others.
         """
         covered, after = 0, ""
         while runs := await self._threads.list_runs(RunQuery(after=after, statuses=statuses)):
@@ -304,7 +304,7 @@ class CheckpointRepair:
         return covered
 
     async def drain(self) -> None:
-        """Perform the tasks of the repair queue; one whose messages are not there waits on."""
+        """Perform the tasks of the repair queue; a task whose messages are missing stays in it."""
         for _ in range(len(self._events.repairs)):
             task = self._events.repairs.popleft()
             if not await self._perform(task):

@@ -1,4 +1,4 @@
-"""What people ask of the queue: why something waits, what was given up, and to have it tried again."""
+"""Queries of the queue by people: why a dispatch waits, dead letters, and their replay."""
 
 import uuid
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class WhyNot(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why, in one word and in a sentence; `until` is the instant after which that ends, where it is known."""
+    """The reason in one word and in a sentence; `until` is the instant after which it ends, if known."""
 
     why: WhyNot
     text: str
@@ -72,10 +72,10 @@ class Inspection:
         self._submissions = submissions
 
     async def why_not(self, dispatch_id: str) -> Reason:
-        """Say why a dispatch is not executing; it may be named by its run, in whichever process that is.
+        """Return why a dispatch is not executing; it may be named by its run, in any process.
 
         Raises:
-            UnknownDispatch: there is none with this id.
+            UnknownDispatch: No dispatch has this id.
         """
         row = await self._core.dispatches.load_dispatch(dispatch_id)
         if row is None:
@@ -88,7 +88,7 @@ class Inspection:
         return await self._of_queued(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return what was given up and waits for somebody, oldest first, behind the last one seen."""
+        """Return the dead letters that wait for an operator, oldest first, after the last one seen."""
         return await self._core.dispatches.list_by_status(
             RunDispatchStatus.DEAD_LETTER,
             limit=MAX_PAGE,
@@ -96,14 +96,14 @@ class Inspection:
         )
 
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
-        """Have a dead letter tried again as a new run on the same messages, and remove it.
+        """Retry a dead letter as a new run on the same messages, and remove it.
 
-        It may be repeated when its end was not heard of: the new run's id is made of the dead letter's, so
-        that there is one.
+        It may be repeated after a lost answer: the new run's id is derived from the dead letter's, so that
+        there is only one.
 
         Raises:
-            UnknownDispatch, UnknownRun: there is no such dispatch, or its run is gone.
-            IllegalTransition: it is no dead letter.
+            UnknownDispatch, UnknownRun: The dispatch does not exist, or its run is gone.
+            IllegalTransition: The dispatch is not a dead letter.
         """
         row = await self._dead_letter(dispatch_id)
         run = await self._core.threads.load_run(row.run_id)
@@ -126,10 +126,10 @@ class Inspection:
         return result
 
     async def _begun_before(self, run_id: str) -> MailboxSubmitResult | None:
-        """Return the run that a former replay of the same dead letter has made, if it is not to be made."""
+        """Return the run of an earlier replay of the same dead letter, if it exists."""
         run = await self._core.threads.load_run(run_id)
         if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
-            return None  # one that is only prepared is submitted, which joins what is queued of it
+            return None  # a prepared run is submitted again, which joins its queued dispatch
         return MailboxSubmitResult(
             dispatch_id=run.dispatch_id,
             run_id=run.run_id,
@@ -151,11 +151,11 @@ class Inspection:
             )
 
     async def discard(self, dispatch_id: str) -> RunDispatch:
-        """Remove a dead letter for good; its run keeps the error.
+        """Remove a dead letter permanently; its run keeps the error.
 
         Raises:
-            UnknownDispatch: there is no such dispatch.
-            IllegalTransition: it is no dead letter.
+            UnknownDispatch: The dispatch does not exist.
+            IllegalTransition: The dispatch is not a dead letter.
         """
         row = await self._dead_letter(dispatch_id)
         await self._core.dispatches.discard(dispatch_id)
@@ -216,7 +216,7 @@ class Inspection:
         return held or self._of_capacity(row)
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
-        """Return which place it waits for, where that is not this process."""
+        """Return the place for which it waits, unless it is this process."""
         place, places = tx.runs.dispatches.place(thread_id), self._core.places
         if places is None or not place or place in places:
             return None
@@ -266,7 +266,7 @@ class Inspection:
 
 
 def _told_of_place(tx: Transaction, place: str) -> str:
-    """Say which servers a run waits for, and whether one is up."""
+    """Return the servers for which a run waits, and whether one is running."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [one.holder for one in servers(leases, now, place)]:
         return f"its place is {place}, so only {' or '.join(there)} can execute it"

@@ -1,7 +1,7 @@
-"""The mailbox: accepts work for conversations and has it executed, one run a thread at a time, nothing lost.
+"""The mailbox: accepts work for conversations and executes it, one run per thread at a time, without loss.
 
-Read on in the order in which a submission travels: `submission` checks it, plans it and stores the run with
-its dispatch; `worker` claims and executes it; `completion` writes its end; `recovery` takes up what was left.
+Read the modules in the order of a submission: `submission` checks it, plans it and stores the run with its
+dispatch; `worker` claims and executes it; `completion` writes its end; `recovery` handles unfinished work.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -56,8 +56,8 @@ class Mailbox:
     """A durable queue of runs over an executor and stores.
 
     `async with Mailbox(...) as mailbox:` starts its rounds, recovery first, and drains at the end. Without
-    the block it works as well, but then nothing looks for due, left or expired work unless
-    `start_lifecycle` is called, and `aclose` is the caller's duty.
+    the block it works as well, but then nothing looks for due, unfinished or expired work unless
+    `start_lifecycle` is called, and the caller must call `aclose`.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -125,13 +125,13 @@ class Mailbox:
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
-        """Run this now and stream its events; unless `strategy` says otherwise the active run gives way.
+        """Run this now and stream its events; unless `strategy` says otherwise the active run is ended.
 
         Raises:
-            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
-            SubmissionRejected, QueueFull: the strategy is `reject` or `queue` and that came up.
-            ActiveRunConflict: the active run did not give way; nothing was written.
-            DeliveryBlocked: a barrier stands before the message; nothing was written.
+            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
+                SubmissionRejected, QueueFull: The strategy `reject` or `queue` refused it.
+            ActiveRunConflict: The active run did not end; nothing was written.
+            DeliveryBlocked: A barrier precedes the message; nothing was written.
         """
         self._refuse_closed()
         return await self._submissions.submit(request, strategy=strategy)
@@ -143,16 +143,16 @@ class Mailbox:
         strategy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Accept work to be done in its turn; `strategy` says what happens when the thread is busy.
+        """Accept work for its turn; `strategy` decides what happens if the thread is busy.
 
-        `first` is done before it in the transaction that stores it: what it raises is raised here, and
-        nothing is written. It does not go with `steer`.
+        `first` runs before it in the transaction that stores it: its errors are raised here, and nothing is
+        written. It cannot be combined with `steer`.
 
         Raises:
-            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
-            SubmissionRejected: the thread is busy and the strategy is `reject`.
-            QueueFull: as many wait on the thread as may.
-            DedupeKeyInUse: an open dispatch of the thread has the key.
+            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
+            SubmissionRejected: The thread is busy and the strategy is `reject`.
+            QueueFull: The maximum number of messages waits on the thread.
+            DedupeKeyInUse: An open dispatch of the thread has the key.
         """
         self._refuse_closed()
         return await self._submissions.submit_background(request, strategy=strategy, first=first)
@@ -178,7 +178,7 @@ class Mailbox:
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
     ) -> MailboxSubmitResult:
-        """Hand the messages to the thread's run at work, or queue them where it does not take them.
+        """Hand the messages to the thread's active run, or queue them if it does not accept them.
 
         At least once: a lost acceptance leads to both.
         """
@@ -188,14 +188,14 @@ class Mailbox:
     # Reaching runs.
 
     async def cancel(self, id: str) -> bool:
-        """Cancel what has this dispatch, run or thread id; False when there was nothing to cancel."""
+        """Cancel the run with this dispatch, run or thread id; return False if there was none."""
         return await self._control.cancel(id)
 
     async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
-        """End a run that waits for a person, for this reason; False when it is not as it was seen any more.
+        """End a run that waits for a person, for this reason; return False if it has changed meanwhile.
 
         Raises:
-            StoreError: it could not be written; it waits still.
+            StoreError: The end could not be written; the run still waits.
         """
         return await self._completion.cancel_waiting(run, reason)
 
@@ -204,22 +204,22 @@ class Mailbox:
         return await self._control.interrupt(thread_id)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to a run at work in this process; False when none takes it."""
+        """Hand a decision to an active run in this process; return False if none accepts it."""
         return self._control.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to a run at work anywhere; False when none takes it: then submit it."""
+        """Hand a decision to an active run anywhere; if none accepts it, return False: then submit it."""
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Take back a decision that its run has not begun to read; False if the run has it."""
+        """Withdraw a decision that its run has not begun to read; return False if the run has it."""
         return await self._control.take_back_decision(thread_id, run_id, decision_id)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
         """Stream the events of the thread's run to another reader; False when none executes here."""
         return self._dispatcher.reconnect(thread_id, stream)
 
-    # What waits to be read.
+    # Pending messages.
 
     async def pending(self, thread_id: str) -> tuple[PendingMessage, ...]:
         """Return the messages of a thread that no run has read yet, in order."""
@@ -242,12 +242,12 @@ class Mailbox:
     ) -> MailboxSubmitResult | None:
         """Put messages where runs of the thread read them as `mode` says; one that `starts_run` starts one.
 
-        Return the run that was started; None when they wait: for the run at work, or for their turn. They
-        wait durably, can be edited and taken back until a run reads them, and are not lost by a crash of any
-        process. Messages known by their ids are passed over: safe to repeat when the answer was lost.
+        Return the started run; None if they wait: for the active run, or for their turn. They wait durably,
+        can be edited and withdrawn until a run reads them, and survive a crash of any process. Messages with
+        known ids are ignored, so a repetition after a lost answer is safe.
 
         Raises:
-            InvalidSubmission: as for `submit_background`; nothing was written.
+            InvalidSubmission: As for `submit_background`; nothing was written.
         """
         self._refuse_closed()
         return await self._submissions.deliver(thread_id, messages, mode)
@@ -291,10 +291,10 @@ class Mailbox:
     async def reorder_pending(
         self, thread_id: str, order: Sequence[str], *, expected: Sequence[PendingVersion] | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Put what waits on a thread into another order.
+        """Change the order of the pending messages of a thread.
 
         Raises:
-            VersionConflict, InvalidRecord: it is not what was looked at, or the order names others.
+            VersionConflict, InvalidRecord: They have changed, or the order names others.
         """
         return await self._core.threads.reorder_pending(thread_id, order, expected=expected)
 
@@ -312,10 +312,10 @@ class Mailbox:
         return await self._core.dispatches.list_dispatches(thread_id, statuses, limit=limit, offset=offset)
 
     async def why_not(self, dispatch_id: str) -> Reason:
-        """Say why a dispatch is not executing.
+        """Return why a dispatch is not executing.
 
         Raises:
-            UnknownDispatch: there is none with this id.
+            UnknownDispatch: No dispatch has this id.
         """
         return await self._inspection.why_not(dispatch_id)
 
@@ -329,7 +329,7 @@ class Mailbox:
         await self._inspection.hasten(dispatch_id)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return what was given up and waits for somebody, oldest first, behind the last one seen."""
+        """Return the dead letters that wait for an operator, oldest first, after the last one seen."""
         return await self._inspection.dead_letters(after=after)
 
     async def replay_dead_letter(self, dispatch_id: str) -> MailboxSubmitResult:
@@ -352,7 +352,7 @@ class Mailbox:
     # Its life.
 
     async def recover(self) -> int:
-        """Take up all that a crash left behind, and start what is due; return how much was left behind."""
+        """Recover everything that a crash left, and start due work; return how much was recovered."""
         taken_up = await self._recovery.recover()
         await self._rounds.poll()
         return taken_up
@@ -383,7 +383,7 @@ class Mailbox:
         await self._rounds.collect_garbage()
 
     async def poll(self) -> int:
-        """Start what is due on any thread; return how many runs were started."""
+        """Start due work on any thread; return how many runs were started."""
         return await self._rounds.poll()
 
     def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
@@ -401,13 +401,13 @@ class Mailbox:
         """Recover, then start the rounds; return when that is done.
 
         Raises:
-            StoreError: recovery failed as often as it was to be tried; nothing runs.
+            StoreError: All attempts at recovery failed; nothing runs.
         """
         self._refuse_closed()
         return await self._lifecycle.start_ready(config or MailboxLifecycleConfig())
 
     def lifecycle_is_running(self) -> bool:
-        """Say whether the rounds are made."""
+        """Return whether the rounds are running."""
         return self._lifecycle.is_running
 
     async def drain(
@@ -415,9 +415,9 @@ class Mailbox:
     ) -> None:
         """Claim no more runs, give active runs the grace time to end, then stop and queue them again.
 
-        `waits_for` says for the id of a thread whether its run gets the grace time; without it, each run gets
-        it. An execution that ignores the stop is left behind after `stop_wait_ms`; its run is queued again. A
-        stop counts as an interruption, and not as a failed attempt.
+        `waits_for` returns for the id of a thread whether its run gets the grace time; without it, each run
+        gets it. An execution that ignores the stop is abandoned after `stop_wait_ms`; its run is queued
+        again. A stop counts as an interruption, and not as a failed attempt.
         """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
@@ -447,7 +447,7 @@ class Mailbox:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """End at once and give nothing back, as in a crash: what is at work is taken up as after one."""
+        """End at once and release nothing, as in a crash: active runs are recovered as after one."""
         await self._lifecycle.shutdown()
         await self._core.claiming.close()
         await self._core.tasks.close()
@@ -472,7 +472,7 @@ class Mailbox:
         """Pin runs to publications of this registry.
 
         Raises:
-            InvalidRecord: the scope is no name.
+            InvalidRecord: The scope is not a valid name.
         """
         self._core.pinning = Pinning(self._core.executor, registry, scope)
         return self
@@ -503,7 +503,7 @@ class Mailbox:
 
     @property
     def runtime_event_capture(self) -> Capture | None:
-        """What keeps the executions' events, when something does."""
+        """The rules for stored events of executions, if any."""
         return self._core.capture
 
     # The steps of a submission, for those who build on them.
@@ -546,20 +546,20 @@ class Mailbox:
         return self.workers.get_or_create(thread_id)
 
     async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
-        """Claim and start the thread's next due dispatch, if it has a worker here and nothing is at work."""
+        """Claim and start the thread's next due dispatch, if it has an idle worker here."""
         return await self._dispatcher.try_dispatch_next(thread_id)
 
     async def recover_prepared_runs_missing_dispatch(self, queued_thread_ids: Sequence[str] = ()) -> int:
-        """Give prepared runs without a dispatch one; threads named are looked at by somebody else."""
+        """Give a dispatch to prepared runs without one, except on the named threads."""
         return await self._recovery.dispatch_prepared_runs(queued_thread_ids)
 
     async def repair_thread_message_checkpoint_events(self) -> int:
-        """Tell the event log of every run's input again; return how many messages that covers."""
+        """Publish every run's input to the event log again; return how many messages that covers."""
         return await self._recovery.repair.repair_all()
 
     @property
     def checkpoint_repair(self) -> CheckpointRepair:
-        """What repairs the event log."""
+        """The repair of the event log."""
         return self._recovery.repair
 
     def wrap_dispatch_runtime_event_sink(
@@ -570,7 +570,7 @@ class Mailbox:
         *,
         resumed: bool = False,
     ) -> EventSink:
-        """Return a sink that stages what is to be kept into `buffer`; `inner` when nothing is kept."""
+        """Return a sink that stages stored events into `buffer`; `inner` if nothing is stored."""
         capture = self._core.capture
         return inner if capture is None else capture.sink(inner, buffer, dispatch, resumed=resumed)
 

@@ -32,7 +32,7 @@ class _Number:
         self.values: dict[tuple[str, ...], float] = {} if labels else {(): 0}
 
     def add(self, *labels: str, amount: int = 1) -> None:
-        """Count one more, or so many more."""
+        """Add `amount` to the counter."""
         self.values[labels] = self.values.get(labels, 0) + amount
 
     def set(self, value: float, *labels: str) -> None:
@@ -40,7 +40,7 @@ class _Number:
         self.values[labels] = value
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return what was recorded, by the names of its samples and the values of their labels."""
+        """Return the recorded values, by the names of samples and the values of their labels."""
         return {self.name if self.is_gauge else f"{self.name}_total": self.values}
 
     def collect(self) -> "Metric":
@@ -73,14 +73,14 @@ class _Seconds:
         self._sums[labels] = 0.0
 
     def observe(self, seconds: float, *labels: str) -> None:
-        """Record that it took so long."""
+        """Record a duration."""
         if labels not in self._counts:
             self._begin(labels)
         self._counts[labels][bisect_left(self._bounds, seconds)] += 1
         self._sums[labels] += seconds
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return what was recorded, by the names of its samples and the values of their labels."""
+        """Return the recorded values, by the names of samples and the values of their labels."""
         counts = {labels: sum(several) for labels, several in self._counts.items()}
         return {f"{self.name}_sum": self._sums, f"{self.name}_count": counts}
 
@@ -193,7 +193,7 @@ class MailboxMetrics:
             self._operation_seconds.observe(time.perf_counter() - began, operation, result)
 
     def happened(self, operation: str, result: str = "ok") -> None:
-        """Record that something was done which is no single store operation."""
+        """Record an operation that consists of several store operations."""
         self._operations.add(operation, result)
 
     def started(self, dispatch: RunDispatch, *, now: int) -> None:
@@ -210,14 +210,14 @@ class MailboxMetrics:
         self._complete.observe(max(now - dispatch.created_at, 0) / 1000, outcome)
 
     def lease_lost(self) -> None:
-        """Record a lease lost while the run was at work."""
+        """Record a lease lost during its run."""
         self._leases_lost.add()
 
     def run_abandoned(self) -> None:
-        """Record an execution that did not stop when it was told to."""
+        """Record an execution that ignored the request to stop."""
         self._abandoned.add()
 
     def show_depths(self, counts: Mapping[RunDispatchStatus, int]) -> None:
-        """Set the gauges to what was just counted."""
+        """Set the gauges to these counts."""
         for status in RunDispatchStatus:
             self._depth.set(counts.get(status, 0), status.label)

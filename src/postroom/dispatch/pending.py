@@ -24,7 +24,7 @@ from postroom.stores.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingInput:
-    """What waits on a thread for one run."""
+    """The pending messages of a thread, for one run."""
 
     core: Core
     events: ServerEvents
@@ -44,12 +44,12 @@ class PendingInput:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit what the run reads at this boundary and return it, in order.
+        """Commit and return the messages that the run reads at this boundary, in order.
 
-        With `group` nothing else, with `only` nothing but the messages with these ids.
+        With `group` only that group, with `only` only the messages with these ids.
 
         Raises:
-            StaleClaim: the run is not the worker's any more; what waits, waits on.
+            StaleClaim: The worker no longer owns the run; pending messages stay.
         """
         core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
         written: list[tuple[tuple[Message, ...], int]] = []

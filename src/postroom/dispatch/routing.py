@@ -1,4 +1,4 @@
-"""One executor in front of several: what runs a thread is told by its name, or by what the run says."""
+"""One executor in front of several: the thread's name, or the run itself, selects the executor."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +20,18 @@ from postroom.stores.transaction import Transaction
 
 
 class SeveralExecutors(RunDispatchExecutor):
-    """Several executors behind one mailbox: each run has its own, and what comes for a run finds it.
+    """Several executors behind one mailbox: each run has its own, and later calls for the run reach it.
 
-    What they commit, they commit through what a run is given. One that ends its runs itself may stand beside
-    one that does not: a run that is left open is ended by the mailbox, and no other.
+    Executors commit through the context of the run. One that ends its runs itself may be combined with one
+    that does not: the mailbox ends only runs that are left open.
     """
 
     @abstractmethod
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return what executes a run.
+        """Return the executor of a run.
 
         Raises:
-            PostroomError: nothing here does; `retryable` says whether that may pass.
+            PostroomError: No executor here runs it; `retryable` says whether that may change.
         """
 
     @abstractmethod
@@ -39,10 +39,10 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executors, each once."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run by its executor; one that was cut off begins as that one says.
+        """Execute a run by its executor, which also decides how an interrupted run starts.
 
         Raises:
-            PostroomError: nothing here runs it, or as its executor says.
+            PostroomError: No executor here runs it, or its executor failed.
         """
         executor = await self.chosen(activation)
         if activation.recovery is not Recovery.START:
@@ -73,11 +73,11 @@ class SeveralExecutors(RunDispatchExecutor):
         return any(one.send_messages(id, messages) for one in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell whichever runs it that messages wait."""
+        """Tell the executor of the run that messages wait."""
         return any(one.wake_pending_boundary(id) for one in self.each())
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Take what other processes have for runs at work here from this channel."""
+        """Receive other processes' commands for active runs from this channel."""
         for one in self.each():
             one.listen_to(live)
 
@@ -94,7 +94,7 @@ class ExecutorsByThread(SeveralExecutors):
         self._routes = dict(routes)
 
     def add(self, prefix: str, executor: RunDispatchExecutor) -> None:
-        """Have threads whose names begin like this run by an executor."""
+        """Register the executor of threads with this prefix."""
         self._routes[prefix] = executor
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
@@ -114,17 +114,17 @@ class ExecutorsByThread(SeveralExecutors):
         return iter(dict.fromkeys(self._routes.values()))
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        """Return whether the thread's runs are retried for minutes if their failure may be an outage."""
         executor = self._route(thread_id)
         return executor is not None and executor.waits_for_outages(thread_id)
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Say whether the steps of this thread's runs are committed by what executes them."""
+        """Return whether the executor of the thread's runs commits their steps."""
         executor = self._route(thread_id)
         return executor is not None and executor.commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return which agent all runs of a thread are of; None also where nothing here runs them."""
+        """Return the agent of all runs of a thread; None also if no executor here runs them."""
         executor = self._route(thread_id)
         return None if executor is None else executor.agent_of(thread_id)
 
@@ -134,7 +134,7 @@ class ExecutorsByThread(SeveralExecutors):
 
 
 class JoinedEffects(RunEffects):
-    """The effects of several rooms; each looks at its own threads only."""
+    """The effects of several rooms; each handles only its own threads."""
 
     def __init__(self, *parts: RunEffects) -> None:
         self._parts = list(parts)
@@ -144,22 +144,22 @@ class JoinedEffects(RunEffects):
         self._parts.append(part)
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
-        """Let the first part that has rows for the start of the run write them; return its result."""
+        """Call the parts until one has rows for the start of the run; return its result."""
         begun = (part.begin(tx, run, messages) for part in self._parts)
         return next((one for one in begun if one is not None), None)
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Let each room write what belongs to the end of a run."""
+        """Write each room's rows for the end of a run."""
         for part in self._parts:
             part.write(tx, run, accept)
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Let each room write what belongs to the end of an execution whose run is tried again."""
+        """Write each room's rows for the end of an execution whose run is retried."""
         for part in self._parts:
             part.put_back(tx, row)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Let each room write that a run's questions are withdrawn."""
+        """Write each room's rows for the withdrawal of a run's questions."""
         for part in self._parts:
             part.withdraw(tx, run)
 
@@ -168,6 +168,6 @@ class JoinedEffects(RunEffects):
         return tuple(draft for part in self._parts for draft in part.of(tx, run))
 
     def stored(self, run: RunRecord) -> None:
-        """Tell each room that the effects of a run are stored."""
+        """Notify each room that the effects of a run are stored."""
         for part in self._parts:
             part.stored(run)

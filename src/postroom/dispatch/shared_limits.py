@@ -1,7 +1,7 @@
-"""Limits that hold for all workers of one database: counted in the change that claims, under one lock.
+"""Limits for all workers of one database: counted in the change that claims, under one lock.
 
-Those who set none pay nothing. For those who do, a claim is a change of its own: a submission only stores,
-and the end of a run claims nothing.
+Without limits there is no cost. With limits, a claim is a change of its own: a submission only stores, and
+the end of a run claims nothing.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from postroom.stores.transaction import Transaction
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """What the limits leave, as one look sees it."""
+    """The remaining room under the limits, at one moment."""
 
     limits: tuple[Limit, ...]
     used: Counter[str] = field(default_factory=Counter[str])

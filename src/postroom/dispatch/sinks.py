@@ -1,12 +1,12 @@
-"""The ways of an execution's live events: to the reader who asked, to what watches, and to the output log.
+"""The paths of an execution's live events: to the reader who asked, to observers, and to the output log.
 
-A reader that is slow, or gone, never holds up a run. What a run puts out is kept in the event log, so that
-people can watch it:
+A slow or absent reader never delays a run. A run's output is stored in the event log, so that people can
+watch it:
 
-    text, calls ─▶ gathered ─▶ appended at most once a second ─▶ the log of the run and of its thread
+    text, calls ─▶ buffered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
-While the database is away it is gathered, and kept later; an execution that ends meanwhile loses what it has
-gathered. The log says either once per outage. The answer of a run is stored when it ends.
+While the database is away the output is buffered, and stored later; an execution that ends meanwhile loses
+its buffer. The log reports either once per outage. The answer of a run is stored when it ends.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ CALL: Final = "ToolCallReady"
 CALL_DONE: Final = "ToolCallDone"
 MODEL_CALL: Final = "InferenceComplete"
 MOST_CALLS: Final = 2_000
-"""Events of one execution that tell of tool calls and model calls."""
+"""Events about tool calls and model calls of one execution, at most."""
 LONGEST_DETAIL: Final = 4_000
 """Characters of a tool call's arguments, or of its result, that are kept."""
 PAUSE_MS: Final = 1_000
@@ -88,7 +88,7 @@ class EventStream:
         self._changed.set()
 
     def close(self) -> None:
-        """End the stream: what is in it may still be read."""
+        """End the stream: its content may still be read."""
         self._closed = True
         self._changed.set()
 
@@ -146,7 +146,7 @@ class OutputKept(ExecutorAround):
         self._events = events
         self._timer = timer
         self._told = set[str]()
-        """What the log says already about the outage of the store."""
+        """The outage events that the log already has."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run, as the executor does."""
@@ -182,7 +182,7 @@ class OutputKept(ExecutorAround):
         async with gathered.writing:
             while (draft := gathered.next()) is not None:
                 try:
-                    await self._events.append(draft)
+                    await self._events.add(draft)
                 except PostroomError as error:
                     if isinstance(error, StoreError):
                         self._tell_once("output.put_off", gathered.run_id, error)
@@ -277,7 +277,7 @@ class _Gathered:
 
 
 def _step(event: AgentEvent) -> tuple[str, dict[str, Json]] | None:
-    """Return a tool call, its end or a model call as it is kept; None for anything else."""
+    """Return a tool call, its end or a model call in its stored form; None for anything else."""
     if isinstance(event, ToolCallReady):
         return CALL, {"id": event.id, "name": event.name, "arguments": _detail(event.arguments)}
     if isinstance(event, ToolCallDone):
@@ -294,17 +294,17 @@ def _detail(value: Json) -> str:
 
 
 async def output_after(events: EventStore, scope: EventScope, after: int) -> tuple[str, int]:
-    """Return a page of what a run has put out behind a number of its log, and the number to go on from.
+    """Return a page of a run's output after a number of its log, and the number to continue from.
 
     Raises:
-        CursorAhead, CursorExpired: as `EventStore.list` says.
+        CursorAhead, CursorExpired: As in `EventStore.list`.
     """
     page = await events.list(scope, after=after, limit=MAX_PAGE)
     return "".join(said(event) for event in page.events), page.cursor
 
 
 async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
-    """Return the last lines that a run has put out, in `most` characters, as far as they were kept."""
+    """Return the last lines of a run's output, in `most` characters, as far as they were kept."""
     newest = end = await events.count(scope)
     parts, length = list[str](), 0
     while end > 0 and length <= most:
@@ -323,7 +323,7 @@ async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN)
 
 
 def said(event: CanonicalEvent) -> str:
-    """Return what an event of a run has put out; "" for other events."""
+    """Return the output in an event of a run; "" for other events."""
     if event.event_kind == RESET:
         return f"\n[{event.payload.get('reason', '')}]\n"
     return str(event.payload.get("delta", "")) if event.event_kind == TEXT else ""

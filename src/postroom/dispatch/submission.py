@@ -1,17 +1,17 @@
-"""Accepts work: checked, planned on what is seen of the thread, and written in one commit.
+"""Accepts work: checked, planned on the state of the thread, and written in one commit.
 
-    submit ────────────▶ the active run gives way ─▶ interrupt, run, dispatch and claim ─▶ executes here
-    submit_background ─▶ run and dispatch, claimed when thread and slot are free ─▶ executes in its turn
-    steer ─────────────▶ the run at work reads it at its next step, or as submit_background
-    deliver ───────────▶ waits to be read, or begins a run at once
+    submit ────────────▶ the active run ends ─▶ interrupt, run, dispatch and claim ─▶ executes here
+    submit_background ─▶ run and dispatch, claimed if thread and slot are free ─▶ executes in its turn
+    steer ─────────────▶ the active run reads it at its next step, or as submit_background
+    deliver ───────────▶ is pending, or starts a run at once
     accepting ─────────▶ the same, in a change of another room
 
-What happens when the thread is busy is decided in the same transaction.
+The same transaction decides what happens if the thread is busy.
 
-run named, or waiting for input ──▶ the same run goes on: the messages are its input
-a message that may not resume it ──▶ waits until that run has ended
-a dispatch of that run is queued ──▶ it is joined: one delivery brings both
-otherwise ─────────────────────────▶ a new run
+    run named, or waiting for input ──▶ the same run resumes: the messages are its input
+    a message that may not resume it ──▶ waits until that run has ended
+    a dispatch of that run is queued ──▶ it is joined: one delivery brings both
+    otherwise ─────────────────────────▶ a new run
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from postroom.contracts.accepting import Accept, ThreadsNeeded
+from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import (
     BusyPolicy,
     DeliveryOptions,
@@ -132,9 +132,9 @@ _AT_ONCE: Final = 100
 _LONGEST_ID = 512
 _SHOWN_OF_ID = 40
 _NAMES = ("agent id", "dedupe key", "tenant", "limit key")
-"""What people read in lists and logs."""
+"""Names that people read in lists and logs."""
 _MOST = 2**53
-"""Numbers up to which every store keeps them as they are."""
+"""The limit up to which every store keeps numbers exactly."""
 DEFAULT_AGENT = "default"
 _NO_OPTIONS = DeliveryOptions()
 
@@ -332,7 +332,7 @@ def normalized_mode(request: RunActivation, *, background: bool) -> RunActivatio
 
 
 class GaveWay(NamedTuple):
-    """What was ended so that a run can start."""
+    """The run or dispatch that was ended so that another run can start."""
 
     interrupt: Interrupt
     ended: EndedRuns
@@ -342,10 +342,10 @@ class GaveWay(NamedTuple):
 
 
 class Prepared(Record, frozen=True, kw_only=True):
-    """What a submission writes, and what was written for it."""
+    """The rows of a submission, planned and written."""
 
     activation: RunActivation
-    """The request with all that was decided on."""
+    """The request with all decisions about it."""
     run: RunRecord
     """The run that fulfils it."""
     commit: ThreadCommit
@@ -355,13 +355,13 @@ class Prepared(Record, frozen=True, kw_only=True):
     joins: RunDispatch | None = None
     """The queued dispatch that it becomes part of."""
     answers: tuple[AnsweredTicket, ...] = ()
-    """What the run is told with it, that it was not told before."""
+    """The new answers for the run."""
     dispatch: RunDispatch | None = None
-    """Its dispatch as it is stored, where it was queued."""
+    """Its dispatch as stored, if it was queued."""
     claimed: Claimed | None = None
-    """What was claimed with it; it may be an older dispatch of the thread."""
+    """The dispatch claimed with it; it may be an older dispatch of the thread."""
     gave_way: GaveWay | None = None
-    """What was ended for it; None if its policy ends nothing."""
+    """The run ended for it; None if its policy ends nothing."""
 
     @property
     def run_id(self) -> str:
@@ -380,7 +380,7 @@ class Prepared(Record, frozen=True, kw_only=True):
 
 
 def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
-    """Return the run that waits for input: the one that the thread calls open, else the latest."""
+    """Return the run that waits for input: the thread's open one, else the latest."""
     thread_id = state.thread.id if state.thread else None
     for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
@@ -389,7 +389,7 @@ def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
 
 
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
-    """Say whether a request lets a run go on that waits; what does not answer its questions comes behind."""
+    """Return whether a request resumes a waiting run; requests that answer no question of it come later."""
     is_for_it = request.run_id is not None or bool(request.decisions)
     return is_for_it or not run.open_tickets or not request.messages
 
@@ -479,10 +479,10 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     config: MailboxConfig,
     now: int,
 ) -> Prepared:
-    """Return what the submission writes when nothing has changed since the state were seen.
+    """Return the rows of the submission if nothing has changed since the state was read.
 
     Raises:
-        StaleDecision: one of the questions that it answers has another answer already, or its time is over.
+        StaleDecision: A question already has another answer, or its time is over.
     """
     request = request if existing is None else _of_its_run(request, existing)
     messages, consumes = request.messages, tuple[PendingVersion, ...]()
@@ -547,7 +547,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
 
 
 def agent_of(request: RunActivation, before: RunRecord | None) -> str:
-    """Return the agent of a request: the one that it names, else that of the run before it."""
+    """Return the agent of a request: the named one, else that of the run before it."""
     return request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
 
 
@@ -593,13 +593,13 @@ def max_interruptions(options: DeliveryOptions | None, config: MailboxConfig) ->
 
 
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Return the request as one that lets a run go on; that a run woke itself stays told."""
+    """Return the request as one that resumes a run; the mark of a self-woken run stays."""
     activation = activation.continuing(run_id)
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
-    """Return a request that lets a run go on as counted, and tried, where that run was."""
+    """Return a request that resumes a run, with the limits and retries of that run."""
     if run.activation is None:
         return request
     before = run.activation.delivery
@@ -614,7 +614,7 @@ def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
 
 
 def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredTicket]:
-    """Return which of the run's questions the request answers; a decision that is repeated counts once.
+    """Return the run's questions that the request answers; a repeated decision counts once.
 
     Raises:
         StaleDecision: A question has another answer, its time is over, or the run asks other questions now.
@@ -652,7 +652,7 @@ def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunAc
 
 
 class MailboxDispatchStatus(StrEnum):
-    """What a submission's dispatch is at when the call returns."""
+    """The state of a submission's dispatch when the call returns."""
 
     RUNNING = "running"
     QUEUED = "queued"
@@ -660,7 +660,7 @@ class MailboxDispatchStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxSubmitResult:
-    """What was accepted. `joined` says that it became part of a dispatch that was queued already."""
+    """The accepted work. `joined` says that it became part of an already queued dispatch."""
 
     dispatch_id: str
     run_id: str
@@ -677,7 +677,7 @@ class _Known(NamedTuple):
 
 
 class _PinNeeded(Exception):
-    """A new run is to be made, and it was not asked what it is pinned to."""
+    """A new run must be created, but the executor was not asked for its pin."""
 
 
 class _Acceptable(Exception):
@@ -690,11 +690,11 @@ class _LeftWaiting(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Submission:
-    """A request on its way into the queue: how it is queued, its ids, and what was written for it."""
+    """A request on its way into the queue: its policy, its ids, and its written rows."""
 
     request: RunActivation
     policy: BusyPolicy = BusyPolicy.QUEUE
-    """What happens if the thread is busy; steering is tried before."""
+    """The policy if the thread is busy; steering is tried before."""
     claims: ClaimAsk | None = None
     """Claims the thread's next due dispatch in the same change, if no dispatch is claimed."""
     is_now: bool = False
@@ -710,13 +710,13 @@ class Submission:
     dispatch_id: str = ""
     """The id of a new dispatch."""
     pin: str | PostroomError | None = None
-    """What a new run is pinned to, or why it cannot be; None if the executor was not asked."""
+    """The pin of a new run, or why there is none; None if the executor was not asked."""
     prepared: Prepared | None = None
     """What was queued; None if the messages wait."""
     wakes: bool = False
     """Whether the messages wait for the next step of an active run."""
     looks_again: bool = False
-    """Whether the messages of the thread are looked at again, because it may be idle."""
+    """Whether the thread's messages are examined again, because it may be idle."""
 
 
 class Submissions:
@@ -766,17 +766,16 @@ class Submissions:
         strategy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Accept work; what happens when the thread is busy is the strategy's choice.
+        """Accept work; the strategy decides what happens if the thread is busy.
 
-        `first` is done before it in the same transaction, except where a run at work takes the messages.
-        Decisions alone are kept for a run that is at work, anywhere: it is told them there, or when it waits
-        or begins again.
+        `first` runs before it in the same transaction, unless an active run takes the messages. Decisions
+        alone are stored for an active run, in any process: it gets them there, or when it waits or restarts.
 
         Raises:
-            StaleDecision: a call was decided about already, or its time is over.
-            SubmissionRejected: the thread is busy and the strategy is `reject`.
-            QueueFull: as many wait on the thread as may.
-            DedupeKeyInUse: an open dispatch of the thread has the key.
+            StaleDecision: A call already has a decision, or its time is over.
+            SubmissionRejected: The thread is busy and the strategy is `reject`.
+            QueueFull: The maximum number of messages waits on the thread.
+            DedupeKeyInUse: An open dispatch of the thread has the key.
         """
         request = self.checked(request, background=True)
         if strategy is BusyPolicy.STEER:
@@ -789,7 +788,7 @@ class Submissions:
             if request.messages or not request.decisions:
                 raise
         row = await self._control.keep_decisions(request)
-        if row is None:  # it was at work, and is not any more
+        if row is None:  # it was active, and no longer is
             return await self._queued(request, strategy)
         return MailboxSubmitResult(
             dispatch_id=row.dispatch_id,
@@ -803,16 +802,16 @@ class Submissions:
     ) -> list[tuple[str, str, bool]]:
         """Accept work for many threads, in commits of at most `MOST_TOGETHER`.
 
-        Return of each its thread, its run, and whether this call made the run.
+        Return for each its thread, its run, and whether this call created the run.
 
         Raises:
-            InvalidSubmission: a request is none, which the text names by its place; nothing was written.
-            QueueFull, DedupeKeyInUse, DuplicateRecord: one cannot be had; the commits before stand.
+            InvalidSubmission: A request is invalid, which the text names by its place; nothing was written.
+                QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
         checked = list[RunActivation]()
         for place, request in enumerate(requests):
             if place % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)  # others are served meanwhile
+                await asyncio.sleep(0)  # other tasks get a turn
             try:
                 checked.append(self.checked(request, background=True))
             except PostroomError as error:
@@ -872,7 +871,10 @@ class Submissions:
     def _one_of_many_in(
         self, tx: Transaction, together: Together, submission: Submission
     ) -> Prepared | _Known:
-        """Add a new run with its dispatch; what is decided on more than its thread is submitted alone."""
+        """Add a new run with its dispatch.
+
+        A request that depends on more than its thread is submitted alone.
+        """
         request, run_id, cap = submission.request, submission.run_id, submission.queue_cap
         thread_id, trace = request.thread_id, request.trace
         if thread_id == together.runs.get(request.hints.run_id or ""):
@@ -907,9 +909,9 @@ class Submissions:
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
     ) -> MailboxSubmitResult:
-        """Hand the messages to the run at work, or queue them where none takes them.
+        """Hand the messages to the active run, or queue them if none accepts them.
 
-        At least once: when the acceptance was lost on its way, they are queued as well.
+        At least once: after a lost acceptance they are queued as well.
         """
         return await self._steered_or_queued(self.checked(request, background=True), expected_run_id)
 
@@ -947,7 +949,7 @@ class Submissions:
         return await self._core.claiming.complete(queue(), name="a submission")
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> Submission:
-        """Take worker and slot for a request where they are free, so that it is claimed as it is stored."""
+        """Reserve worker and slot for a request if they are free, so that it is claimed when it is stored."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
         # Under limits it is stored first: a claim waits for those of other workers.
@@ -963,9 +965,9 @@ class Submissions:
 
     @contextmanager
     def _reserved(self, submissions: Sequence[Submission]) -> Iterator[None]:
-        """Give back what was reserved and is not claimed.
+        """Release reservations without a claim.
 
-        If the store fails, the change may still be stored, with its claims: a look at the store tells.
+        If the store fails, the change may still be stored, with its claims: a read of the store shows it.
         """
         is_unknown = False
         try:
@@ -988,13 +990,13 @@ class Submissions:
                 dispatcher.look_for_unexecuted()
 
     async def _gone_on(self, submission: Submission, prepared: Prepared) -> MailboxSubmitResult:
-        """Execute what was claimed, and look at the thread where nothing was."""
+        """Execute a claimed submission, and check the thread if nothing was claimed."""
         dispatcher, thread_id = self._dispatcher, submission.request.thread_id
         worker = dispatcher.workers.get_or_create(thread_id)
         try:
             if prepared.gave_way is not None:
                 await self._control.stop_active(prepared.gave_way.interrupt)
-        finally:  # what is claimed is begun, also when the caller has gone meanwhile
+        finally:  # a claimed run is started, even if the caller has gone meanwhile
             if prepared.claimed is not None:
                 await dispatcher.begin_or_release(prepared.claimed)
         others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
@@ -1016,12 +1018,12 @@ class Submissions:
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
-        """Run this and stream its events; unless the strategy says otherwise now: the active run gives way.
+        """Run this and stream its events; unless the strategy says otherwise, end the active run for it.
 
         Raises:
-            ActiveRunConflict: the active run did not give way; nothing was written.
-            DeliveryBlocked: a barrier stands before the message; nothing was written.
-            InvalidSubmission: the strategy makes it part of another run, whose events others read.
+            ActiveRunConflict: The active run did not end; nothing was written.
+            DeliveryBlocked: A barrier precedes the message; nothing was written.
+            InvalidSubmission: The strategy makes it part of another run, whose events others read.
         """
         if strategy in (BusyPolicy.STEER, BusyPolicy.COLLECT):
             raise InvalidSubmission(
@@ -1068,7 +1070,7 @@ class Submissions:
         return result, stream
 
     async def _claimed_now(self, request: RunActivation, policy: BusyPolicy) -> tuple[Prepared, Claimed]:
-        """Have the active run give way, and claim the request's dispatch in the commit that stores it."""
+        """End the active run, and claim the request's dispatch in the commit that stores it."""
         core, thread_id = self._core, request.thread_id
         claims, was_free = self._dispatcher.asks(is_now=True), False
         for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
@@ -1080,9 +1082,9 @@ class Submissions:
                 )
             except ActiveRunConflict:
                 if active is None and was_free:
-                    raise  # a run waits for an answer: it gives way to no submission
+                    raise  # a run waits for an answer: it does not end for a submission
                 was_free = active is None
-                continue  # another was faster: it is asked to give way as well
+                continue  # another was faster: it is asked to end as well
             except StoreError:
                 self._dispatcher.look_for_unexecuted()
                 raise
@@ -1095,8 +1097,8 @@ class Submissions:
     async def _in_place_of(self, active: RunDispatch, submission: Submission) -> Prepared | None:
         """Stop an active run and store a submission, whose commit ends the run; None if it does not stop.
 
-        If the submission is refused after all, the run goes on at once. If the store fails, the run goes on
-        after `PLACE_KEPT_MS`.
+        If the submission is refused after all, the run continues at once. If the store fails, the run
+        continues after `PLACE_KEPT_MS`.
         """
         await self._refuse_unfit(submission, active)
         if not await self._control.give_way(active):
@@ -1109,7 +1111,7 @@ class Submissions:
             raise
 
     async def _stored_now(self, submission: Submission) -> Prepared:
-        """Store a submission with its claim, which nobody takes for a lost one meanwhile."""
+        """Store a submission with its claim, which is protected from recovery meanwhile."""
         worker = self._dispatcher.workers.get_or_create(submission.request.thread_id)
         worker.storing += 1
         try:
@@ -1145,7 +1147,7 @@ class Submissions:
 
     @asynccontextmanager
     async def _wanting(self, thread_id: str) -> AsyncIterator[None]:
-        """Keep this process from claiming what the thread has queued while somebody waits for it."""
+        """Keep this process from claiming the thread's queued dispatches while a caller waits for it."""
         worker = self._dispatcher.workers.get_or_create(thread_id)
         worker.foreground += 1
         try:
@@ -1176,7 +1178,7 @@ class Submissions:
     ) -> MailboxSubmitResult | None:
         """Put messages where they are read as their mode says; return the run that was started for them.
 
-        Messages whose ids are known are passed over, so that the call may be repeated.
+        Messages with known ids are ignored, so that the call may be repeated.
 
         Raises:
             QueueFull: More than `max_pending_per_thread` messages would wait on the thread; none was stored.
@@ -1208,7 +1210,7 @@ class Submissions:
     ) -> T:
         """Run a change that may put messages where runs of these threads read them.
 
-        A message that cannot begin a run waits, and is looked at again. `within` is the thread of a run whose
+        A message that cannot start a run waits, and is examined again. `within` is the thread of a run whose
         end the change writes; it is locked with them.
 
         Raises:
@@ -1222,7 +1224,7 @@ class Submissions:
         arrivals = {one.thread_id: self._arriving(one, BusyPolicy.REJECT) for one in requests}
         locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
         if within is not None and core.has_budgets:
-            locks.append(LIMITS)  # the end says what was spent
+            locks.append(LIMITS)  # the end contains the spending
 
         def accepted(tx: Transaction) -> "T | StaleClaim":
             if locks:
@@ -1245,14 +1247,14 @@ class Submissions:
 
             return change(tx, Accept(frozenset(arrivals), put, is_full))
 
-        async def store() -> T | ThreadsNeeded:
+        async def store() -> T | ChangeUndone:
             try:
                 return await self._stored_arrivals(tuple(arrivals.values()), accepted, key)
-            except ThreadsNeeded as needed:
-                return needed  # no failure, also if the caller has hung up and runs nothing again
+            except ChangeUndone as undone:
+                return undone  # no failure, also if the caller has hung up and runs nothing again
 
         stored = await core.claiming.complete(store(), name="a delivery")
-        if isinstance(stored, ThreadsNeeded):
+        if isinstance(stored, ChangeUndone):
             raise stored
         return stored
 
@@ -1286,9 +1288,9 @@ class Submissions:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> None:
-        """Begin a run on messages that nothing stands before, or have them wait, under the thread's lock.
+        """Start a run on messages without a predecessor, or store them as pending, under the thread's lock.
 
-        A run on one message that is known is refused as a whole; of those that wait each is looked at.
+        A run on one known message is refused as a whole; pending messages are checked one by one.
         """
         arrival.prepared, arrival.looks_again = None, mode.starts_run
         arrival.wakes = mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP)
@@ -1298,11 +1300,12 @@ class Submissions:
             try:
                 arrival.prepared = self._submitted_in(tx, arrival, request, mode)
             except (ActiveRunConflict, _LeftWaiting):
-                arrival.looks_again = False  # what is open on the thread looks when it has ended
+                arrival.looks_again = False  # the end of the thread's open run examines them
             except (DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
                 arrival.prepared = None
             except PostroomError as error:
-                if error is not arrival.pin:  # what cannot be put together now is tried again where it waits
+                # messages that cannot be combined now are tried again where they wait
+                if error is not arrival.pin:
                     raise
         if arrival.prepared is None:
             most = self._core.config.max_pending_per_thread
@@ -1311,7 +1314,7 @@ class Submissions:
                     tx.runs.put_waiting(arrival.request.thread_id, (message,), mode, most)
 
     async def _arrived(self, arrival: Submission) -> MailboxSubmitResult | None:
-        """Go on with what was written: execute it, or tell who is at work that something waits."""
+        """Continue with the written rows: execute them, or tell the active run that messages wait."""
         if arrival.prepared is not None:
             await self._told(arrival.prepared)
             return await self._gone_on(arrival, arrival.prepared)
@@ -1329,15 +1332,16 @@ class Submissions:
             _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
 
     async def take_up_left_over(self, thread_id: str) -> MailboxSubmitResult | None:
-        """Give what waits on an idle thread to a new run, if it was meant to be.
+        """Give an idle thread's pending messages to a new run, if they are meant to start one.
 
-        That is what was meant for a run that has ended without reading it, and what starts runs by itself.
+        These are messages for a run that has ended without reading them, and messages that start runs.
         """
         if not self._core.config.pending_zone:
             return None
 
         def look(tx: Transaction) -> Sequence[PendingMessage]:
-            is_at_work = tx.runs.dispatches.claimed(thread_id) is not None  # its end looks at what waits
+            # its end examines pending messages
+            is_at_work = tx.runs.dispatches.claimed(thread_id) is not None
             return () if is_at_work else tx.runs.messages.leading(thread_id, Boundary.NEW_RUN, None)
 
         waiting = await self._core.store.read(look)
@@ -1348,14 +1352,14 @@ class Submissions:
         try:
             return await self._queued(request, BusyPolicy.REJECT)
         except (AlreadyConsumed, DeliveryBlocked, ActiveRunConflict):
-            return None  # it is at work, or others were faster: they look when they have ended
+            return None  # it is active, or others were faster: their end examines it
 
     def resumed_in(
         self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
     ) -> Callable[[], Awaitable[None]]:
-        """Queue a run that waits again with decisions, under the lock of its thread.
+        """Queue a waiting run again with decisions, under the lock of its thread.
 
-        What is returned tells of it, after the commit.
+        The returned function publishes it, after the commit.
         """
         request = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=decisions)
         checked = self.checked(request, background=True)
@@ -1409,7 +1413,7 @@ class Submissions:
         return prepared
 
     def _budgeted(self, tx: Transaction, claimed: Claimed) -> Claimed:
-        """Return what is claimed for somebody who waits with what its budgets say of it."""
+        """Return a claim for a waiting caller, with the decision of its budgets."""
         run, budgets = claimed.run, self._core.budgets
         if run is None or not budgets or is_late(tx, claimed.dispatch):
             return claimed
@@ -1454,7 +1458,7 @@ class Submissions:
         if asked.run_id is not None and request.messages and submission.is_queued:
             request = _unrepeated(tx, request, state)
         plan = self._plan(tx, request, state, submission, mode)
-        # The commit is decided on the same look, unless it writes to what that has not looked at.
+        # The commit uses the same read, unless it writes rows that the read does not cover.
         is_seen = plan.run.run_id == (request.run_id or submission.run_id) and not plan.commit.consumes
         seen = state if is_seen and plan.joins is None else None
         if submission.is_queued and plan.joins is None:
@@ -1465,7 +1469,7 @@ class Submissions:
             done, claimed = self._committed(tx, plan, plan.commit, seen), None
             if plan.joins is not None and plan.answers:
                 tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
-            if submission.is_queued and submission.claims is not None:
+            if submission.claims is not None:
                 claimed = self._claimed_in(tx, plan, submission.claims, is_now=submission.is_now)
             plan = replace(plan, dispatch=done.dispatch, claimed=claimed)
         return plan if gave_way is None else replace(plan, gave_way=gave_way)
@@ -1509,12 +1513,12 @@ class Submissions:
         *,
         is_free: bool,
     ) -> Prepared:
-        """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
+        """Store a run with its dispatch, claimed and started with them if it is its thread's next."""
         claims, dispatch, run = submission.claims, self._dispatch_of(tx, plan), plan.run
         if claims is not None and claims.is_elsewhere(tx, dispatch.thread_id):
             claims = None
         is_next = submission.is_now or (is_free and dispatch.available_at <= tx.now())
-        # An answer goes to a run that was accepted before, whatever is queued.
+        # An answer belongs to an already accepted run, whatever is queued.
         cap = None if plan.answers else submission.queue_cap
         delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
         if claims is None or not is_next:
@@ -1545,7 +1549,7 @@ class Submissions:
     def _committed(
         self, tx: Transaction, plan: Prepared, commit: ThreadCommit, state: ThreadState | None
     ) -> Committed:
-        """Write what was decided, with the events that tell of it where they are of the same place."""
+        """Write the decided rows, with their events if those are in the same place."""
         if plan.answers:
             settle(tx, plan.run, plan.answers)
         in_commits = self._events.in_commits
@@ -1563,7 +1567,7 @@ class Submissions:
     def _claimed_in(
         self, tx: Transaction, plan: Prepared, claims: ClaimAsk, *, is_now: bool
     ) -> Claimed | None:
-        """Claim what is next on the thread; or, when somebody waits, the dispatch that was joined."""
+        """Claim the next dispatch of the thread; for a waiting caller, the joined dispatch."""
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
         if claims.is_elsewhere(tx, plan.run.thread_id):
@@ -1628,7 +1632,7 @@ class Submissions:
         return replace(state, pending=pending)
 
     async def _told(self, prepared: Prepared) -> None:
-        """Count and tell what was written."""
+        """Count and publish the written rows."""
         metrics, events = self._core.metrics, self._events
         if prepared.gave_way is not None:
             for dispatch, run in prepared.gave_way.ended:
@@ -1647,7 +1651,7 @@ class Submissions:
             metrics.happened("claim")
 
     async def _tell_failure(self, submission: Submission, error: PostroomError) -> None:
-        """Tell that a submission could not be stored."""
+        """Publish that a submission could not be stored."""
         if not self._events.is_on:
             return
         core = self._core
@@ -1663,7 +1667,7 @@ class Submissions:
 
 
 def _look_for(request: RunActivation, submission: Submission) -> Look:
-    """Return the look for all that a request, and the commit of its new run, is decided on."""
+    """Return the read for everything on which a request, and the commit of its new run, depends."""
     return state_look(
         request.thread_id,
         run_id=request.run_id or submission.run_id,
@@ -1678,7 +1682,7 @@ def _look_for(request: RunActivation, submission: Submission) -> Look:
 def _going_on(
     tx: Transaction, request: RunActivation, existing: RunRecord, mode: DeliveryMode | None
 ) -> tuple[RunRecord | None, RunDispatch | None, RunRecord | None]:
-    """Return the stored run with which a request goes on, its queued dispatch, and the run if it waits.
+    """Return the stored run that a request resumes, its queued dispatch, and the run if it waits.
 
     Raises:
         RunNotOpen: The request names the run, and the run is claimed.
@@ -1706,10 +1710,10 @@ def _hurried(active: RunDispatch, tx: Transaction) -> None:
 
 
 def _due_with_answers(plan: Prepared, now: int) -> int:
-    """Return when a queued run may go on with the answers of a submission, in milliseconds since the epoch.
+    """Return when a queued run may resume with a submission's answers, in milliseconds since the epoch.
 
-    Each answer can be taken back until the delay of its submission is over. The run reads all answers at
-    once, so it goes on when the last of these delays is over.
+    Each answer can be withdrawn until the delay of its submission is over. The run reads all answers at once,
+    so it resumes when the last of these delays is over.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own
@@ -1719,10 +1723,10 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
 
 
 def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
-    """Return the request without its messages when the run that it names is queued with them already.
+    """Return the request without its messages if its named run is already queued with them.
 
-    Who repeats a request by the id of its run, for the answer to the first was lost, has given no ids to its
-    messages: they are compared as they stand.
+    A repeated request with the id of its run, after a lost answer, has no ids for its messages: their
+    contents are compared.
     """
     run = state.run
     if run is None or run.activation is None or run.dispatch_id is None or run.thread_id != request.thread_id:
@@ -1759,7 +1763,7 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
 
 
 def _messages_of(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
-    """Return the messages that a run was begun with, as far as they are stored."""
+    """Return the messages that started a run, as far as they are stored."""
     run = tx.runs.threads.load_run(run_id)
     ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
     return [record.message for record in tx.runs.messages.named(thread_id, ids)]
@@ -1812,7 +1816,7 @@ def _may_join(
     """Return whether a queued run may read a request as well: it is due, and has the request's options."""
     queued = run.activation
     if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
-        return False  # a run that has begun has its input
+        return False  # a started run has its input
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
     asked = agent_of(request, state.latest_started_run), request.delivery, request.options
     return asked == (queued.agent_id, delivery, queued.options)

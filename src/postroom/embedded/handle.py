@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 200
 _TOLD_WITHIN_S: Final = 1
+_LONGEST_LOOK_S: Final = 5
+"""Seconds after which `result` with a shorter timeout ends, if the database does not answer."""
 _ONE_LOOK_S: Final = 1
 """Seconds within which a database surely answers a read."""
 _MAX_CURSOR: Final = 10**18 - 1
@@ -162,7 +164,9 @@ class RunHandle:
             refuse_other_type("type", type)
         run = self._told_end()
         if run is None and timeout is not None and timeout < _ONE_LOOK_S:
-            run = await self._loaded()  # this read has no timeout, so that a run that is over is found
+            with suppress(TimeoutError):  # the read has a longer timeout, so that a run that is over is found
+                async with asyncio.timeout(_LONGEST_LOOK_S):
+                    run = await self._retried(self._loaded)
         if run is None or run.status is not RunStatus.DONE:
             try:
                 async with asyncio.timeout(timeout):

@@ -1,7 +1,7 @@
-"""What a channel can do, declared once by its adapter and asked by nobody twice.
+"""The capabilities of a channel, declared once by its adapter.
 
-What is not declared is not done. The core never learns a platform by name: it reads these values. An adapter
-whose chats differ (private ones that know drafts, a server with a higher limit) derives its own with
+Undeclared capabilities are not used. The core never depends on a platform by name: it reads these values. An
+adapter whose chats differ (private ones with drafts, a server with a higher limit) derives its own with
 `dataclasses.replace`.
 """
 
@@ -14,16 +14,16 @@ from postroom.contracts.errors import InvalidArgument
 SMALLEST_LIMIT = 32
 """No text is cut into parts shorter than this, whatever the unit: a fence must be closed within them."""
 NO_LIMIT = 1_000_000
-"""Stands for the limit of channels that have none of their own."""
+"""The limit of channels that have none."""
 
 
 class LengthUnit(StrEnum):
-    """What a platform counts when it says how long a text is."""
+    """The unit in which a platform measures the length of a text."""
 
     CHARACTERS = "characters"
     """Unicode code points."""
     UTF16 = "utf16"
-    """UTF-16 code units: what lies beyond U+FFFF, as most emoji do, counts twice."""
+    """UTF-16 code units: characters beyond U+FFFF, such as most emoji, count twice."""
     UTF8 = "utf8"
     """Bytes in UTF-8: one to four a code point."""
 
@@ -40,7 +40,7 @@ class LengthUnit(StrEnum):
     def fitting(self, text: str, start: int, room: int) -> int:
         """Return the greatest end for which `text[start:end]` is at most `room` units long.
 
-        It looks at `room` code points at most, however long the text is.
+        It reads at most `room` code points, however long the text is.
         """
         most = min(len(text), start + room)
         if self is LengthUnit.CHARACTERS or self.measure(text[start:most]) <= room:
@@ -57,7 +57,7 @@ class LengthUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most so many calls within any stretch of so many milliseconds."""
+    """At most this many calls within any period of this many milliseconds."""
 
     most: int
     per_ms: int
@@ -65,24 +65,24 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """What a platform's documentation allows one bot; what is not said is learned from its refusals."""
+    """The limits that a platform documents for one bot; others are learned from its refusals."""
 
     bot: Rate | None = None
     """All calls together."""
     chat: Rate | None = None
-    """What is said in one chat."""
+    """Messages in one chat."""
     group: Rate | None = None
-    """What is said in one group, beside what any chat allows."""
+    """Messages in one group, in addition to the limit of any chat."""
     methods: Mapping[str, Rate] = field(default_factory=dict)
     """Calls of one method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCapabilities:
-    """What a channel can do; what is not said it cannot.
+    """The capabilities of a channel; undeclared ones are missing.
 
     Raises:
-        InvalidArgument: the limit is under `SMALLEST_LIMIT`, or the interval is negative.
+        InvalidArgument: The limit is under `SMALLEST_LIMIT`, or the interval is negative.
     """
 
     limit: int
@@ -91,7 +91,8 @@ class ChannelCapabilities:
     edits: bool = False
     """A message that was sent can be given another text."""
     streams: bool = False
-    """A draft can be shown while it is written; it is no message and goes away when the message comes."""
+    """Whether a draft can be shown while it is written; it is not a message and disappears when the message
+    arrives."""
     threads: bool = False
     """A chat has threads, and an answer can be sent into one."""
     reasoning: bool = False
@@ -99,13 +100,14 @@ class ChannelCapabilities:
     typing: bool = False
     """It can be shown that an answer is being written."""
     reactions: bool = False
-    """A message of somebody else can be given a mark, which can be taken away again."""
+    """Whether a person's message can be given a mark, which can be removed again."""
     media: frozenset[str] = frozenset()
     """The kinds of files, by their `MessageType`."""
     min_edit_interval_ms: int = 1_000
     """Two looks of one draft lie at least this far apart."""
     holds_requests: bool = False
-    """Who writes holds a request open until the answer comes: a failure is told rather than waited out."""
+    """Whether senders hold a request open until the answer: a failure is reported at once, without
+    waiting."""
     rates: RateLimits = field(default_factory=RateLimits)
     """How often it may be called."""
 

@@ -1,4 +1,4 @@
-"""`/set`: what holds in one chat, chosen there; what is not chosen is as `gateway.toml` says.
+"""`/set`: the settings of one chat, chosen there; without a choice `gateway.toml` applies.
 
 busy, reset, model, instructions, voice ─▶ of the session: in a group each person's with each agent
 quiet                                   ─▶ of the chat, for everybody
@@ -39,16 +39,16 @@ _HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
 
 
 class ChatSettings:
-    """What people choose for a chat."""
+    """People's settings for a chat."""
 
     def __init__(self, config: GatewayConfig, people: People, sessions: Sessions) -> None:
         self._config, self._people, self._sessions = config, people, sessions
 
     async def set(self, key: str, source: SessionSource, words: str) -> str:
-        """Do what `/set` says with these words in this session, and return what is to be said about it.
+        """Perform `/set` with these words in this session, and return the reply.
 
         Raises:
-            StoreError: it could not be done.
+            StoreError: The setting could not be read or stored.
         """
         name, _, value = words.strip().partition(" ")
         name, value = name.casefold(), value.strip()
@@ -72,15 +72,18 @@ class ChatSettings:
         return await self._line(name, session, source)
 
     def may_choose(self, name: str, source: SessionSource) -> bool:
-        """Return whether somebody may choose; only operators choose what costs or affects others."""
+        """Return whether the sender may choose.
+
+        Only operators choose settings that cost money or affect others.
+        """
         is_others = name in ("model", "instructions") or (name == "quiet" and source.chat_type != "dm")
         return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
 
     async def _chosen(self, name: str, value: str, source: SessionSource) -> Json:
-        """Return a choice as it is kept.
+        """Return a choice in its stored form.
 
         Raises:
-            ConfigError: there is no such choice.
+            ConfigError: The choice does not exist.
         """
         match name:
             case "busy" if value.casefold() in CHAT_POLICIES:
@@ -102,7 +105,7 @@ class ChatSettings:
                 return value
 
     def _voice_of(self, value: str, source: SessionSource) -> Json:
-        """Return whether answers are spoken, as it is kept."""
+        """Return whether answers are spoken, in the stored form."""
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
         if not self._config.speaks:
@@ -138,7 +141,7 @@ def _with(session: ChatSession, name: str, chosen: Json) -> ChatSession:
 
 
 def _reset_of(value: str) -> Json:
-    """Return when a session begins anew, as it is kept: `none`, `daily 4` or `idle 2h`."""
+    """Return the reset policy of a session, in the stored form: `none`, `daily 4` or `idle 2h`."""
     word, _, detail = value.casefold().partition(" ")
     policy = None
     if word == "none" and not detail:

@@ -1,4 +1,4 @@
-"""Commands: what a person tells the gateway itself. They act at once, also while an agent is at work."""
+"""Commands from people to the gateway itself. They act at once, even while an agent is active."""
 
 import asyncio
 import re
@@ -193,7 +193,10 @@ def resolve_command(name: str) -> Command | None:
 
 
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
-    """Say whether a message that waits may have these words: a command is done when it comes, or never."""
+    """Return whether a waiting message may become these words.
+
+    A command is performed on arrival, or never.
+    """
     name = after.get_command()
     if name is None:
         return True
@@ -203,7 +206,7 @@ def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
 
 
 def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
-    """Return the commands that somebody may use, or the command that a word names, a line each."""
+    """Return the commands that the sender may use, or the one that a word names, one per line."""
     name = word.strip().removeprefix("/").casefold()
     if name and resolve_command(name) is None:
         return wording.unknown_command(name)
@@ -214,12 +217,12 @@ def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
 
 
 Answer = str | Card | None
-"""What is said about a command: a text, a text with buttons, or nothing."""
+"""The reply to a command: a text, a text with buttons, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCall:
-    """A command as somebody has used it."""
+    """A command with its sender and words."""
 
     event: MessageEvent
     source: SessionSource
@@ -239,7 +242,7 @@ class ChatLinking(Protocol):
         ...
 
     async def chats(self, source: SessionSource) -> list[ChatAddress]:
-        """Return this chat, and those that are linked with it."""
+        """Return this chat, and the chats linked with it."""
         ...
 
 
@@ -251,7 +254,7 @@ class ChatChoices(Protocol):
         ...
 
     def may_choose(self, name: str, source: SessionSource) -> bool:
-        """Return whether somebody may choose a setting."""
+        """Return whether the sender may choose a setting."""
         ...
 
 
@@ -315,7 +318,7 @@ class Commands:
         }
 
     def may_use(self, command: Command, source: SessionSource) -> bool:
-        """Say whether somebody may use a command."""
+        """Return whether the sender may use a command."""
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
     async def obey(self, command: Command, event: MessageEvent, source: SessionSource, key: str) -> Answer:
@@ -376,10 +379,10 @@ class Commands:
             f"{last.wall_ms / 1000:.1f} s"
         )
 
-    # The run at work, and what waits.
+    # The active run, and waiting messages.
 
     async def _stop(self, call: CommandCall) -> str | None:
-        """End the run here; a run that waits for a person ends at once, and its own end says so."""
+        """End the run here; a run that waits for a person ends at once, and reports its own end."""
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
         for session in await self._sessions_here(call):
@@ -527,7 +530,7 @@ class Commands:
         asked = await self._asked_by(last)
         if not await self._hide(session, [last]):
             return wording.too_much_forgotten(MOST_HIDDEN)
-        if last.dispatch_id is not None:  # one that was given up is answered by this, and by nobody else
+        if last.dispatch_id is not None:  # for a failed run, only this notice is the answer
             with suppress(UnknownDispatch, IllegalTransition):
                 await self._run_queue.discard_dead_letter(last.dispatch_id)
         call.event.text = "\n".join(message.text() for message in asked)
@@ -540,7 +543,7 @@ class Commands:
         await self._sessions.changed(key, lambda one: replace(one, source=call.source.to_dict()))
         return "This chat is now the home channel."
 
-    # What an agent asks.
+    # The questions of agents.
 
     async def _approve(self, call: CommandCall) -> str:
         return await self._decide(call, approved=True)

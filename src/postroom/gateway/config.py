@@ -21,18 +21,19 @@ from postroom.gateway.quiet import QuietHours
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 
 MOST_SPOKEN = 4_096
-"""The characters of the longest answer that is spoken: the OpenAI protocol takes no more."""
+"""Maximum characters of a spoken answer: the limit of the OpenAI protocol."""
 VOICE_ON = "on"
 VOICE_OFF = "off"
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
-"""What a chat may do with a message for a busy session: nobody reads there that an answer is hidden again."""
+"""Policies of a chat for a message to a busy session: in a chat, nobody would notice that an answer is hidden
+again."""
 
 DEFAULT_AGENT = "default"
-"""What people call the agent of `[agent]`."""
+"""The name of the agent of `[agent]` for people."""
 PERSON = "human:"
 """Before the name of a person who answers, as agents write to them."""
 CONDITIONS = ("platform", "chat", "thread", "type", "sender", "mention", "pattern")
-"""What a route may ask of a message: the place and the sender, then its words."""
+"""The conditions of a route: the place and the sender, then the words."""
 _PLACE = ("platform", "chat", "thread", "type", "sender")
 _WORDS = ("mention", "pattern")
 _MINUTE = timedelta(minutes=1)
@@ -108,7 +109,7 @@ class ResetMode(StrEnum):
 
 
 class SessionResetPolicy(Table, frozen=True, kw_only=True):
-    """When a session begins a new conversation: daily at this hour of local time, or idle for so long."""
+    """The policy for new conversations of a session: daily at this hour of local time, or after idle time."""
 
     mode: ResetMode = ResetMode.NONE
     at_hour: Annotated[int, Meta(ge=0, le=23)] = 4
@@ -136,7 +137,7 @@ class ChatRules(Table, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})]
         | None
     ) = None
-    """Said to the agent beside its own."""
+    """Instructions for the agent in addition to its own."""
     show_cost: bool | None = None
     """Whether each answer ends with its tokens and its cost."""
 
@@ -156,9 +157,9 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     reactions: bool | None = None
     """Whether messages that will be answered are marked as seen; None: in groups only."""
     busy: Mode | None = None
-    """What a busy session does with another message; None: as [gateway] says. A chat's own rule wins."""
+    """The policy of a busy session for another message; None: as in [gateway]. A chat's own rule wins."""
     reset: SessionResetPolicy | None = None
-    """When a session begins anew; None: as [gateway] says. A chat's own rule wins."""
+    """The reset policy of a session; None: as in [gateway]. A chat's own rule wins."""
     chats: Mapping[Line, ChatRules] = {}
     """The rules of single chats, by the platform's id."""
 
@@ -172,11 +173,14 @@ class StreamingConfig(Table, frozen=True, kw_only=True):
     enabled: bool = True
     edit_interval: Duration = timedelta(milliseconds=800)
     buffer_threshold: Annotated[int, Meta(ge=1, le=100_000)] = 24
-    """Characters that must be new before what is shown is renewed."""
+    """The number of new characters after which a shown draft is updated."""
 
 
 class BusyConfig(Table, frozen=True, kw_only=True):
-    """What a busy session does with another message: the session's own choice, else the chat's, and so on."""
+    """The policy of a busy session for another message.
+
+    The session's own choice, else the chat's, and so on.
+    """
 
     mode: Mode = BusyPolicy.QUEUE
     max_waiting: Annotated[int, Meta(ge=1, le=100_000)] = 100
@@ -184,19 +188,19 @@ class BusyConfig(Table, frozen=True, kw_only=True):
 
 
 class DeliveryConfig(Table, frozen=True, kw_only=True):
-    """How what is to be said is delivered."""
+    """The delivery of outgoing messages."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=1_000)] = 8
     first_retry: Duration = timedelta(seconds=1)
     longest_retry: Duration = timedelta(minutes=2)
     max_age: Duration = timedelta(hours=12)
-    """After which an answer is not sent any more but kept as a dead letter."""
+    """The age at which an answer is no longer sent but becomes a dead letter."""
     lease: Annotated[timedelta, Meta(extra={"read": _lease})] = timedelta(seconds=90)
-    """How long a process has for one of them; what one that died had begun waits so long."""
+    """How long a process has for one delivery; deliveries of a dead process wait this long."""
 
 
 class Route(Table, frozen=True, kw_only=True):
-    """Which agent answers messages of which all this is true; of several values one must be, none is all."""
+    """The agent for messages that match all conditions; of several values one must match, none is all."""
 
     agent: (
         Annotated[str, Meta(min_length=1, max_length=200, extra={"write": "a text of 1 to 200 characters"})]
@@ -215,11 +219,11 @@ class Route(Table, frozen=True, kw_only=True):
 
     @property
     def reads_words(self) -> bool:
-        """Whether it looks at what a message says; then it also finds messages that are not for us."""
+        """Whether it matches words; then it also finds messages that are not addressed to the bot."""
         return bool(self.mention or self.pattern)
 
     def covers(self, source: SessionSource) -> bool:
-        """Say whether messages from there, of this sender, can be meant."""
+        """Return whether messages from this place and sender can match."""
         found = {
             "platform": source.platform.value,
             "chat": source.chat_id,
@@ -230,12 +234,12 @@ class Route(Table, frozen=True, kw_only=True):
         return all(found[name] in wanted for name in _PLACE if (wanted := getattr(self, name)))
 
     def found_in(self, text: str) -> bool:
-        """Say whether a text has the words that the rule looks for."""
+        """Return whether a text contains the words of the rule."""
         is_mentioned = not self.mention or any(_naming(name).search(text) for name in self.mention)
         return is_mentioned and (not self.pattern or any(_like(one).match(text) for one in self.pattern))
 
     def includes(self, other: "Route") -> bool:
-        """Say whether every message that the other rule finds is found by this one."""
+        """Return whether every message that matches the other rule matches this one."""
         pairs = ((_values(self, name), _values(other, name)) for name in (*_PLACE, *_WORDS))
         return all(not mine or "*" in mine or (its and its <= mine) for mine, its in pairs)
 
@@ -257,24 +261,24 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     delivery: DeliveryConfig = DeliveryConfig()
     pairing: PairingRules = PairingRules()
     command_roles: Mapping[str, PersonRole] = {}
-    """Who may use a command, where that differs from the command's own rule."""
+    """The roles for commands that differ from the commands' own rules."""
     unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
-    """What a stranger's direct message gets: `pair`, a code to be let in with, or `ignore`."""
+    """The reaction to a stranger's direct message: `pair`, a code for admission, or `ignore`."""
     group_context: Annotated[int, Meta(ge=0, le=MOST_EARLIER)] = 0
     """How many messages of a group that were addressed to nobody an agent reads with the next one to it."""
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     max_message_age: Duration = timedelta(hours=1)
-    """After which a message that a crash left behind is not answered any more; its sender is told."""
+    """The age at which a message left by a crash is no longer answered; its sender gets a notice."""
     keep_messages: Duration = timedelta(days=7)
     """How long a message that has its answer is known, should its platform send it again."""
     max_media_bytes: MediaLimit = 20_000_000
     max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
     """The same for one kind of files, by the first half of their type; 0: none is taken."""
     scan_command: Annotated[tuple[Line, ...], Meta(max_length=50)] = ()
-    """A program that looks at each file that comes in or is left by a run; any exit code but 0 refuses it."""
+    """A program that scans each received or sent file; any exit code but 0 refuses it."""
     drain: Duration = timedelta(seconds=30)
-    """How long a stop waits for runs at work and answers on their way."""
+    """How long a stop waits for active runs and outgoing answers."""
     show_cost: bool = False
     """Whether each answer ends with its tokens and its cost, where the rules of its chat do not say."""
 
@@ -284,7 +288,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
     platforms: Mapping[Platform, PlatformConfig] = {}
     programs: frozenset[str | None] = frozenset()
-    """The agents that are no models, as routes name them; None: `[agent]`."""
+    """The agents that are not models, by the names in routes; None: `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = {}
     """The models that /model offers, by agent; None: `[agent]`."""
     own_models: Mapping[str | None, str] = {}
@@ -292,12 +296,12 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     speaks: bool = False
     """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
     routes: tuple[Route, ...] = ()
-    """Which agent answers which messages: the first that matches; without one `[agent]` does."""
+    """The agents for messages: the first matching route decides; without one `[agent]` answers."""
     state_dir: Path | None = None
     """Where locks on bot tokens and the status file are; None: neither is kept."""
 
     def get_connected_platforms(self) -> tuple[Platform, ...]:
-        """Return the platforms that are to be connected."""
+        """Return the platforms to connect."""
         return tuple(platform for platform, config in self.platforms.items() if config.enabled)
 
     def get_home_channel(self, platform: Platform) -> HomeChannel | None:
@@ -317,7 +321,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     def get_reset_policy(
         self, platform: Platform, session_type: str, chat_id: str = ""
     ) -> SessionResetPolicy:
-        """Return when a session begins anew: its chat's rule, else its platform's, and so on."""
+        """Return the reset policy of a session: its chat's rule, else its platform's, and so on."""
         config = self.platforms.get(platform)
         own = self.rules_of(platform, chat_id).reset or (config and config.reset)
         return own or self.reset_by_type.get(session_type, self.default_reset_policy)
@@ -329,7 +333,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
-    """Return the agents that the rules let somebody reach there, with whatever words; None is `[agent]`."""
+    """Return the agents that the rules allow a sender to reach there, with any words; None is `[agent]`."""
     found: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):
@@ -352,17 +356,17 @@ def chat_names(agents: Iterable[str]) -> dict[str, str]:
 
 
 def is_person(agent: str | None) -> bool:
-    """Say whether a person answers, and no agent."""
+    """Return whether a person answers instead of an agent."""
     return agent is not None and agent.startswith(PERSON)
 
 
 def label(agent: str) -> str:
-    """Return the beginning of what an agent says where several may answer."""
+    """Return the prefix of an agent's messages if several may answer."""
     return f"{short_name(agent)}: "
 
 
 def is_one_of_several(routes: Sequence[Route], source: SessionSource) -> bool:
-    """Say whether people in this group must be told which agent speaks."""
+    """Return whether people in this group must see which agent speaks."""
     return source.agent is not None and source.chat_type != "dm" and len(reachable(routes, source)) > 1
 
 

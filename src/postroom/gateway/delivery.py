@@ -1,11 +1,11 @@
-"""Delivers what is to be said: the handler of the relay for chats.
+"""Delivers outgoing messages: the relay's handler for chats.
 
-    where to? ─▶ sent, part by part ─▶ its inbound messages are done, in the change that ends the row
-                     │ may pass: again later, with growing pauses
-                     │ will not pass, or has had its time: dead letter, its messages have failed
-                     └ the answer was lost: again, and marked as a possible duplicate
+    address ─▶ sent, part by part ─▶ its inbound messages are done, in the change that ends the row
+                 │ temporary failure: retried later, with growing pauses
+                 │ permanent failure, or too old: dead letter, its messages have failed
+                 └ the answer was lost: retried, and marked as a possible duplicate
 
-A row is delivered at least once. After a crash before its end, what is sent again says that it may be a
+A row is delivered at least once. After a crash before its end, the repeated message says that it may be a
 duplicate.
 """
 
@@ -28,12 +28,11 @@ from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.files import attached, attachment_of, content_of
-from postroom.gateway.handover import inbound_key
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import SessionSource, inbound_key
 from postroom.gateway.splitting import split
 from postroom.gateway.streaming import StreamingPresenter, shows_drafts
 from postroom.log import get_logger
@@ -48,14 +47,14 @@ _TRIES_TO_FIT = 4
 _TEXT = 1
 """The text is the first step of a reply, and each of its files one more."""
 _LOOKED_AGAIN_MS = 300_000
-"""How often it is looked whether quiet hours are still set as they were."""
+"""How often quiet hours are checked for changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyAddress:
-    """Where something is said, and which of the platform's messages it answers, or was said after reading.
+    """The place of a message, and the platform's messages that it answers, or that were read before it.
 
-    `files` are those that its run has left: they follow it.
+    `files` are those of its run: they follow it.
     """
 
     source: SessionSource
@@ -66,32 +65,32 @@ class ReplyAddress:
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A text on its way: `sent` of its parts are known to have arrived.
+    """A text being sent: `sent` of its parts have surely arrived.
 
-    With `draft_id` the first part takes the place of what was shown there.
+    With `draft_id` the first part replaces the draft shown there.
     """
 
     key: str
-    """Names the text for ever; each part's dedupe key is made of it."""
+    """The permanent key of the text; the dedupe key of each part is derived from it."""
     address: ReplyAddress
     parts: list[str] = field(default_factory=list)
     sent: int = 0
     draft_id: str | None = None
     stale_id: str | None = None
-    """A draft that could not be kept up: it is taken back when the text is there."""
+    """A draft that could not be continued: it is deleted when the text has arrived."""
     opening: str = ""
     """The text that the first card shows above its question."""
     steps_sent: int = 0
-    """How many of the files or cards behind the text are known to have arrived."""
+    """How many of the files or cards after the text have surely arrived."""
     marks_step: bool = False
     """Whether nobody knows if the next file or card has arrived."""
     details: dict[str, Json] = field(default_factory=dict)
-    """What the channel is told with the last part."""
+    """Details for the channel with the last part."""
     is_under_way: bool = False
-    """Whether a part is on its way; found so at the next try, nobody knows whether it has arrived."""
+    """Whether a part is being sent; if still set at the next attempt, its outcome is unknown."""
 
     async def send_rest(self, adapter: BasePlatformAdapter) -> SendResult:
-        """Send what was not sent yet; the first part that is not taken ends it."""
+        """Send the remaining parts; stop at the first refused part."""
         result = SendResult.sent()
         tries = 0
         if self.is_under_way:
@@ -166,7 +165,7 @@ class _Closes:
     def change(self, failed: str | None, voice: OutboxDraft | None = None) -> Joined:
         """Return the change that closes them and stores the voice, if any.
 
-        A message that was closed otherwise stays as it is.
+        A message that was closed otherwise is unchanged.
         """
         move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
 
@@ -223,15 +222,15 @@ class Delivery:
         return target_name(source.platform.value, source.account) in self._adapters
 
     def serves(self, target: str) -> bool:
-        """Say whether this is a bot that is connected here."""
+        """Return whether this bot is connected here."""
         adapter = self._adapters.get(target)
         return adapter is not None and adapter.is_ours()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Deliver a row, or say when to try again, or that it is to be given up.
+        """Deliver a row, or return when to retry, or that it has failed.
 
         Raises:
-            StoreError, ChannelError: what became of it could not be noted; it is delivered again.
+            StoreError, ChannelError: The outcome could not be stored; the row is delivered again.
         """
         [row] = rows
         try:
@@ -255,7 +254,7 @@ class Delivery:
         result = await self._sent(row, reply, address)
         is_served = self.serves(row.target)
         if result is _NO_CHANNEL and (not is_served or self._target(row, address.source) in self._adapters):
-            # This server stood still, or is stopping, and has lost the channel since the row was claimed.
+            # This server was frozen, or is stopping, and has lost the channel since the row was claimed.
             rest = UNTOLD_MS if is_served else 0
             return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if not result.success:
@@ -263,7 +262,7 @@ class Delivery:
         return await self._delivered(row, reply, closes.change(reply.failed, voice), closes.inbound_ids)
 
     async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
-        """Return where a reply goes, and what is done with it; looked up where it does not say so itself."""
+        """Return the address of a reply, and its effects; looked up if the reply does not contain them."""
         if reply.says_where and reply.source is not None and not row.may_have_arrived:
             source = SessionSource.from_dict(reply.source)
             chat = chat_lock(inbound_key(source, None))
@@ -340,9 +339,9 @@ class Delivery:
     async def _send_files(
         self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, files: tuple[ChatFile, ...]
     ) -> SendResult:
-        """Send the files behind a text; of one that is not taken the chat is told.
+        """Send the files after a text; the chat gets a notice about a refused file.
 
-        What has arrived is kept before the next is sent: a process that dies here repeats one at most.
+        Progress is stored before the next file is sent, so that a process that dies here repeats at most one.
         """
         if not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
@@ -378,7 +377,7 @@ class Delivery:
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Return the text as it is sent: in the place of its draft if one is shown here.
+        """Return the text to send: in place of its draft if one is shown here.
 
         If messages of the channel can change, the text before a question is a message, and stays. Otherwise
         the first card of the question begins with the text.
@@ -408,7 +407,7 @@ class Delivery:
     async def _take_draft(
         self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
     ) -> None:
-        """Have a text take the place of its run's draft, if one is shown.
+        """Replace the draft of the run with a text, if one is shown.
 
         The text before a question keeps the draft's message: the answer after it is another message.
         """
@@ -442,7 +441,7 @@ class Delivery:
         return self._sessions.label(source) + text
 
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
-        """Ask each question with a card, behind the text, and remember the cards."""
+        """Ask each question with a card, after the text, and remember the cards."""
         source, result = outgoing.address.source, SendResult.sent()
         if outgoing.parts and not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
@@ -477,7 +476,7 @@ class Delivery:
         return result
 
     async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
-        """Show on a card what was answered or chosen; without a card there is nothing to show."""
+        """Show on a card the answer or choice; without a card there is nothing to show."""
         if reply.card is not None and reply.source is not None:
             return await self._change_card(row, SessionSource.from_dict(reply.source), reply.card, reply.text)
         found = await self._sessions.address(reply.thread_id)
@@ -492,7 +491,7 @@ class Delivery:
     async def _change_card(
         self, row: OutboxMessage, source: SessionSource, card_id: str, text: str
     ) -> SendResult:
-        """Give a card another text and no buttons; a card that the platform no longer has stays as it is."""
+        """Replace a card's text and remove its buttons; a card that the platform no longer has is ignored."""
         adapter = self.adapter_of(row, source)
         if adapter is None:
             return _NO_CHANNEL
@@ -524,7 +523,7 @@ class Delivery:
     async def _failed(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
     ) -> NotPerformed:
-        """Have it tried later, or not at all. What is behind it on its thread waits for it."""
+        """Decide about a failed row: retried later, or not at all. Later rows of its thread wait for it."""
         kind = result.error_kind or SendErrorKind.UNKNOWN
         why = f"{kind}: {result.error}"
         if kind is SendErrorKind.RATE_LIMITED:
@@ -545,7 +544,7 @@ class Delivery:
     async def _given_up(
         self, row: OutboxMessage, reply: Reply | None, closes: _Closes, why: str
     ) -> NotPerformed:
-        """Have a row put into the dead-letter queue, and its inbound messages say why they have no answer."""
+        """Make a row a dead letter, and store in its inbound messages why they have no answer."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
             await self._mail.lost(reply.mail_key, f"the chat rejected it: {why}")
@@ -575,7 +574,7 @@ class MailOutbox:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
 
     def reaches(self, address: ChatAddress) -> bool:
-        """Say whether there is a channel to this chat."""
+        """Return whether there is a channel to this chat."""
         return address.platform in self._adapters
 
     def enqueue(
@@ -588,14 +587,15 @@ class MailOutbox:
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+        """Accept a message for a chat, in an open change: it is delivered, or reported as lost.
 
-        Its files follow it; the chat is told of one that cannot be sent there.
+        Its files follow it; the chat gets a notice about a file that cannot be sent there.
 
-        Taken twice, it is delivered once; with `keeps_quiet` after the chat's quiet hours.
+        A repeated call delivers it once; with `keeps_quiet` delivery waits for the end of the chat's quiet
+        hours.
 
         Raises:
-            IdempotencyConflict: another text was taken under its key.
+            IdempotencyConflict: Another text has this key.
         """
         adapter = self._adapters[address.platform]
         # A key counts for one target. The bot's account is not known before it has connected, nor to a server

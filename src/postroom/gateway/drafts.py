@@ -1,16 +1,16 @@
-"""What a chat is shown while an answer is written: a decision for each delta and instant, without any I/O.
+"""The draft of an answer in a chat: a decision for each delta and instant, without any I/O.
 
-                   Look                failed(retry_after_ms): waits so long, then goes on
-    collecting ─────────────▶ under way ──done──▶ collecting
+                      Look                failed(retry_after_ms): waits this long, then continues
+    collecting ─────────────▶ in progress ──done──▶ collecting
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
 
-A step that was returned is under way until `done` or `failed` says what became of it; in between there is
-nothing to do, whatever comes in.
+A returned step is in progress until `done` or `failed` reports its outcome; in between there is nothing to
+do, whatever arrives.
 
-A draft is the first part of what is known of the answer. It only ever grows, holds no open fence and no half
-line of one, and stands still when it is full. What follows comes with the answer, whose first part may be cut
-at a better place than the draft was.
+A draft is the first part of the known answer. It only grows, never contains an open fence or half a fence
+line, and stops when it is full. The rest comes with the answer, whose first part may be cut at a better place
+than the draft.
 """
 
 import re
@@ -28,7 +28,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A draft as it is shown: its text, how far into the answer it reaches, and whether more would fit."""
+    """A draft as shown: its text, how far into the answer it reaches, and whether more would fit."""
 
     text: str
     end: int
@@ -42,10 +42,10 @@ Step: TypeAlias = Look | None
 
 
 class Draft:
-    """One answer on its way into one chat. Instants are in milliseconds; it has no clock of its own."""
+    """The draft of one answer in one chat. Instants are in milliseconds; it has no clock of its own."""
 
     def __init__(self, capabilities: ChannelCapabilities, *, least_new: int, interval_ms: int) -> None:
-        """A look is worth so many new characters, and two of them lie so far apart."""
+        """A look needs `least_new` new characters, and two of them are `interval_ms` apart."""
         self._capabilities = capabilities
         self._least_new = least_new
         self._interval_ms = interval_ms
@@ -73,7 +73,7 @@ class Draft:
         self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:
-        """Take the next piece of the answer and say what to do."""
+        """Add the next piece of the answer and return the next step."""
         self._deltas.append(delta)
         self._length += len(delta)
         return self.step(now)
@@ -84,22 +84,22 @@ class Draft:
         self._length += len(delta)
 
     def done(self, *, now: int) -> Step:
-        """Take note that the draft is shown as the last step said, and say what to do.
+        """Note that the draft is shown as in the last step, and return the next step.
 
         Raises:
-            IllegalTransition: no step is under way.
+            IllegalTransition: No step is in progress.
         """
         self._shown = self._end_step("done")
         return self.step(now)
 
     def failed(self, *, now: int, retry_after_ms: int | None = None) -> Step:
-        """Take note that the draft could not be shown, and say what to do.
+        """Note that the draft could not be shown, and return the next step.
 
-        With `retry_after_ms` the platform is left alone for so long, then shown what there is by then.
-        Without, nothing more is shown.
+        With `retry_after_ms` the platform is not called for this time, then gets the newest draft. Without
+        it, nothing more is shown.
 
         Raises:
-            IllegalTransition: no step is under way.
+            IllegalTransition: No step is in progress.
         """
         self._end_step("failed")
         if retry_after_ms is None:
@@ -110,7 +110,7 @@ class Draft:
         return self.step(now)
 
     def finish(self) -> bool:
-        """End it, and say whether it stands there to be edited into the answer; else that is sent whole."""
+        """End it; return whether the draft can be edited into the answer, which is else sent whole."""
         stands = not self._is_over and self._under_way is None and self._shown is not None
         self._is_over = True
         return stands
@@ -124,7 +124,7 @@ class Draft:
         return max(self._next_look - now, 0)
 
     def step(self, now: int) -> Step:
-        """Say what to do when time has passed."""
+        """Return the next step after time has passed."""
         return self._look(now) if self.left_ms(now) == 0 else None
 
     def _end_step(self, verb: str) -> Look:
@@ -134,7 +134,7 @@ class Draft:
         return look
 
     def _look(self, now: int) -> Step:
-        """Show what there is, if it is more than what is shown."""
+        """Return a step that shows the present text, if it is more than what is shown."""
         self._looked_at = self._length
         look, shown = self._draw(), self._shown
         if look is None:
@@ -152,9 +152,9 @@ class Draft:
         return look
 
     def _draw(self) -> Look | None:
-        """Return the first part of what has come; None if it is blank and there is no reasoning.
+        """Return the first part of the received text; None if it is blank and there is no reasoning.
 
-        It reads no more of the answer than can matter for one part.
+        It reads no more of the answer than one part can need.
         """
         text = "".join(self._deltas)
         self._deltas = [text]
@@ -179,5 +179,5 @@ def settled(draft: str) -> str:
 
 
 def grows_from(draft: str, text: str) -> bool:
-    """Say whether a text is the draft, grown or finished."""
+    """Return whether a text is the draft, continued or finished."""
     return text.startswith(settled(draft))

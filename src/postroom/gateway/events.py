@@ -1,4 +1,4 @@
-"""What comes in from chats and what goes out: plain values, the same for every platform."""
+"""Incoming and outgoing messages of chats: plain values, the same for every platform."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from postroom.gateway.session import SessionSource
 
 
 class MessageType(StrEnum):
-    """What kind of thing was said."""
+    """The kind of a message."""
 
     TEXT = "text"
     LOCATION = "location"
@@ -23,7 +23,7 @@ class MessageType(StrEnum):
 
 
 FILES = frozenset({MessageType.PHOTO, MessageType.VIDEO, MessageType.AUDIO, MessageType.DOCUMENT})
-"""What a platform takes that knows files, and neither voice bubbles nor stickers."""
+"""The kinds for a platform with files, but without voice bubbles or stickers."""
 ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 
 
@@ -41,17 +41,17 @@ class Attachment:
     size: int | None = None
     """In bytes, as the platform says."""
     is_foreign: bool = False
-    """Whether somebody else may have made it: it is forwarded, or stands in the message that is answered."""
+    """Whether another person may have made it: it is forwarded, or belongs to the answered message."""
 
     @staticmethod
     def foreign(files: "Iterable[Attachment]") -> "tuple[Attachment, ...]":
-        """Return files marked as made by somebody else than the sender."""
+        """Return files marked as made by another person than the sender."""
         return tuple(replace(file, is_foreign=True) for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarded:
-    """Words of somebody else that the sender of a message passes on; `author` is None if nobody is named."""
+    """Another person's words that the sender forwards; `author` is None if nobody is named."""
 
     text: str = ""
     author: str | None = None
@@ -68,16 +68,16 @@ class MessageEvent:
     message_type: MessageType = MessageType.TEXT
     source: SessionSource | None = None
     message_id: str | None = None
-    """Unique in its chat, for ever; the same when the platform sends the message again."""
+    """The permanent id in its chat; the same when the platform repeats the message."""
     media: tuple[Attachment, ...] = ()
     reply_to_message_id: str | None = None
     reply_to_text: str | None = None
     reply_to_author: str | None = None
-    """Who wrote the message that is answered, for show."""
+    """The author of the answered message, for display."""
     forwarded: tuple[Forwarded, ...] = ()
     """Words that the sender passes on and did not write."""
     unread: tuple[str, ...] = ()
-    """Names of the parts that no agent is given, each as `a game`; the sender is told of them."""
+    """The parts that no agent gets, each as `a game`; the sender gets a notice about them."""
     timestamp: int | None = None
     addressed: bool = True
     """Whether it was meant for us: a direct message, a mention, an answer to us."""
@@ -96,13 +96,13 @@ class MessageEvent:
         return not any(given) and not {"earlier", "caller"} & self.metadata.keys()
 
     def is_command(self) -> bool:
-        """Say whether it begins with a slash and a name."""
+        """Return whether it begins with a slash and a name."""
         return self.get_command() is not None
 
     def get_command(self) -> str | None:
-        """Return the command's name in small letters, without slash and without `@bot`; None when it is none.
+        """Return the command's name in lower case, without slash and without `@bot`; else None.
 
-        `/etc/passwd` is a path and no command.
+        `/etc/passwd` is a path, not a command.
         """
         if not self.text.startswith("/"):
             return None
@@ -110,7 +110,7 @@ class MessageEvent:
         return name if name and name.replace("_", "").replace("-", "").isalnum() else None
 
     def get_command_args(self) -> str:
-        """Return what stands behind the command's name; all of the text when it is no command."""
+        """Return the text after the command's name; all of the text if it is not a command."""
         if not self.is_command():
             return self.text
         words = self.text.split(maxsplit=1)
@@ -143,10 +143,10 @@ class MessageEvent:
     def from_body(
         cls, body: Mapping[str, Json], *, inbound_id: int | None = None, revision: int = 1
     ) -> "MessageEvent":
-        """Return the event that `to_body` was given.
+        """Return the event in a body from `to_body`.
 
         Raises:
-            ValueError, KeyError, TypeError: it is no such body.
+            ValueError, KeyError, TypeError: The body is invalid.
         """
         source = body["source"]
         foreign = body.get("foreign_files", ())  # an older release does not write it
@@ -172,9 +172,9 @@ class MessageEvent:
 
 
 class SendErrorKind(StrEnum):
-    """Why something could not be said; what follows from it is decided here.
+    """The reason why sending failed, which decides about a retry.
 
-    Those that may pass are tried again. After `unknown`, and only then, the platform may have taken it.
+    Temporary ones are retried. After `unknown`, and only then, the platform may have accepted the message.
     """
 
     TOO_LONG = "too_long"
@@ -198,7 +198,7 @@ class SendErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """What became of something that was to be said."""
+    """The result of sending a message."""
 
     success: bool
     message_id: str | None = None
@@ -245,11 +245,11 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ButtonPress:
-    """Somebody pressed a button on a card of ours; `source.user_id` is who did."""
+    """A press of a button on a card of ours, by `source.user_id`."""
 
     source: SessionSource
     value: str
     message_id: str | None = None
     """The card."""
     press_id: str | None = None
-    """Unique for each press, where the platform says so."""
+    """The unique id of each press, if the platform has one."""

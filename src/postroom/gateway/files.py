@@ -1,10 +1,10 @@
-"""Fetches the files of chats and keeps them, when a run first asks for them: the message is durable by then.
+"""Fetches and stores the files of chats when a run first asks for them: the message is durable by then.
 
-    fetched, no more than may be ─▶ a private file ─▶ its type, by its bytes ─▶ scanned ─▶ stored once by hash
-       │ cannot be had now: the run is tried again, a few times
-       └ cannot be had: what is known of it says why, and its sender is told
+    fetched, up to the limit ─▶ a private file ─▶ its type, by its bytes ─▶ scanned ─▶ stored once by hash
+       │ temporary failure: the run is retried, a few times
+       └ permanent failure: its record contains the reason, and its sender gets a notice
 
-Nothing is unpacked, and no name that a sender wrote is used as a path.
+Nothing is unpacked, and no name from a sender is used as a path.
 """
 
 import asyncio
@@ -50,11 +50,12 @@ from postroom.stores.chats.files import FileStore
 
 _LOG = get_logger(__name__)
 MOST_TRANSCRIPT = 100_000
-"""Characters of what is said in one file."""
+"""Maximum characters of a transcript."""
 _TRIES = 3
 """Executions of a run that a file is waited for."""
 _TRIES_UNCONNECTED = 12
-"""The same while its channel is not connected: one less than a run has, which goes on without it then."""
+"""The same while its channel is not connected: one less than a run has, whose last attempt goes without
+it."""
 _CONNECTED_SECONDS = 20.0
 """How long an execution waits for its channel: a run may begin before it is connected, at a start."""
 _SCAN_SECONDS = 120.0
@@ -85,7 +86,7 @@ class ChatFiles:
         return FilesOfRun(self, activation)
 
     def adapter_of(self, thread_id: str) -> BasePlatformAdapter | None:
-        """Return the channel of a thread, where it is connected here."""
+        """Return the channel of a thread, if it is connected here."""
         return self._adapters.get(unquote(target_of(thread_id).partition("/")[0]))
 
     def most(self, media_type: str = "") -> int:
@@ -94,7 +95,7 @@ class ChatFiles:
         return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
 
     async def scan(self, path: Path) -> str | None:
-        """Return why a file is refused, None when it is not. What cannot be scanned is refused."""
+        """Return why a file is refused, or None. A file that cannot be scanned is refused."""
         if not self._config.scan_command:
             return None
         try:
@@ -211,7 +212,7 @@ class FilesOfRun(RunFiles):
         return file
 
     async def _taken(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
-        """Fetch a file and keep it; keep why, where it cannot be had."""
+        """Fetch a file and store it; store the reason if that is impossible."""
         said, mime, size = (block.data.get(name) for name in ("name", "mime", "size"))
         file = ChatFile(
             thread_id=self._thread_id,
@@ -231,7 +232,7 @@ class FilesOfRun(RunFiles):
             if error.retryable and self._attempt < self._tries():
                 raise
             why = f"it could not be downloaded: {error.message}"
-        except Exception as error:  # an adapter broke its promise: the message goes on without its file
+        except Exception as error:  # an adapter broke its contract: the message is processed without its file
             _LOG.exception("file.adapter_broke", message_id=message_id)
             why = f"it could not be downloaded: {type(error).__name__}"
         known = replace(file, missing=why)
@@ -294,7 +295,7 @@ class FilesOfRun(RunFiles):
         return known
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
-        """Return what is said in a file, or why it is not known; neither where nobody writes it down."""
+        """Return the transcript of a file, or why it failed; neither if there is no transcription."""
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
@@ -312,7 +313,7 @@ class FilesOfRun(RunFiles):
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
         adapter = self._files.adapter_of(self._thread_id)
-        holds = adapter is not None and adapter.capabilities.holds_requests  # it has one answer and no more
+        holds = adapter is not None and adapter.capabilities.holds_requests  # it gets only one answer
         if notice is None or holds:
             return await self._store.put(file)
         reply = Reply(kind=ReplyKind.NOTICE, thread_id=self._thread_id, text=notice)
@@ -336,7 +337,7 @@ async def _connected(adapter: BasePlatformAdapter) -> None:
 
 
 async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:
-    """Return what came with a mail message as a file of a chat: its type is told by its bytes."""
+    """Return an attachment of a mail message as a file of a chat, with its type read from its bytes."""
     file = ChatFile(
         thread_id=thread_id,
         message_id="",
@@ -358,7 +359,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
 def attachment_of(file: ChatFile) -> Attachment:
     """Return a file as channels send it."""
     kind = _KINDS.get(file.media_type.partition("/")[0], MessageType.DOCUMENT)
-    if file.media_type == "image/svg+xml":  # a page that shows it runs what is in it
+    if file.media_type == "image/svg+xml":  # a page that shows it runs the scripts in it
         kind = MessageType.DOCUMENT
     return Attachment(kind=kind, ref=file.sha256 or "", mime=file.media_type, name=file.name, size=file.size)
 

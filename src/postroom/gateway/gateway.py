@@ -1,8 +1,8 @@
-"""A gateway that lives: connects its channels, delivers, looks after what was left, and ends in good order.
+"""A running gateway: connects its channels, delivers, handles leftovers, and stops in an orderly way.
 
-start: what a crash left is handed over, then channels are connected, then messages come in
-meanwhile: the relay delivers; lost messages, old messages and channels that went down are looked after
-stop: nothing new is taken, runs and answers get their time, channels are disconnected
+start: unfinished messages are handed over, then channels are connected, then messages are accepted
+meanwhile: the relay delivers; lost messages, old messages and failed channels are handled
+stop: no new messages are accepted, runs and answers get time to end, channels are disconnected
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Self
 from postroom.concurrency import Tasks
 from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import CredentialRefused, PostroomError
+from postroom.contracts.errors import CredentialRefused, PostroomError, StoreError
 from postroom.contracts.messages import Json
 from postroom.gateway import status
 from postroom.gateway.chat_settings import ChatSettings
@@ -73,10 +73,10 @@ class Gateway:
         leases: Leases | None = None,
         speak: Speak | None = None,
     ) -> None:
-        """Make everything; nothing runs yet. Without a `store` nothing is kept for later.
+        """Create the parts; nothing runs yet. Without a `store` nothing is kept for later.
 
-        With `leases` several servers share the channels: each is connected where its lease is. With `speak`
-        the answers of chats that ask for it are spoken.
+        With `leases` several servers share the channels: each channel is connected at the holder of its
+        lease. With `speak` the answers of chats that ask for it are spoken.
         """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
@@ -149,13 +149,13 @@ class Gateway:
     # Its life.
 
     async def start(self) -> None:
-        """Hand over what was left, connect every channel and begin to deliver.
+        """Hand over unfinished messages, connect every channel and begin to deliver.
 
-        A channel that cannot be reached now is tried again; one that never will be ends the start.
+        A temporarily unreachable channel is retried; a permanent failure ends the start.
 
         Raises:
-            ConfigError, MissingExtra: a channel lacks something that a person must give it.
-            StoreError: what was left could not be looked through.
+            ConfigError, MissingExtra: A channel lacks something that a person must provide.
+            StoreError: Unfinished messages could not be read.
         """
         await self._write_status("starting")
         try:
@@ -234,7 +234,7 @@ class Gateway:
         return {platform.value: adapter.liveness.shown() for platform, adapter in self._adapters.items()}
 
     async def reconnect(self, adapter: BasePlatformAdapter) -> None:
-        """Connect a channel anew, whatever its state; how that went is in its liveness."""
+        """Reconnect a channel, whatever its state; its liveness has the result."""
         await self._connect(adapter, is_reconnect=True)
         await self._write_status("running")
 
@@ -245,24 +245,29 @@ class Gateway:
     # Its rounds.
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
-        """Connect a channel again that went down and may come back."""
+        """Connect a channel again that went down and may come back; while the store is away, try again."""
         failures = 0
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
             liveness = adapter.liveness
-            if self._is_ours(adapter) is (liveness.state is AdapterState.ELSEWHERE):
-                await self.reconnect(adapter)
-            self._metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
-            if liveness.state is not AdapterState.FAILED or not liveness.retryable:
-                failures = 0
-                continue
-            failures += 1
-            await self._timer.sleep(pause_ms(failures))
-            if liveness.state is AdapterState.FAILED:
-                await self.reconnect(adapter)
+            try:
+                if self._is_ours(adapter) is (liveness.state is AdapterState.ELSEWHERE):
+                    await self.reconnect(adapter)
+                self._metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
+                if liveness.state is not AdapterState.FAILED or not liveness.retryable:
+                    failures = 0
+                    continue
+                failures += 1
+                await self._timer.sleep(pause_ms(failures))
+                if liveness.state is AdapterState.FAILED:
+                    await self.reconnect(adapter)
+            except StoreError as error:
+                _LOG.warning(
+                    "channel.not_connected", platform=adapter.platform.value, reason=error.describe()
+                )
 
     async def _sweep(self) -> None:
-        """Look after messages that nobody hands over, and forget what had its time."""
+        """Hand over forgotten messages, and delete expired records."""
         purge_at = 0
         while True:
             await self._timer.sleep(_SWEEP_EVERY_MS)
@@ -284,11 +289,11 @@ class Gateway:
     # Parts of these.
 
     def _is_ours(self, adapter: BasePlatformAdapter) -> bool:
-        """Say whether this server has a channel, of all that share it."""
+        """Return whether this server owns a channel, of all servers that share it."""
         return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
 
     async def _take_over(self, adapter: BasePlatformAdapter) -> None:
-        """Have said at once what another server was about to say when it ended, marked as perhaps said."""
+        """Deliver at once what another server was sending when it ended, marked as possible duplicates."""
         if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
             for account in {adapter.account, UNKNOWN_ACCOUNT}:
                 for kind in (CHAT_KIND, VOICE_KIND):
@@ -308,9 +313,9 @@ class Gateway:
         self._relay.hint()
 
     async def _place_of(self, source: SessionSource) -> tuple[str, Json] | None:
-        """Return a session's thread, and what its chat asks of the agent, for what was asked for earlier.
+        """Return a session's thread, and the chat's requirements for the agent, for a scheduled message.
 
-        None when its person may not write any more.
+        None if its person may no longer write.
         """
         source = await self.people.learn(source)
         if not self.people.may_write(source):
@@ -379,7 +384,7 @@ class Gateway:
         liveness.error_code = liveness.error = None
 
     async def _remind(self, adapter: BasePlatformAdapter) -> None:
-        """Tell an adapter up to where its chats are known."""
+        """Tell an adapter the newest known message of each of its chats."""
         known: set[tuple[str, str | None]] = set()
         for message in await self.stores.intake_log.newest(adapter.platform.value):
             kept = message.body.get("source")

@@ -1,7 +1,7 @@
-"""What was said in a group before a message, and not to the agent: it reads that with the message, fenced.
+"""Earlier messages of a group that were not for the agent: they accompany the next message, fenced.
 
-It is kept in memory only, a few messages of each group, and begins anew with a restart. What people without
-access say is not kept.
+They are kept only in memory, a few messages of each group, and are lost at a restart. Messages of people
+without access are not kept.
 """
 
 from collections import OrderedDict, deque
@@ -53,7 +53,7 @@ class GroupTalk:
             self._remarks.popitem(last=False)
 
     def unread(self, source: SessionSource, session_key: str) -> dict[str, Json]:
-        """Return what was said there and a session has not read, for the metadata of its next message."""
+        """Return the messages there that a session has not read, for the metadata of its next message."""
         if not self.most:
             return {}
         remarks = self._remarks.get(_place(source), ())
@@ -70,7 +70,7 @@ class GroupTalk:
 
 
 def with_earlier(words: str, metadata: dict[str, Json]) -> str:
-    """Return a message's words, behind what was said before it in its group."""
+    """Return a message's words, after the earlier messages of its group."""
     earlier = metadata.get(EARLIER)
     if not earlier:
         return words

@@ -35,13 +35,13 @@ from postroom.gateway.commands import may_be_changed_into
 from postroom.gateway.config import GatewayConfig, reachable, short_name
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
-from postroom.gateway.handover import CHANGED_INTO_COMMAND, inbound_key
+from postroom.gateway.handover import CHANGED_INTO_COMMAND
 from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage, Metadata
 from postroom.gateway.replies import answer_of, inbound_ids_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import SessionSource, inbound_key
 from postroom.gateway.worker import AT_ONCE, ChatWorker, album_of
 from postroom.log import get_logger
 
@@ -170,7 +170,7 @@ class Intake:
     async def _routed(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
         """Return the source of a message with the agent that answers it; None if it is for nobody.
 
-        A chosen agent that cannot be reached any more is given up.
+        If a chosen agent is no longer reachable, the choice is removed.
         """
         chosen = await self._sessions.chosen_agent(source) if event.addressed else None
         if chosen is not None and chosen not in reachable(self._config.routes, source):
@@ -187,10 +187,10 @@ class Intake:
         return None
 
     async def edited(self, event: MessageEvent) -> None:
-        """Give a message other words, as long as no run has read it; later its sender is told so.
+        """Change the text of a message that no run has read; otherwise notify its sender.
 
         Raises:
-            StoreError: it could not be looked up.
+            StoreError: The message could not be read.
         """
         source = self._checked(event)
         await self._people.learn(source)
@@ -206,12 +206,12 @@ class Intake:
             await self._take_back(event, known, is_new=told != before.text)
             return
         if not event.media and not event.forwarded and not event.get_command_args().strip():
-            return  # nothing is left to be read, and nothing says that it was taken back
-        # Other words do not change who answers, nor what was said before them.
+            return  # nothing readable is left, but the message was not deleted
+        # An edit changes neither the agent nor the earlier words of the group.
         was = before.source or source
         event.source = replace(source, agent=was.agent, person=was.person)
         event.metadata = {**known.body.get("metadata", {}), **event.metadata}
-        if album_of(event) is not None:  # an edit tells of one file, the message has those of the others too
+        if album_of(event) is not None:  # an edit contains one file, the message also those of the others
             event.media = before.media
         try:
             kept = await self._log.edit(key, event.to_body())
@@ -221,7 +221,7 @@ class Intake:
             return
         except AlreadyConsumed:
             in_time = False
-        # A platform tells of an edit also when only a preview or a reaction came to it.
+        # A platform reports an edit even if only a preview or a reaction was added.
         if not in_time and (before.text != told or known.reason == CHANGED_INTO_COMMAND):
             await self._tell_of_edit(event, told, _too_late(known))
 
@@ -236,7 +236,7 @@ class Intake:
         await self._tell_of_edit(event, event.text, done)
 
     async def _tell_of_edit(self, event: MessageEvent, told: str, text: str) -> None:
-        """Tell who changed a message what became of that, once for each wording that they gave it."""
+        """Tell the sender the result of an edit, once for each version of the text."""
         words = sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
         key = f"{notice_key('edited', event.inbound_id)}/{words}"
         await self._notices.answer(event, text, key=key, is_answer=False)
@@ -261,7 +261,7 @@ class Intake:
         _LOG.info("chat.moved", platform=source.platform.value, sessions=moved)
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Take a pressed button and return a note for whoever pressed it."""
+        """Process a pressed button and return a note for the person who pressed it."""
         source = await self._people.learn(press.source)
         return await self._runner.pressed(replace(press, source=source))
 
@@ -288,21 +288,21 @@ class Intake:
         )
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Have the answer to a message not be shown any more; the conversation keeps it.
+        """Hide the answer to a message; the conversation keeps it.
 
         Raises:
-            StoreError: it could not be stored.
-            UnknownMessage: the message was never received.
+            StoreError: The change could not be stored.
+            UnknownMessage: The message was never received.
         """
         await self._log.forget_answer(inbound_key(source, message_id))
 
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
     ) -> bool:
-        """Cancel the run that answers a message, or take the message back if no run has read it.
+        """Cancel the run that answers a message, or withdraw the message if no run has read it.
 
-        A run goes on if it also answers a background request, or a message whose id satisfies
-        `is_waited_for`. Return False if the run goes on, or if the message already has its answer.
+        A run continues if it also answers a background request, or a message whose id satisfies
+        `is_waited_for`. Return False if the run continues, or if the message already has its answer.
 
         Raises:
             StoreError: The cancel could not be stored.
@@ -333,13 +333,13 @@ class Intake:
         return await self._handover.cancel(run.run_id)
 
     async def _note_cancelled(self, message: InboundMessage) -> None:
-        """Store that the caller of a message has cancelled it, unless it has got its answer meanwhile."""
+        """Store that the caller of a message has cancelled it, unless it is answered by now."""
         cancelled = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
         with suppress(IllegalTransition):
             await self._log.move([message.inbound_id], cancelled)
 
     async def _answer_to(self, message: InboundMessage) -> tuple[str, Metadata]:
-        """Return the text and the details of the answer to a message that is not open any more."""
+        """Return the text and the details of the answer to a closed message."""
         if message.status in (InboundStatus.REJECTED, InboundStatus.RETRACTED):
             why = message.reason or message.status.value
             return why, {"error": why, "code": SubmissionRejected.code}
@@ -351,7 +351,7 @@ class Intake:
         is_answer = message.status is InboundStatus.DONE and message.reason is not None
         return text, {} if is_answer else {"error": text}
 
-    # What was left behind.
+    # Leftovers.
 
     async def recover(self) -> int:
         """Hand over what a crash left waiting, in order; then let others in. Return how many that were."""
@@ -425,7 +425,7 @@ class Intake:
             raise InvalidRecord(
                 "a message needs a source, a chat and an id of its own", value=event.message_id
             )
-        if event.metadata.get("verified") is False:  # whoever it says it is from may not have sent it
+        if event.metadata.get("verified") is False:  # its sender address may be forged
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
             raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
@@ -433,7 +433,7 @@ class Intake:
 
 
 def _too_late(known: InboundMessage) -> str:
-    """Say why other words of a message are not read."""
+    """Return the reason why an edit of a message is not read."""
     unread = known.status in (InboundStatus.RETRACTED, InboundStatus.REJECTED)
     return wording.EDITED_UNREAD if unread else wording.EDITED_TOO_LATE
 

@@ -1,8 +1,9 @@
 """One person in several direct chats: `/link` gives a code in one, and `/link CODE` in another links both.
 
-linked chats ─▶ one conversation for each agent, answered in the chat in which something was said
-             ─▶ messages of agents to the person come to the chat that is chosen with `/here`
-A link gives nobody a right: each chat has the role that it had.
+    linked chats ─▶ one conversation for each agent, answered in the chat of each message
+                 ─▶ messages of agents to the person go to the chat that is chosen with `/here`
+
+A link grants no rights: each chat keeps its role.
 """
 
 from collections.abc import Mapping
@@ -41,10 +42,10 @@ class Links:
         self._people, self._sessions, self._notices = people, sessions, notices
 
     async def link(self, source: SessionSource, word: str) -> str:
-        """Do what `/link` says with this word, and return what is to be said about it.
+        """Perform `/link` with this word, and return the reply.
 
         Raises:
-            StoreError: it could not be done.
+            StoreError: The links could not be read or stored.
         """
         if source.chat_type != "dm" or source.thread_id is not None or source.platform is Platform.WEBHOOK:
             return wording.LINKED_WHERE
@@ -56,20 +57,20 @@ class Links:
         return await self._redeemed(source, address, word)
 
     async def unlink(self, source: SessionSource) -> str:
-        """Have a chat be linked with none; return what is to be said about it.
+        """Remove the links of a chat; return the reply.
 
         Raises:
-            StoreError: it could not be done.
+            StoreError: The links could not be stored.
         """
         left = await self._store.leave(source.address)
         self._people.forget_links()
         return wording.NOT_LINKED if left is None else wording.UNLINKED
 
     async def chats(self, source: SessionSource) -> list[ChatAddress]:
-        """Return this chat, and those that are linked with it.
+        """Return this chat, and the chats linked with it.
 
         Raises:
-            StoreError: they could not be looked up.
+            StoreError: The links could not be read.
         """
         here = source.address
         return [here, *(one.address for one in await self._others(await self._store.find(here)))]
@@ -99,10 +100,13 @@ class Links:
         return wording.linked(giver.address.name)
 
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
-        """Tell the chat in which the code was given: whoever was talked into giving it must see it."""
+        """Notify the chat in which the code was given.
+
+        A person who was tricked into giving it must see it.
+        """
         adapter = self._adapters.get(Platform(giver.platform))
         if adapter is None:
-            return  # nothing can be said there, and nobody can write there
+            return  # the channel can neither send nor receive
         place = SessionSource(platform=adapter.platform, chat_id=giver.chat_id, account=adapter.account)
         text = wording.linked_by(source.address.name)
         await self._notices.tell(place, text, key=f"linked/{giver.address.name}/{token_hex(8)}")

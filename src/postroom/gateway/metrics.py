@@ -1,6 +1,6 @@
-"""What the gateway counts. `accepted = finished + queued + running + rejected` holds at every instant.
+"""The gateway's metrics. `accepted = finished + queued + running + rejected` holds at every instant.
 
-Messages are counted where they change hands in this process; what waits or runs elsewhere is not counted.
+Messages are counted where this process hands them on; those that wait or run elsewhere are not counted.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class InboundCounts:
 
 
 class GatewayMetrics:
-    """Counters, gauges and times, in a registry that is given or one of its own."""
+    """Counters, gauges and times, in the given registry or a new one."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = CollectorRegistry() if registry is None else registry
@@ -80,7 +80,7 @@ class GatewayMetrics:
         self._channel_up.labels(platform).set(is_up)
 
     def delivered(self, after_ms: int) -> None:
-        """Record that an answer was delivered, so long after it existed."""
+        """Record that an answer was delivered this long after it existed."""
         self._delivery_time.observe(max(after_ms, 0) / 1_000)
 
     def delivery_failed(self, kind: str) -> None:

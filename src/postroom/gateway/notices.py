@@ -1,4 +1,4 @@
-"""What the gateway itself has to tell somebody: kept like an answer, and delivered like one."""
+"""Notices of the gateway itself: stored and delivered like answers."""
 
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
@@ -26,13 +26,13 @@ class Notices:
         is_refusal: bool = False,
         choices: tuple[Button, ...] = (),
     ) -> None:
-        """Have something said in a chat, once a `key`; the first words count.
+        """Send a text to a chat, once per `key`; the first text counts.
 
-        `answers` is the platform's id of the message that has its answer by it; `is_refusal` says that the
-        message was refused, and the text why.
+        `answers` is the platform's id of the message that it answers; `is_refusal` says that the message was
+        refused, and the text why.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: The notice could not be stored.
         """
         reply = Reply(
             kind=ReplyKind.NOTICE,
@@ -47,10 +47,10 @@ class Notices:
         await self._enqueue(reply, key)
 
     async def refuse(self, event: MessageEvent, text: str, *, key: str) -> None:
-        """Tell the sender of an inbound message that it is refused, once a `key`.
+        """Tell the sender of an inbound message that it is refused, once per `key`.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: The notice could not be stored.
         """
         if event.source is not None:
             await self.tell(event.source, text, key=key, answers=event.message_id, is_refusal=True)
@@ -58,10 +58,10 @@ class Notices:
     async def answer(
         self, event: MessageEvent, told: str | Card, *, key: str, is_answer: bool = True
     ) -> None:
-        """Tell the sender of an inbound message something, with the buttons of a card, once a `key`.
+        """Reply to the sender of an inbound message, with the buttons of a card, once per `key`.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: The notice could not be stored.
         """
         if event.source is not None:
             card = told if isinstance(told, Card) else Card(text=told)
@@ -114,5 +114,5 @@ class Notices:
 
 
 def notice_key(what: str, inbound_id: int | None) -> str:
-    """Return the key under which an inbound message's sender is told something once."""
+    """Return the key of a notice that an inbound message's sender gets once."""
     return f"{what}/line/{inbound_id}"  # the word of the first build, whose notices are not told again

@@ -1,13 +1,13 @@
-"""When a bot may call its platform: within the published limits, and not while the platform asks for quiet.
+"""The pace of a bot's calls to its platform: within the published limits, and pausing on request.
 
     turn? ─▶ every scope of the call (bot, chat, group, method) has room ─▶ now
-               │ soon: waited for                  │ later: said how long; its place in the line is kept
-    refused for its rate ─▶ that scope is quiet for as long as was asked
+              │ soon: waits                       │ later: returns how long; its place in the line is kept
+    refused for its rate ─▶ the scope pauses for the requested time
 
-A call counts from its beginning until the scope's time after its end, for nobody knows when in between the
-platform counts it. What gives way (drafts, typing) has its turn only where nobody waits and half of the room
-is left; a refusal of what says nothing (typing, marks) quietens its own kind alone. It keeps nothing: after
-a restart the platform's first refusal says what it remembers.
+A call counts from its beginning until the scope's time after its end, because nobody knows when in between
+the platform counts it. Calls of low priority (drafts, typing) get a turn only if nobody waits and half of the
+room is left; a refusal of a call without content (typing, marks) pauses only its own kind. Nothing is stored:
+after a restart the platform's first refusal restores the state.
 """
 
 from collections import deque
@@ -21,15 +21,15 @@ from postroom.gateway.capabilities import Rate, RateLimits
 PATIENCE_MS = 2_000
 """How long a turn is waited for here; what comes later is better asked for again then."""
 KEPT_MS = 5_000
-"""How long after its time the place of who was told to come back is kept."""
+"""How long after its time the place of a postponed caller is kept."""
 UNTOLD_MS = 5_000
-"""The quiet after a refusal that does not say how long."""
+"""The pause after a refusal without a duration."""
 _MOST_SCOPES = 10_000
 
 
 @dataclass(slots=True)
 class Turn:
-    """What became of the wish to call; `wait_ms` 0 means that the call may be made now."""
+    """The answer to a request for a call; with `wait_ms` 0 the call may be made now."""
 
     wait_ms: int = 0
     was_refused: bool = False
@@ -42,7 +42,7 @@ class Turn:
 
 @dataclass(slots=True)
 class _Scope:
-    """What shares one limit."""
+    """The calls that share one limit."""
 
     rate: Rate | None
     is_method: bool = False
@@ -50,7 +50,7 @@ class _Scope:
     ended: deque[int] = field(default_factory=deque)
     """When the last calls ended, oldest first, as far as they still count."""
     line: dict[Hashable, int] = field(default_factory=dict)
-    """Who comes next, in order, and until when each place is kept."""
+    """The waiting callers in order, and until when each place is kept."""
     quiet: tuple[int, int] = (0, 0)
     """From when until when the platform wants nothing."""
 
@@ -76,18 +76,18 @@ class _Scope:
         return max(slots[ahead % most] + per_ms * (ahead // most + 1) - now, quiet + ahead // most * per_ms)
 
     def has_half(self, now: int) -> bool:
-        """Say whether nobody waits and half of the room is left."""
+        """Return whether nobody waits and half of the room is left."""
         self._drop_places(now)
         used = self.used(now)
         return not self.line and (self.rate is None or 2 * len(used) <= self.rate.most - 1)
 
     def _drop_places(self, now: int) -> None:
-        """Remove places of the line that are not kept any more."""
+        """Remove expired places of the line."""
         if self.line:
             self.line = {who: until for who, until in self.line.items() if until >= now}
 
     def is_idle(self, now: int) -> bool:
-        """Say whether nothing of it needs to be remembered."""
+        """Return whether its state need not be remembered."""
         self._drop_places(now)
         return not self.under_way and not self.used(now) and not self.line and self.quiet[1] <= now
 
@@ -111,9 +111,10 @@ class Pacing:
         key: Hashable = None,
         gives_way: bool = False,
     ) -> AsyncIterator[Turn]:
-        """Wait for a turn if that is soon; within the block the call is made, or not where `wait_ms` says so.
+        """Wait for a turn if it is soon; make the call within the block, unless `wait_ms` forbids it.
 
-        With `chat_id` something is said there. Who comes again under the same key has kept its place.
+        With `chat_id` the call sends a message there. A caller that returns under the same key has kept its
+        place.
         """
         scopes = self._of(method, chat_id, is_group=is_group, is_alone=gives_way and chat_id is None)
         wait = await self._waited(scopes, key, gives_way=gives_way)
@@ -135,7 +136,7 @@ class Pacing:
                 self._quieten(scopes, now, UNTOLD_MS if turn.quiet_ms is None else turn.quiet_ms)
 
     async def _waited(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
-        """Return 0 when it is somebody's turn, else how long that takes from now."""
+        """Return 0 when it is the caller's turn, else the time until then."""
         patience = self._clock.now() + PATIENCE_MS
         who = object() if key is None else key
         while True:
@@ -147,7 +148,7 @@ class Pacing:
             if gives_way:
                 return wait or (0 if all(one.has_half(now) for one in scopes) else KEPT_MS)
             comes_back = now + wait > patience
-            for one in scopes:  # it stands in one line alone: in others it would stop those behind it
+            for one in scopes:  # it has a place in one line only: in others it would block those behind it
                 if one is not scope or not wait or (comes_back and key is None):
                     one.line.pop(who, None)
                 else:
@@ -157,9 +158,9 @@ class Pacing:
             await self._timer.sleep(wait)
 
     def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
-        """Be quiet in the narrowest scope; when that is the second at once, the platform meant the bot.
+        """Pause the narrowest scope; if two scopes pause at the same time, the platform meant the bot.
 
-        Of two chats the shorter quiet counts: one may have a limit of its own. A chat and a method have
+        Of two chats the shorter pause counts, because one may have its own limit. A chat and a method have
         nothing in common but the bot.
         """
         narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms

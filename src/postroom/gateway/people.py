@@ -1,8 +1,8 @@
-"""Who may write: nobody who was not let in. People are known by the id their platform never changes.
+"""The people who may write: only admitted ones. They are identified by the platform's permanent id.
 
-config: allow ─┐
-let in, kept ──┼─▶ a role ─▶ may write, may use a command, may answer a question
-paired by code ┘
+config: allow ──┐
+admitted, kept ─┼─▶ a role ─▶ may write, may use a command, may answer a question
+paired by code ─┘
 """
 
 from collections import OrderedDict
@@ -48,12 +48,12 @@ class People:
         self._linked: OrderedDict[ChatAddress, tuple[int, LinkedChat | None]] = OrderedDict()
 
     async def learn(self, source: SessionSource) -> SessionSource:
-        """Look up who speaks, so that `role_of` can say it without waiting.
+        """Read the sender's role, so that `role_of` can return it without waiting.
 
-        Return where they speak, with the person whose linked chats share a conversation with this one.
+        Return the source, with the person whose linked chats share a conversation with this one.
 
         Raises:
-            StoreError: it could not be looked up.
+            StoreError: The person could not be read.
         """
         source = source if source.person is None else replace(source, person=None)
         if source.user_id is None:
@@ -71,11 +71,11 @@ class People:
         return replace(source, person=chat.person) if chat is not None and chat.shares else source
 
     def forget_links(self) -> None:
-        """Look up anew which chats are linked: one was changed."""
+        """Forget the cached links of chats, because a link has changed."""
         self._linked.clear()
 
     def role_of(self, source: SessionSource) -> PersonRole | None:
-        """Return what somebody may do here; None: nothing. Never waits: who is not known may do nothing."""
+        """Return the sender's role here; None for no rights. Never waits: an unknown sender has no rights."""
         config = self._config.platforms.get(source.platform)
         allow = config.allow if config is not None else {}
         if source.user_id is None:
@@ -88,18 +88,18 @@ class People:
         return kept or ROLES_OF_HOLDERS.get(source.platform) or allow.get("*")
 
     def may(self, source: SessionSource, role: PersonRole) -> bool:
-        """Say whether somebody's role reaches this one."""
+        """Return whether the sender's role includes this one."""
         has = self.role_of(source)
         return has is not None and has.reaches(role)
 
     def may_write(self, source: SessionSource) -> bool:
-        """Say whether somebody's messages reach an agent."""
+        """Return whether the sender's messages reach an agent."""
         return self.may(source, PersonRole.MEMBER)
 
     async def code_for(self, source: SessionSource) -> str | None:
-        """Return a code with which an owner lets this stranger in; None when they are not to be answered.
+        """Return a code with which an owner admits this stranger; None if they get no answer.
 
-        Only in direct messages, only where that is configured, and no more often than the rules say.
+        Only in direct messages, only if that is configured, and no more often than the rules allow.
         """
         asks = source.chat_type == "dm" and source.user_id is not None and not source.is_bot
         if not asks or self._config.unauthorized_dm_behavior != "pair":
@@ -118,10 +118,10 @@ class People:
         return code
 
     async def pair(self, platform: str, code: str, role: PersonRole = PersonRole.MEMBER) -> Person | None:
-        """Let in who was given this code; None when nobody was, or it has ended.
+        """Admit the holder of this code; return None if it is unknown, or has expired.
 
         Raises:
-            QueueFull: too many wrong codes were tried.
+            QueueFull: Too many wrong codes were tried.
         """
         person = await self._store.redeem(
             platform, hash_of(platform, code.strip().upper()), self._config.pairing, role=role
@@ -153,5 +153,5 @@ def new_code() -> str:
 
 
 def hash_of(platform: str, code: str) -> str:
-    """Return what is kept of a code."""
+    """Return the stored hash of a code."""
     return sha256(f"{platform}\0{code}".encode()).hexdigest()

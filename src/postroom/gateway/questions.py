@@ -1,4 +1,4 @@
-"""What agents ask of people: the questions of runs that wait, and the answers, of which the first counts."""
+"""Questions of agents to people: those of waiting runs, and the answers, of which the first counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ ANSWERED_ALREADY = "This question was already answered."
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is to be said about a decision, and the question that has its answer, by it or before."""
+    """The reply to a decision, and the question that it answers, now or earlier."""
 
     note: str
     question: Question | None = None
     answer: str = ""
-    """What the question's card is to show of the answer."""
+    """The text about the answer on the question's card."""
     thread_id: str = ""
     """The thread on which it was asked."""
 
@@ -41,7 +41,7 @@ class Questions:
         self._clock = clock
 
     async def open(self, thread_id: str) -> list[Question]:
-        """Return what a thread's runs wait to be told."""
+        """Return the open questions of a thread's runs."""
         runs = await self._threads.list_runs(RunQuery(thread_id=thread_id, statuses=(RunStatus.WAITING,)))
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
@@ -102,12 +102,12 @@ def decision_of(
 async def answer_run(
     run_queue: RunQueue, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
-    """Hand an answer to the run that waits for it; False when another was there first.
+    """Hand an answer to the run that waits for it; return False if another answer was first.
 
-    The run goes on with the answer after `delay_ms` milliseconds.
+    The run resumes with the answer after `delay_ms` milliseconds.
 
     Raises:
-        StoreError: it could not be kept; the question stays open.
+        StoreError: The answer could not be stored; the question stays open.
     """
     if await run_queue.send_decision_live(question.run_id, question.call_id, decision):
         return True
@@ -134,7 +134,7 @@ def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool) 
 
 
 def _number_in(words: str) -> tuple[str | None, str]:
-    """Return which question the words name, None for none, and what is said about it."""
+    """Return the number of the question in the words, or None, and the remaining words."""
     first, _, rest = words.strip().partition(" ")
     if QUESTION_NUMBER.fullmatch(first.lower()):
         return first.lower(), rest.strip()

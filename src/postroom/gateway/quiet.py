@@ -13,7 +13,7 @@ _DAY = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """From one minute of the day until another, over midnight where that is earlier; None: the local zone."""
+    """A daily period in minutes, over midnight if the end is earlier; None: the local zone."""
 
     begin: int
     end: int
@@ -49,7 +49,7 @@ class QuietHours:
         return max(int(end.timestamp() * 1_000) - now, 1)
 
     def __str__(self) -> str:
-        """Return them as they are written."""
+        """Return them as people write them."""
         times = (f"{minute // 60:02}:{minute % 60:02}" for minute in (self.begin, self.end))
         return "-".join(times) + (f" {self.zone.key}" if self.zone else "")
 

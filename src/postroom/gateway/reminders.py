@@ -1,10 +1,10 @@
-"""What people ask for later in a chat: a reminder, once, or words for the agent again and again.
+"""Scheduled messages in a chat: a reminder, once, or words for the agent, repeatedly.
 
-    /remind ─▶ a schedule ─▶ at its first tick, in one change: the reminder is to be said, the schedule ends
+    /remind ─▶ a schedule ─▶ at its first tick, in one change: the reminder is queued, the schedule ends
     /every  ─▶ a schedule ─▶ at each tick, in one change: the words are a message to the agent of the chat
 
-They stand on the schedules of runs, so that each tick happens once, also over restarts and among processes.
-The schedules of somebody who may not write any more are removed when they are due.
+They use the schedules of runs, so that each tick happens once, also over restarts and among processes. The
+schedules of a person who may no longer write are removed when they are due.
 """
 
 import re
@@ -56,10 +56,10 @@ _LONGEST: Final = timedelta(days=366)
 
 
 class When(Record, frozen=True, kw_only=True):
-    """When something is to be said: after a span, again after each span, or at a time of day."""
+    """The time of a scheduled message: after a span, repeatedly after each span, or at a time of day."""
 
     words: str
-    """The time as people are told it, for instance `every mon, wed at 18:30 Europe/Berlin`."""
+    """The time in words for people, for instance `every mon, wed at 18:30 Europe/Berlin`."""
     every: timedelta | None = None
     cron: str | None = None
     zone: str = "UTC"
@@ -74,9 +74,9 @@ class Reminders:
         run_queue: RunQueue,
         place_of: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:
-        """`place_of` returns the thread of a session now, and what its chat asks of the agent.
+        """`place_of` returns a session's present thread, and the chat's requirements for the agent.
 
-        None: its person may not write any more.
+        None: its person may no longer write.
         """
         self._run_queue = run_queue
         self._place_of = place_of
@@ -117,7 +117,7 @@ class Reminders:
         return await self.kept.add(schedule)
 
     async def listed(self, session_key: str) -> Sequence[Schedule]:
-        """Return what stands in a session, in the order in which it was asked for."""
+        """Return the schedules of a session, in the order in which they were added."""
         prefix = _prefix(session_key)
         found = await self.kept.listed(CHAT, after=prefix, limit=MOST_SCHEDULES + 1)
         mine = [one for one in found if one.name.startswith(prefix)]
@@ -154,7 +154,7 @@ class Reminders:
         return await self._run_queue.accepting([thread_id] if thread_id else [], change, key=firing.lock)
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Nothing is passed over: what is behind waits on its thread."""
+        """Return False, so that no tick is skipped: later ones wait on the thread."""
         return False
 
 
@@ -201,10 +201,10 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 
 
 def _zone_named(told: str) -> str | None:
-    """Return the name of a zone as its database writes it; None for words such as `and/or`.
+    """Return the name of a zone in the database's spelling; None for words such as `and/or`.
 
-    An unknown place stays as it was given if it begins with a capital or with a known area such as
-    `europe/`: a schedule then refuses it by name.
+    An unknown place is unchanged if it begins with a capital or with a known area such as `europe/`: a
+    schedule then refuses it by name.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}
@@ -255,7 +255,7 @@ def next_time(schedule: Schedule) -> str:
 
 
 def span_in_words(span: timedelta) -> str:
-    """Return a span as somebody would write it: `2h`, `1d 2h`."""
+    """Return a span as people write it: `2h`, `1d 2h`."""
     left, parts = int(span.total_seconds()), list[str]()
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         count, left = divmod(left, length)

@@ -1,7 +1,7 @@
-"""What the end of a chat's run causes: an answer to be delivered, or a question to be asked.
+"""Effects of the end of a chat's run: an answer to deliver, or a question to ask.
 
-The rows are stored in the commit that ends the run, an answer with where it goes. Who delivers a row is read
-off the thread's name; where a row of another kind goes is looked up by whoever delivers it.
+The rows are stored in the commit that ends the run, an answer with its address. The thread's name identifies
+the bot that delivers a row; the address of other rows is looked up on delivery.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ _AGENT = 3
 
 
 class ReplyKind(StrEnum):
-    """What is to be done in the chat."""
+    """The kind of action in the chat."""
 
     ANSWER = "answer"
     NOTICE = "notice"
@@ -51,7 +51,7 @@ class ReplyKind(StrEnum):
 
 
 class Question(Record, frozen=True, kw_only=True):
-    """Something a run waits to be told; `number` is what people call it by."""
+    """An open question of a run; `number` is its name for people."""
 
     number: str
     run_id: str
@@ -60,7 +60,7 @@ class Question(Record, frozen=True, kw_only=True):
 
 
 class Reply(Record, frozen=True, kw_only=True):
-    """What is to be said in a chat."""
+    """An outgoing message for a chat."""
 
     kind: ReplyKind
     thread_id: str
@@ -71,19 +71,19 @@ class Reply(Record, frozen=True, kw_only=True):
     failed: str | None = None
     """Why those messages were not done, when they were not."""
     error: str | None = None
-    """Why there is no answer, for a channel whose callers are told so by a status."""
+    """The reason for a missing answer, for a channel whose callers get it as a status."""
     code: str | None = None
-    """The code of that error, where it is one of ours."""
+    """The code of that error, if it is one of ours."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the caller is asked to use: the answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
     """The tokens that its run has read and written."""
     cost_micros: int = 0
-    """What its run has cost, in millionths of a US dollar."""
+    """The cost of its run, in millionths of a US dollar."""
     choices: tuple[Button, ...] = ()
     """Buttons below a notice."""
     output: str | None = None
-    """The agent's own words, if `text` adds a sentence of ours to them or stands in their place."""
+    """The agent's own words, if `text` extends or replaces them with a sentence of ours."""
     is_cut: bool = False
     """Whether the model's limit of tokens cut the answer off."""
     questions: tuple[Question, ...] = ()
@@ -98,11 +98,11 @@ class Reply(Record, frozen=True, kw_only=True):
     card: str | None = None
     """The platform's id of a notice's card, of which a button was pressed; None for a question's card."""
     mail_key: str | None = None
-    """The key of the mail message that is said by it, where the mail room waits to be told."""
+    """The key of its mail message, if the mail room waits for the result."""
     keeps_quiet: bool = False
     """Whether it waits for the end of the chat's quiet hours."""
     files: tuple[Attachment, ...] = ()
-    """Files that are sent behind it, besides those that its run has left."""
+    """Files to send after it, in addition to those of its run."""
 
     @property
     def is_whole_answer(self) -> bool:
@@ -112,7 +112,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def says_where(self) -> bool:
-        """Whether nothing of it needs to be looked up before it is said."""
+        """Whether it can be sent without reading anything else."""
         has_ids = bool(self.answers) or not self.inbound_ids
         is_whole = self.source is not None and has_ids and not self.leaves_files
         return is_whole and self.kind is not ReplyKind.QUESTION
@@ -130,9 +130,9 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def _order_key(self) -> str | None:
-        """Behind what it waits: what is said on one thread, and all notices of one place in a chat.
+        """The order of delivery: messages of one thread, and all notices of one place in a chat.
 
-        What waits for the end of quiet hours is waited for by its like alone.
+        Messages that wait for the end of quiet hours delay only each other.
         """
         if self.kind is ReplyKind.UPDATE:
             return None
@@ -145,7 +145,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def details(self) -> dict[str, Json]:
-        """What a channel is told of an answer besides its text; see `Metadata`."""
+        """The details of an answer for a channel besides its text; see `Metadata`."""
         told: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
         if self.error is not None:
             told["error"] = self.error
@@ -182,23 +182,23 @@ def agent_on(thread_id: str) -> str | None:
 
 
 def target_name(platform: str, account: str) -> str:
-    """Return the outbox target of all that one bot of ours says."""
+    """Return the outbox target of one bot's messages."""
     return f"{quote(platform, safe='')}/{quote(account, safe='')}"
 
 
 def target_of(thread_id: str) -> str:
-    """Return who says what is to be said on a chat's thread."""
+    """Return the bot that sends the messages of a chat's thread."""
     platform, account, _ = thread_id.removeprefix(CHAT_THREAD).split("/", 2)
     return f"{platform}/{account}"
 
 
 def is_chat(thread_id: str) -> bool:
-    """Say whether a thread is a chat's."""
+    """Return whether a thread is a chat's."""
     return thread_id.startswith(CHAT_THREAD) and thread_id.count("/") >= 3
 
 
 def has_waiting_caller(target: str) -> bool:
-    """Say whether what this target is told only reaches a caller who waits for it, and nobody later."""
+    """Return whether this target reaches only a waiting caller, and nobody later."""
     return target.startswith(f"{Platform.API_SERVER.value}/")
 
 
@@ -253,18 +253,18 @@ class ChatEffects(RunEffects):
     """Has the ends of chats' runs told in their chats; those of other threads cause nothing here."""
 
     def __init__(self, attempts: int = DEFAULT_MAX_ATTEMPTS) -> None:
-        """`attempts` is the mailbox's `default_max_attempts`: the retries behind these are minutes apart."""
+        """`attempts` is the mailbox's `default_max_attempts`: later retries are minutes apart."""
         self._attempts = attempts
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Tell who wrote that there is no answer yet, once, where the next attempts are minutes away."""
+        """Tell the sender that the answer is delayed, once, if the next attempts are minutes away."""
         if is_chat(row.thread_id) and row.attempt_count == self._attempts:
             text = wording.tried_again(row.last_error or "")
             notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)
             tx.outbox.enqueue((notice.draft(f"outage/{row.run_id}/{row.dispatch_id}"),))
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Have the cards of a run that no longer asks lose their buttons."""
+        """Remove the buttons from the cards of a run that no longer asks."""
         if not is_chat(run.thread_id) or run.waiting is None:
             return
         for question in (question_of(run, ticket) for ticket in run.waiting.tickets):
@@ -273,7 +273,7 @@ class ChatEffects(RunEffects):
             tx.outbox.enqueue((card.draft(f"withdrawn/{question.number}"),))
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the answer of a run that is done, or the questions of one that waits."""
+        """Return the answer of a run that is done, or the questions of a waiting run."""
         if not is_chat(run.thread_id):
             return ()
         if run.status is RunStatus.WAITING:

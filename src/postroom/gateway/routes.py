@@ -1,10 +1,10 @@
-"""Which agent answers a message: rules, of which the first that matches decides.
+"""The choice of the agent for a message: the first matching rule decides.
 
-a rule covers a place and senders ─┬─ it looks for words: it decides where they are found
-└─ it looks for none: it decides, and no rule after it is looked at
-no words were found, and the message is for us ─▶ the agent that is replied to, else the one that was
-chosen with /agent, else that of the rule without words, else `[agent]`
-... and it is not for us           ─▶ nobody
+a rule covers a place and senders ─┬─ with words: it decides if they are found
+                                   └─ without words: it decides, and no later rule is tried
+no words were found, and the message is for the bot ─▶ the agent of the answered message, else the one
+                                   chosen with /agent, else that of the rule without words, else `[agent]`
+                     ... and it is not for the bot  ─▶ nobody
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from postroom.gateway.events import MessageEvent
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which agent answers a message (None: `[agent]`), and why."""
+    """The agent that answers a message (None: `[agent]`), and why."""
 
     agent: str | None
     why: str
 
 
 def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = None) -> Decision | None:
-    """Say which agent answers a message; None when it is for nobody. `chosen` is what /agent chose here."""
+    """Return the agent that answers a message, or None; `chosen` is the choice with /agent here."""
     source = event.source
     if source is None:
         return None
@@ -68,7 +68,7 @@ def check_routes(routes: Sequence[Route]) -> None:
 
 
 def listed(routes: Sequence[Route]) -> list[dict[str, Json]]:
-    """Return the rules in their order as plain data, with that of `[agent]` behind them."""
+    """Return the rules in their order as plain data, with that of `[agent]` at the end."""
     return [{"agent": one.agent or DEFAULT_AGENT, "answers": str(one)} for one in (*routes, Route())]
 
 

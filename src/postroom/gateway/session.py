@@ -6,13 +6,14 @@ from urllib.parse import quote
 
 from msgspec.structs import asdict
 
+from postroom.contracts.chat import InboundKey
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import Record
 
 PREFIX = "agent"
 _PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
-"""What keys mostly are: without a colon in a part, each stands there as it is."""
+"""The usual parts of keys: without a colon, a part is used unchanged."""
 _MAIN = "main"
 """Stands in keys for `[agent]`."""
 
@@ -32,7 +33,7 @@ class Platform(StrEnum):
 
 
 ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
-"""Where a message is a request and has one answer: nothing is said before it, and nobody reads more later."""
+"""Platforms where a message is a request with one answer: nothing is sent before it or later."""
 
 
 class SessionSource(Record, frozen=True, kw_only=True):
@@ -49,12 +50,12 @@ class SessionSource(Record, frozen=True, kw_only=True):
     thread_id: str | None = None
     chat_topic: str | None = None
     account: str = "default"
-    """Which bot, or other identity of ours, the message was sent to."""
+    """The bot, or other identity of ours, to which the message was sent."""
     is_bot: bool = False
     agent: str | None = None
-    """Which agent answers, as the rules decided; None: `[agent]`."""
+    """The agent that answers, as the rules decided; None: `[agent]`."""
     person: str | None = None
-    """Whose conversation it is, where a direct chat shares that of its person's other chats."""
+    """The owner of the conversation, if a direct chat shares that of its person's other chats."""
 
     @property
     def description(self) -> str:
@@ -69,15 +70,15 @@ class SessionSource(Record, frozen=True, kw_only=True):
         return ChatAddress(platform=self.platform.value, chat_id=self.chat_id)
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain data, what is not known left out."""
+        """Return it as plain data, without unknown values."""
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Json]) -> "SessionSource":
-        """Return what `to_dict` gave; names that are not known are passed over.
+        """Return the source in data from `to_dict`; unknown names are ignored.
 
         Raises:
-            ValueError: the platform is none.
+            ValueError: The platform is unknown.
         """
         told = {name: data[name] for name in cls.__struct_fields__ if name in data}
         return cls(**{**told, "platform": Platform(told["platform"])})
@@ -88,9 +89,9 @@ def build_session_key(
 ) -> str:
     """Return the key of a source's session, for instance `agent:main:telegram:dm:12345`.
 
-    Each agent has sessions of its own. Direct messages are one session a chat and thread, and one for all
-    linked chats of a person; elsewhere each participant has a session of their own unless that is switched
-    off, for threads on their own. A colon within a part is written `%3A`, so that parts stay apart.
+    Each agent has sessions of its own. Direct messages are one session per chat and thread, and one for all
+    linked chats of a person. Elsewhere each participant has a separate session unless that is switched off,
+    for threads independently. A colon within a part is written `%3A`, to keep parts separate.
     """
     chat_id = source.chat_id or None
     if source.person is not None:
@@ -108,3 +109,13 @@ def build_session_key(
     if _PLAIN.fullmatch(key) and key.count(":") == len(named) - 1:
         return key
     return ":".join(quote(part, safe="!@#$&'()*+,;=/?~ ") for part in named)
+
+
+def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
+    """Return the platform's permanent name of a message."""
+    return InboundKey(
+        platform=source.platform.value,
+        account=source.account,
+        chat_id=source.chat_id or source.user_id or "",
+        message_id=message_id or "",
+    )

@@ -1,28 +1,28 @@
-"""Which thread a chat's session is bound to, and where what is said on a thread goes."""
+"""The threads of chats' sessions, and the chats in which messages of a thread are delivered."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_hex
 from urllib.parse import unquote
 
-from postroom.contracts.chat import ChatSession, SessionThread, inbound_id_of, session_locks
+from postroom.contracts.chat import ChatSession, SessionThread, inbound_id_of
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
-from postroom.contracts.messages import Json, Message
+from postroom.contracts.messages import Message
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.replies import target_of, thread_name
 from postroom.gateway.session import Platform, SessionSource, build_session_key
+from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.transaction import Transaction
 
 _TOUCH_AFTER_MS = 30_000
-"""A session's last activity is written down no more often than this."""
+"""The minimum time between two writes of a session's last activity."""
 _MOST_ADDRESSES = 10_000
 _TRIES = 16
 QUIET_OFF = "off"
@@ -35,46 +35,6 @@ _HIDES = "hides"
 """The setting of a session that has had a run undone."""
 _CHOSEN = "agent"
 """The setting of a session that says which agent was chosen there."""
-
-
-@dataclass(slots=True)
-class Activity:
-    """When a session was last active, and where: written in the change that keeps what was said."""
-
-    session_key: str
-    thread_id: str
-    source: dict[str, Json]
-    at: int
-    written: ChatSession | None = None
-    """The session as it was written."""
-
-    @property
-    def locks(self) -> tuple[str, ...]:
-        """What is locked before the change."""
-        return session_locks(self.session_key, self.thread_id)
-
-    def noted(self, session: ChatSession) -> ChatSession:
-        """Return the session with it."""
-        return replace(session, active_at=self.at, source=self.source)
-
-    def change(self, tx: Transaction) -> None:
-        """Write it, unless the session has another thread by now."""
-        self.written, stored = None, tx.chats.session(self.session_key)
-        if stored is None or stored.thread_id != self.thread_id:
-            return
-        now = tx.now()
-        written = replace(self.noted(stored), updated_at=now, revision=stored.revision + 1)
-        tx.chats.put_thread(
-            SessionThread(
-                thread_id=self.thread_id,
-                session_key=self.session_key,
-                title=stored.title,
-                created_at=now,
-                active_at=self.at,
-            )
-        )
-        tx.chats.put_session(written)
-        self.written = written
 
 
 class Sessions:
@@ -98,7 +58,7 @@ class Sessions:
         """Sessions as they are stored; none where other processes change them too."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the session in which something is said, and whether it began anew by its reset policy."""
+        """Return the session of a message, and whether its reset policy started it anew."""
         session, began_anew = await self.current(key, source)
         activity = self.activity(session, source)
         if activity is not None:
@@ -119,7 +79,7 @@ class Sessions:
         return session, False
 
     def activity(self, session: ChatSession, source: SessionSource) -> "Activity | None":
-        """Return what is to be written down of a session in which something is said now, if anything is."""
+        """Return the activity to write for a session that gets a message now, or None."""
         now, there = self._clock.now(), (session.source.get("platform"), session.source.get("chat_id"))
         # The session of linked chats may have been active elsewhere.
         is_here = source.person is None or there == (source.platform.value, source.chat_id)
@@ -134,13 +94,13 @@ class Sessions:
             self._addresses.pop(activity.thread_id, None)
 
     async def chosen_agent(self, source: SessionSource) -> str | None:
-        """Return the agent that was chosen with /agent where this is said; None when none was."""
+        """Return the agent that was chosen with /agent at this place, or None."""
         session = await self.load(self._key_of_choice(source))
         chosen = None if session is None else session.settings.get(_CHOSEN)
         return str(chosen) if chosen else None
 
     async def choose_agent(self, source: SessionSource, agent: str | None) -> None:
-        """Have an agent answer where this is said, as far as the rules let it; None: as they say."""
+        """Choose the agent that answers at this place, as far as the rules allow; None: as they say."""
         key, place = self._key_of_choice(source), replace(source, agent=None)
 
         def choosing(session: ChatSession) -> ChatSession:
@@ -151,7 +111,7 @@ class Sessions:
         await self.changed(key, choosing)
 
     def label(self, source: SessionSource) -> str:
-        """Return what an answer begins with, where people must be told which of several agents speaks."""
+        """Return the prefix of an answer, if people must see which of several agents speaks."""
         is_needed = is_one_of_several(self._config.routes, source)
         return label(source.agent) if source.agent is not None and is_needed else ""
 
@@ -166,13 +126,13 @@ class Sessions:
         return None if known is None else self._kept(known)
 
     async def begin_anew(self, key: str, source: SessionSource) -> ChatSession:
-        """Bind the session to a new thread; the old one can be taken up again."""
+        """Bind the session to a new thread; the old thread can be resumed."""
         self._kept(await self._store.open(self._fresh(key, source, self._clock.now())))
         thread_id = self._new_thread(source)
         return await self.bind(key, thread_id, title=None)
 
     async def bind(self, key: str, thread_id: str, *, title: str | None) -> ChatSession:
-        """Bind the session to a thread of its own."""
+        """Bind the session to another thread."""
         now = self._clock.now()
         return await self.changed(
             key, lambda one: replace(one, thread_id=thread_id, title=title, active_at=now)
@@ -211,10 +171,10 @@ class Sessions:
         return True
 
     async def changed(self, key: str, change: Callable[[ChatSession], ChatSession]) -> ChatSession:
-        """Change a session, again when somebody else changed it meanwhile.
+        """Change a session; retry if it was changed concurrently.
 
         Raises:
-            UnknownThread: there is no such session.
+            UnknownThread: The session does not exist.
         """
         for _ in range(_TRIES):
             session = await self.load(key)
@@ -231,9 +191,9 @@ class Sessions:
         raise VersionConflict(f"other writers changed session {key!r} {_TRIES} times in a row", value=key)
 
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
-        """Have a group's sessions go on under its new id; return how many did.
+        """Move a group's sessions to its new id; return their number.
 
-        A session that was begun there meanwhile goes on; the earlier one is kept under the old id.
+        A session that was started there meanwhile continues; the earlier one is kept under the old id.
         """
         old, new = (
             build_session_key(SessionSource(platform=platform, chat_type="group", chat_id=group))
@@ -255,9 +215,9 @@ class Sessions:
         return moved
 
     async def join(self, address: ChatAddress, person: str) -> None:
-        """Have the conversations of a direct chat go on as its person's, where the person has none yet.
+        """Make the conversations of a direct chat those of its person, if the person has none yet.
 
-        What it has beside them stays its own, for when it is not linked any more.
+        Other conversations stay the chat's own, for a later unlink.
         """
         agents = dict.fromkeys((None, *(rule.agent for rule in self._config.routes)))
         for agent in agents:
@@ -284,7 +244,7 @@ class Sessions:
     async def place_of(self, thread_id: str, messages: Sequence[Message]) -> tuple[str, SessionSource] | None:
         """Return the session of a run's thread, and the chat in which the run is answered.
 
-        Of linked chats that is the one in which its last message was said.
+        For linked chats that is the chat of its last message.
         """
         found = await self.address(thread_id)
         if found is None or found[1].person is None:
@@ -295,7 +255,7 @@ class Sessions:
         return (found[0], SessionSource.from_dict(source)) if source else found
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
-        """Return the session that a thread belongs to, and where it is; None for one without."""
+        """Return the session of a thread, and its place; None for a thread without a session."""
         known = self._addresses.get(thread_id)
         if known is not None:
             self._addresses.move_to_end(thread_id)
@@ -311,7 +271,7 @@ class Sessions:
         return found
 
     def _kept(self, session: ChatSession) -> ChatSession:
-        """Remember a session as it is stored, where nobody else changes it; return it as it is known now."""
+        """Cache a stored session, if no other process changes it; return the newest known version."""
         known = self._known.get(session.session_key)
         if self._is_shared or (known is not None and known.revision > session.revision):
             return known or session
@@ -330,7 +290,7 @@ class Sessions:
         return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
     def reset_policy(self, session: ChatSession, source: SessionSource) -> SessionResetPolicy:
-        """Return when a session begins anew: as was chosen there, else as the file says."""
+        """Return the reset policy of a session: as chosen there, else as in the file."""
         chosen = session.settings.get("reset")
         if chosen:
             return SessionResetPolicy(**{**chosen, "mode": ResetMode(chosen["mode"])})
@@ -345,14 +305,14 @@ class Sessions:
         return self._config.rules_of(Platform(address.platform), address.chat_id).quiet
 
     async def choose_quiet(self, source: SessionSource, chosen: str | None) -> None:
-        """Give the chat in which this is said quiet hours, or none (`QUIET_OFF`); None: as the file says."""
+        """Set the quiet hours of this chat, or none (`QUIET_OFF`); None: as in the file."""
         key = _quiet_key(source.address)
         settings = {} if chosen is None else {"quiet": chosen}
         await self._store.open(self._fresh(key, source, self._clock.now()))
         await self.changed(key, lambda one: replace(one, settings=settings))
 
     def _is_delivered(self, thread_id: str) -> bool:
-        """Say whether the channel is connected that delivers a thread's answers: it is named after it."""
+        """Return whether the channel of a thread's answers, part of its name, is connected."""
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(one.value == platform for one in self._config.get_connected_platforms())
 
@@ -368,7 +328,7 @@ def _hidden_key(thread_id: str) -> str:
 
 
 def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> bool:
-    """Say whether a session that was last active then begins anew now; local time decides what a day is."""
+    """Return whether a session with this last activity is reset now; local time defines a day."""
     idle = policy.mode in (ResetMode.IDLE, ResetMode.BOTH)
     if idle and now - active_at >= milliseconds(timedelta(minutes=policy.idle_minutes)):
         return True
@@ -386,9 +346,9 @@ def _last_boundary(hour: int, now: int) -> int:
 
 
 def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
-    """Return the chat in which inbound messages of a thread are answered: the last one's, else the session's.
+    """Return the chat for answers to a thread's inbound messages: the last one's, else the session's.
 
-    None when neither is kept any more.
+    None if neither is kept any longer.
     """
     named = tx.chats.inbound_by_id(inbound_ids[-1:], readable=True) if inbound_ids else []
     kept = named[0].body.get("source") if named else None

@@ -1,20 +1,20 @@
-"""Cut a text into parts that a platform takes, so that each can be read alone.
+"""Splits a text into parts that a platform accepts, so that each can be read alone.
 
     text     in code, fenced:   ```py          part 1   in code, fenced:   part 2   ```py
                                 a = 1                   ```py                       b = 2
                                 b = 2                   a = 1                       ```
                                 ```                     ```
 
-What a cut may not do, and when it may after all:
+What a cut must not do, and the exceptions:
 
     never            exceed the limit, lie in the line that opens or closes a fence, divide a surrogate pair
-    for want of room divide a grapheme or inline code, begin a part with what only looks like a fence
-    better not       lie elsewhere than after a blank line, then a newline, then a space: of each the last one
+    for want of room divide a grapheme or inline code, begin a part with text that only looks like a fence
+    preferably not   lie elsewhere than after a blank line, then a newline, then a space: of each the last one
                      that leaves a part at least half full
 
-White space at a cut falls away, but for the indentation of the next line; in a fence all of it is kept. An
-info string that would fill half of a part is not repeated; a fence whose marks fill a part is text as any
-other.
+White space at a cut is dropped, except for the indentation of the next line; in a fence all of it is kept. An
+info string that would fill half of a part is not repeated; a fence whose marks fill a part is treated as
+text.
 """
 
 import re
@@ -39,17 +39,17 @@ _NOTHING, _CODE_SPACE, _SPACE, _CODE_NEWLINE, _NEWLINE, _CODE_BLANK, _BLANK = ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a text: `text[start:end]` between what was added so that it can be read alone."""
+    """A part of a text: `text[start:end]` with additions that make it readable alone."""
 
     start: int
     end: int
     opening: str = ""
     """The line that opens the fence again in which it begins, its newline included."""
     closing: str = ""
-    """The line that closes the fence in which it ends, with the newline before it where there is none."""
+    """The line that closes the fence at its end, with the newline before it if there is none."""
 
     def of(self, text: str) -> str:
-        """Return the part as it is sent."""
+        """Return the part in its final form."""
         return f"{self.opening}{text[self.start : self.end]}{self.closing}"
 
 
@@ -57,7 +57,7 @@ class Piece:
 class _Fence:
     """Fenced code: the code is `text[code:close]`, the line that closes it ends at `end`.
 
-    Of one that is never closed, both lie beyond the text.
+    For an unclosed fence, both lie beyond the text.
     """
 
     start: int
@@ -78,15 +78,15 @@ class _Cut:
 
 
 def split(text: str, *, limit: int, unit: LengthUnit) -> tuple[str, ...]:
-    """Return the text in parts of at most `limit` units, in time that grows with its length only.
+    """Return the text in parts of at most `limit` units, in linear time.
 
-    Joined, with the fences that were added taken out, they are the text but for white space at the cuts. A
-    fence that a part leaves open is closed at its end and opened again in the next, with the same marker and
-    info string. A text that fits is one part, changed only to close a fence; a blank one is none, and no part
-    is blank.
+    Joined, without the added fences, they are the text except for white space at the cuts. A fence that a
+    part leaves open is closed at its end and opened again in the next, with the same marker and info string.
+    A text that fits is one part, changed only to close a fence; a blank text has no part, and no part is
+    blank.
 
     Raises:
-        InvalidArgument: the limit is under `SMALLEST_LIMIT`.
+        InvalidArgument: The limit is under `SMALLEST_LIMIT`.
     """
     return tuple(piece.of(text) for piece in cut(text, limit=limit, unit=unit))
 
@@ -146,7 +146,7 @@ class _Splitter:
         return end - start <= self._room and self._unit.measure(self._text[start:end]) <= self._room
 
     def _is_last(self, start: int) -> bool:
-        """Say whether all that is left is one part."""
+        """Return whether the rest fits into one part."""
         text = self._text
         if len(text) - start > self._room:
             return False
@@ -211,7 +211,7 @@ class _Splitter:
         return best
 
     def _at_white(self, first: int, end: int) -> _Cut | None:
-        """Return the cut at the white space that begins at `first`, or None where there may be none."""
+        """Return the cut at the white space that begins at `first`, or None if no cut is allowed there."""
         text, fence = self._text, self._fence_at(first)
         if fence is None:
             after = self._after_white(first)
@@ -230,7 +230,7 @@ class _Splitter:
         return _Cut((_CODE_SPACE, _CODE_NEWLINE, _CODE_BLANK)[min(lines, 2)], place, place)
 
     def _closes_in_time(self, fence: _Fence, place: int, end: int) -> bool:
-        """Say whether a fence can be closed at `place`; of the one in which `end` lies, `end` takes care."""
+        """Return whether a fence can be closed at `place`; `end` ensures it for the fence around `end`."""
         return fence.end > end or fence.end - place > len(fence.closing)
 
     def _span_around(self, place: int) -> tuple[int, int] | None:
@@ -239,19 +239,19 @@ class _Splitter:
         return self._spans[index] if index >= 0 and place < self._spans[index][1] else None
 
     def _may_begin(self, place: int) -> bool:
-        """Say whether a line may begin here that begins elsewhere in the text."""
+        """Return whether a line may begin here that begins elsewhere in the text."""
         return _is_boundary(self._text, place - 1, place) and not self._begins_a_fence(place)
 
     def _begins_a_fence(self, place: int) -> bool:
-        """Say whether the middle of a line would look like a fence, were it the start of one."""
+        """Return whether the middle of a line would look like a fence at the start of a line."""
         return self._text[place - 1] != "\n" and _FENCE_HEAD.match(self._text, place) is not None
 
     def _line_start(self, start: int, place: int) -> int:
-        """Return where the line that a place lies in begins in the part."""
+        """Return where the line of a place begins in the part."""
         return max(start, self._text.rfind("\n", start, place) + 1)
 
     def _within_a_line(self, start: int, end: int) -> _Cut:
-        """Return the last cut that divides nothing; one through whatever stands there when there is none."""
+        """Return the last cut that divides nothing; without one, a cut that does."""
         text = self._text
         fence = self._fence_at(end)
         if fence is not None and end >= fence.close:
@@ -276,7 +276,7 @@ class _Splitter:
         return _Cut(_NOTHING, place, place if self._fence_at(place) else self._after_white(place))
 
     def _looks_fenced(self, start: int, place: int) -> bool:
-        """Say whether the line before a place looks as if it opened or closed a fence."""
+        """Return whether the line before a place looks as if it opened or closed a fence."""
         return _FENCE_HEAD.match(self._text, self._line_start(start, place)) is not None
 
 
@@ -341,7 +341,7 @@ def _paired(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]
 
 
 def _is_boundary(text: str, start: int, place: int) -> bool:
-    """Say whether a cut divides no grapheme, as far as the character database alone can tell."""
+    """Return whether a cut divides no grapheme, as far as the character database alone shows."""
     if not start < place < len(text) or text[place - 1] == "\n":
         return True
     before, after = text[place - 1], text[place]
@@ -366,5 +366,5 @@ def _is_boundary(text: str, start: int, place: int) -> bool:
 
 
 def _is_pair(text: str, place: int) -> bool:
-    """Say whether a cut divides a surrogate pair that was never put together."""
+    """Return whether a cut divides a surrogate pair that was never combined."""
     return "\ud800" <= text[place - 1] < "\udc00" <= text[place : place + 1] < "\ue000"

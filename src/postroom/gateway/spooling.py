@@ -18,10 +18,10 @@ _BATCH = 256 * 1024
 
 @asynccontextmanager
 async def spooled(pieces: AsyncIterator[bytes], *, most: int) -> AsyncIterator[SpooledFile]:
-    """Write what comes to a private file, which is removed behind the block; little of it is in memory.
+    """Write the pieces to a private file, which is removed after the block; memory use is small.
 
     Raises:
-        TooLarge: more than `most` bytes came.
+        TooLarge: There were more than `most` bytes.
     """
     handle, name = await asyncio.to_thread(tempfile.mkstemp, prefix="postroom-file-")
     path, hashed, size = Path(name), sha256(), 0
@@ -74,7 +74,7 @@ async def piece_of(content: bytes) -> AsyncIterator[bytes]:
 
 
 def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file, by which its type is told."""
+    """Return the first bytes of a file, which identify its type."""
     with path.open("rb") as file:
         return file.read(SNIFFED_BYTES)
 

@@ -1,7 +1,7 @@
-"""What other processes can see of a gateway: its status file, its process file, and its locks on bot tokens.
+"""The public state of a gateway: its status file, its process file, and its locks on bot tokens.
 
-Everything is below one folder that the caller names; with None nothing is kept. Files are written beside
-their place and moved there, readable by their owner alone. A lock is the operating system's and ends with its
+Everything is below one folder that the caller names; with None nothing is stored. Files are written next to
+their place and moved there, readable only by their owner. A lock is the operating system's and ends with its
 process.
 """
 
@@ -25,13 +25,13 @@ LOCKS = "gateway-locks"
 
 
 def write_pid_file(folder: Path | None) -> None:
-    """Say which process the gateway is."""
+    """Write the process file of the gateway."""
     if folder is not None:
         _write(folder / PID_FILE, {"pid": os.getpid(), "kind": "postroom-gateway"})
 
 
 def remove_pid_file(folder: Path | None) -> None:
-    """Say that no process is the gateway any more; one that another has written meanwhile stays."""
+    """Remove the process file of the gateway; a file of another process stays."""
     found = None if folder is None else _read(folder / PID_FILE)
     if folder is not None and found is not None and found.get("pid") == os.getpid():
         (folder / PID_FILE).unlink(missing_ok=True)
@@ -45,9 +45,9 @@ def write_runtime_status(
     platforms: Mapping[str, Mapping[str, Json]] | None = None,
     now: int = 0,
 ) -> None:
-    """Say how it stands: starting, running, draining, degraded or stopped, and each platform apart.
+    """Write the state: starting, running, draining, degraded or stopped, and that of each platform.
 
-    Others only look at it: where it cannot be written that is logged, and everything goes on.
+    Other processes only read it: a failed write is logged, and has no other effect.
     """
     if folder is None:
         return
@@ -75,12 +75,12 @@ class ScopedLocks:
         self._held: dict[tuple[str, str], FileLock] = {}
 
     def acquire(self, scope: str, identity: str, *, store_id: str = "", server: str = "") -> None:
-        """Take a lock; harmless when it is held here already.
+        """Acquire a lock; a lock held here already is unchanged.
 
-        With a `store_id` all servers of that store may hold it, each by a file of its own, named by `server`.
+        With a `store_id` all servers of that store may hold it, each by its own file, named by `server`.
 
         Raises:
-            ConfigError: another process holds it.
+            ConfigError: Another process holds it.
         """
         if self._folder is None or (scope, identity) in self._held:
             return
@@ -111,7 +111,7 @@ class ScopedLocks:
             lock.release()
 
     def release_all(self) -> None:
-        """Give back all that are held here."""
+        """Release all locks held here."""
         for scope, identity in list(self._held):
             self.release(scope, identity)
 

@@ -1,8 +1,7 @@
-"""Shows in the chat that a run is at work: typing, and the answer while it is being written.
+"""Shows an active run in its chat: typing, and the answer while it is being written.
 
-It stands around the executor, so that every execution is shown, also one that follows another or is taken up
-after a crash, in whichever process it runs. What is shown here is for the moment; the answer itself is
-delivered from the outbox and takes the place of what was shown.
+It wraps the executor, so that every execution is shown, also a following or a recovered one, in any process.
+The draft is temporary; the answer itself is delivered from the outbox and replaces it.
 """
 
 import asyncio
@@ -53,12 +52,12 @@ FilesOf = Callable[[RunActivation], RunFiles]
 
 @dataclass(slots=True)
 class Shown:
-    """What a chat was shown of an answer that is not delivered yet."""
+    """The shown part of an answer that is not delivered yet."""
 
     draft: Draft
     message_id: str | None = None
     step: "asyncio.Task[Step] | None" = None
-    """What is being shown at the moment, or was last; it ends after its run, for it cannot be called back."""
+    """The current or last update of the draft; it outlives its run, because it cannot be recalled."""
     is_open: bool = False
     """Whether the model's present answer has text and has not ended."""
 
@@ -87,7 +86,7 @@ class RunInChat:
 
 _MOST_MARKS = 1_000
 _TURNS = 12
-"""How often a mark that is to go away asks for its turn: for a minute."""
+"""How often the removal of a mark requests a turn: for a minute."""
 _REFUSED = (SendErrorKind.FORBIDDEN, SendErrorKind.BAD_FORMAT)
 
 
@@ -131,11 +130,14 @@ class SeenMarks:
                 self._tasks.start(self._take_away(marking), name="take a mark away")
 
     async def close(self) -> None:
-        """End what is on its way; marks that are shown stay."""
+        """End pending updates; shown marks stay."""
         await self._tasks.close()
 
     def _wanted(self, adapter: BasePlatformAdapter, source: SessionSource) -> bool:
-        """Say whether a message there is marked: without a setting, where typing tells nobody whose it is."""
+        """Return whether a message there is marked.
+
+        By default if typing does not show whose message is read.
+        """
         setting = adapter.config.reactions
         is_on = source.chat_type != "dm" if setting is None else setting
         can = adapter.capabilities.reactions and adapter.may_react
@@ -176,7 +178,7 @@ class SeenMarks:
 
 
 class StreamingPresenter:
-    """Shows runs in the chats of these adapters. What fails here is no failure of the run."""
+    """Shows runs in the chats of these adapters. A failure here does not fail the run."""
 
     def __init__(
         self,
@@ -199,18 +201,18 @@ class StreamingPresenter:
         self.seen = SeenMarks(self.adapters, timer)
 
     def show_typing(self, source: SessionSource) -> None:
-        """Show that somebody looks at a message that was accepted; a failure is no failure."""
+        """Show that an accepted message is being read; failures are ignored."""
         adapter = self.adapters.get(source.platform)
         if adapter is not None and adapter.capabilities.typing and not self._tasks.closed:
             self._tasks.start(adapter.send_typing(source.chat_id, send_metadata(source)), name="typing")
 
     async def close(self) -> None:
-        """End what is being shown outside of runs."""
+        """End updates outside of runs."""
         await self._tasks.close()
         await self.seen.close()
 
     def holds_requests(self, thread_id: str) -> bool:
-        """Say whether who writes on a thread holds a request open until the answer comes."""
+        """Return whether senders on a thread hold a request open until the answer."""
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(
             one.capabilities.holds_requests and name.value == platform for name, one in self.adapters.items()
@@ -220,7 +222,7 @@ class StreamingPresenter:
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
-        """Show a run while it executes; what it tells is put into the queue that is given, if one is."""
+        """Show a run while it executes; its events are put into the yielded queue, if there is one."""
         try:
             address = await self.sessions.place_of(activation.thread_id, activation.messages)
         except PostroomError as error:
@@ -261,9 +263,9 @@ class StreamingPresenter:
         deltas: "asyncio.Queue[AgentEvent | None]",
         tasks: Tasks,
     ) -> None:
-        """Show the answer as it grows, no more often than the platform likes.
+        """Show the answer as it grows, no more often than the platform allows.
 
-        Text that comes too soon after an edit is shown later, also if no more text comes.
+        Text that arrives too soon after an edit is shown later, even if no more text follows.
         """
         shown, label = await self._draft_of(adapter, source.chat_id, run), self.sessions.label(source)
         between, is_begun = "", False
@@ -301,14 +303,14 @@ class StreamingPresenter:
                 step = await asyncio.shield(shown.step)
 
     async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
-        """Begin the draft anew; tell a channel that cannot take back the words that it sent."""
+        """Restart the draft; notify a channel that cannot recall its sent words."""
         shown.draft.begin_again()
         if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})
         shown.is_open = False
 
     async def _draft_of(self, adapter: BasePlatformAdapter, chat_id: str, run: RunInChat) -> Shown:
-        """Return the draft of a run; a further try goes on in the message of the try before."""
+        """Return the draft of a run; a retry continues in the message of the earlier attempt."""
         shown = self.drafts.get(run.run_id)
         if shown is not None:
             await self._begin_again(adapter, chat_id, shown)
@@ -401,7 +403,7 @@ class StreamingPresenter:
 
 
 def answered_by(activation: RunActivation) -> tuple[str, ...]:
-    """Return the platform's ids of the messages that a run was begun by."""
+    """Return the platform's ids of the messages that started a run."""
     found = []
     for message in activation.messages:
         message_id = message.content[0].data.get("message_id") if message.content else None
@@ -416,7 +418,7 @@ def _outlives(capabilities: ChannelCapabilities) -> bool:
 
 
 def shows_drafts(capabilities: ChannelCapabilities) -> bool:
-    """Say whether a channel can show an answer while it is written."""
+    """Return whether a channel can show an answer while it is written."""
     return capabilities.streams or capabilities.edits
 
 
@@ -458,7 +460,7 @@ class ChatExecutor(ExecutorAround):
         self._files = files
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Say whether this thread's runs are tried again for minutes when their failure may be an outage."""
+        """Return whether the thread's runs are retried for minutes if their failure may be an outage."""
         return not self._presenter.holds_requests(thread_id)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:

@@ -1,8 +1,8 @@
-"""Routes to people: what is said in a chat is mail to the person who answers there, and no run.
+"""Routes to people: a chat message becomes mail to the person who answers there, without a run.
 
-message ─▶ kept ─▶ mail to the person, once ─▶ closed
-│ to their inbox, and to the chat that they prefer
-their answer ◀── mail to whoever is reached in the chat, or to its visitor ◀── the pages, or /reply
+message ─▶ stored ─▶ mail to the person, once ─▶ closed
+                       │ to their inbox, and to the chat that they prefer
+their answer ◀── mail to the person of the chat, or to its visitor ◀── the pages, or /reply
 """
 
 from hashlib import sha256
@@ -23,7 +23,7 @@ _DIGITS: Final = 24
 
 
 class ToPeople:
-    """Gives people what is said to them in chats."""
+    """Sends chat messages to the people who answer there."""
 
     def __init__(self, intake_log: IntakeLog, mail: ChatDelivery | None) -> None:
         self._intake_log, self._mail = intake_log, mail

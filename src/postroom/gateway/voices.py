@@ -1,10 +1,10 @@
 """Speaks answers: the relay's handler of voices.
 
-    the text has arrived ─▶ its row ends and stores the voice ─▶ spoken ─▶ kept as a file ─▶ sent
+    the text has arrived ─▶ its row ends and stores the voice ─▶ spoken ─▶ stored as a file ─▶ sent
                                                                    └ failed: one sentence to the chat
 
-A voice is a row of its own, behind the row of its text. So a slow or failing endpoint neither holds up nor
-repeats a text, and a text that is sent again has one voice.
+A voice has its own row, after the row of its text. So a slow or failing endpoint neither delays nor repeats a
+text, and a repeated text has one voice.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def spoken_words(text: str) -> str:
 
 
 class Voices:
-    """Speaks the answers of chats that ask for it, and sends them behind their texts."""
+    """Speaks the answers of chats that ask for it, and sends them after their texts."""
 
     at_once = 4
     together = False
@@ -108,7 +108,7 @@ class Voices:
         return replace(voice.draft(f"voice/{row.outbox_id}"), kind=VOICE_KIND)
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Speak and send one answer, or return when to try again; a voice that is given up is no dead letter.
+        """Speak and send one answer, or return when to retry; a failed voice does not become a dead letter.
 
         Raises:
             StoreError: The voice or its state could not be stored; the row is performed again.
@@ -191,7 +191,7 @@ class Voices:
         return self._give_up(row, reply, why)
 
     def _give_up(self, row: OutboxMessage, reply: Reply, why: str) -> Performed:
-        """End a voice: its chat is told in one sentence, and the log has the reason."""
+        """End a voice: its chat gets one sentence, and the log has the reason."""
         _LOG.warning("voice.not_sent", target=row.target, thread_id=reply.thread_id, reason=why)
         notice = replace(reply, kind=ReplyKind.NOTICE, text=wording.NOT_SPOKEN).draft(
             f"unspoken/{row.outbox_id}"

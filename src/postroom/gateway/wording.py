@@ -1,4 +1,4 @@
-"""What the gateway itself says to people: every sentence of its own, in one place."""
+"""The gateway's own sentences for people, all in one place."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ EDITED_UNREAD = (
 
 
 def edited_into(command: str) -> str:
-    """Say that a message was changed into a command, and is neither done nor read."""
+    """Return the notice that a message was changed into a command, and is neither performed nor read."""
     return (
         f"The message that you changed to {command} was withdrawn, and the command was not executed: "
         "send it as a new message."
@@ -88,12 +88,12 @@ NOTHING_TO_READ = "I cannot read this message: please write it as text."
 
 
 def not_read(parts: Sequence[str]) -> str:
-    """Say which parts of a message no agent is given."""
+    """Return the notice about the parts of a message that no agent gets."""
     return f"I cannot read {', '.join(parts)}. The agent gets the rest of your message."
 
 
 def nothing_to_read(parts: Sequence[str]) -> str:
-    """Say that a message is refused, because no part of it can be read."""
+    """Return the refusal of a message without a readable part."""
     return f"I cannot read {', '.join(parts)}: please write it as text." if parts else NOTHING_TO_READ
 
 
@@ -139,12 +139,12 @@ def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
 
 
 def tried_again(error: str) -> str:
-    """Say that there is no answer yet, and that one is still to come."""
+    """Return the notice that the answer is delayed."""
     return f"No answer yet: {_plain(error)}. Retrying for a few minutes."
 
 
 def too_old(minutes: int) -> str:
-    """Say that a message was left unanswered over a break."""
+    """Return the notice that a message was left unanswered over a break."""
     return (
         f"This message waited over {minutes} minutes while the server was away, and will not be "
         "answered. Send it again."
@@ -152,7 +152,7 @@ def too_old(minutes: int) -> str:
 
 
 def queued(ahead: int) -> str:
-    """Say that a message waits for its turn."""
+    """Return the notice that a message waits for its turn."""
     return f"Queued: {_messages(ahead)} before it." if ahead else "Queued: it is next."
 
 
@@ -161,7 +161,7 @@ def _messages(number: int) -> str:
 
 
 def queue_full(most: int) -> str:
-    """Say that a message is refused because too many wait."""
+    """Return the refusal of a message because too many wait."""
     return f"Rejected: {most} messages are already waiting here. Send it again later."
 
 
@@ -184,7 +184,7 @@ def end_of(run: RunRecord) -> str:
 
 
 def _mark(reason: TerminationReason | None) -> str:
-    """Return the sentence that marks an answer which is not whole; nothing for one that is."""
+    """Return the sentence that marks an incomplete answer; "" for a complete one."""
     match reason:
         case TerminationReason(type=TerminationKind.CANCELLED):
             return STOPPED
@@ -196,7 +196,7 @@ def _mark(reason: TerminationReason | None) -> str:
 
 
 def _failed(reason: TerminationReason) -> str:
-    """Say in one sentence why there is no answer, and what can be done."""
+    """Return one sentence with the reason for a missing answer, and the remedy."""
     why = _plain(reason.value)
     match reason.detail:
         case ContextOverflow.code:
@@ -226,7 +226,7 @@ def pairing(platform: str, code: str, lifetime: str) -> str:
 
 
 def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
-    """Say how a chat is linked with another, and with which it is."""
+    """Return the instructions to link a chat with another, and its present links."""
     already = f"Linked with {', '.join(linked)}. " if linked else ""
     return (
         f"{already}Send /link {code} in your other chat within {minutes} minutes. Keep it secret: "
@@ -236,7 +236,7 @@ def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
 
 
 def linked(other: str) -> str:
-    """Say that a chat is linked, in the chat in which the code was entered."""
+    """Return the notice about a new link, for the chat in which the code was entered."""
     return (
         f"Linked with {other}, whose conversation continues here; /link apart separates them again, "
         "/unlink ends the link."
@@ -244,22 +244,22 @@ def linked(other: str) -> str:
 
 
 def linked_by(other: str) -> str:
-    """Say that a chat is linked, in the chat in which the code was given."""
+    """Return the notice about a new link, for the chat in which the code was given."""
     return f"Linked with {other}, which now shares this conversation. If that is not you, send /unlink."
 
 
 def reached_here(person: str) -> str:
-    """Say that messages of agents come to this chat."""
+    """Return the notice that messages of agents come to this chat."""
     return f"Messages to {person} now arrive here."
 
 
 def passed_on(person: str) -> str:
-    """Say that a person has a message."""
+    """Return the notice that a person has a message."""
     return f"{person} has received your message, and answers here."
 
 
 def not_passed_on(person: str, why: str) -> str:
-    """Say that a person does not have a message."""
+    """Return the notice that a person does not have a message."""
     return f"Not sent to {person}: {_short(why)}."
 
 
@@ -269,42 +269,42 @@ def passed_on_from(who: str, platform: str) -> str:
 
 
 def left_behind(files: int) -> str:
-    """Tell a person that files are left behind in the chat."""
+    """Return the notice for a person that files are only in the chat."""
     return f"({files} {'file is' if files == 1 else 'files are'} in the chat, and not included.)"
 
 
 def files_not_passed_on(person: str) -> str:
-    """Say that a person does not have the files that came with a message."""
+    """Return the notice that a person does not have a message's files."""
     return f"{person} has received your message without its files."
 
 
 def unknown_command(name: str) -> str:
-    """Say that there is no such command."""
+    """Return the notice about an unknown command."""
     return f"There is no command /{name}. /help lists the commands."
 
 
 def not_read_by(command: str, takes: str, words: str) -> str:
-    """Say which words a command takes, because it was given others."""
+    """Return the notice about the words that a command takes, after others."""
     return f"Not done: /{command} takes {takes}, and you wrote {_short(words, 60)!r}."
 
 
 def agent_gone(agent: str) -> str:
-    """Say that the agent that was chosen does not answer any more."""
+    """Return the notice that the chosen agent no longer answers."""
     return f"{agent}, your chosen agent, no longer answers in this chat. /agent lists the available agents."
 
 
 def reminder(text: str) -> str:
-    """Say what somebody asked to be reminded of."""
+    """Return the text of a reminder."""
     return f"Reminder: {text}"
 
 
 def too_many_schedules(most: int) -> str:
-    """Say that nothing more is kept for later."""
+    """Return the refusal of a further schedule."""
     return f"Rejected: {most} are already saved here; /every stop <number> removes one."
 
 
 def too_much_forgotten(most: int) -> str:
-    """Say that no more of a conversation can be forgotten."""
+    """Return the refusal to forget more of a conversation."""
     return (
         f"Not done: {most} exchanges of this conversation were already removed. /new starts a new "
         "conversation."
@@ -312,12 +312,12 @@ def too_much_forgotten(most: int) -> str:
 
 
 def no_time_of_day(told: str) -> str:
-    """Say that a word names no time of day."""
+    """Return the notice that a word is not a time of day."""
     return f"Not saved: {_short(told, 40)!r} is not a time of day; write 9:00, 18:30 or 6pm."
 
 
 def no_day(told: str) -> str:
-    """Say that a word names no days."""
+    """Return the notice that a word is not a day."""
     return (
         f"Not saved: {_short(told, 40)!r} is not a day; write day, weekday, weekend, or days such as mon,wed "
         "or mon-fri."
@@ -328,22 +328,22 @@ BEGAN_ANEW = "Started a new conversation; /resume resumes an earlier one."
 
 
 def file_missing(name: str, why: str) -> str:
-    """Say that the agent has a message without its file."""
+    """Return the notice that the agent has a message without its file."""
     return f"I could not receive {name}: {_short(why)}. The agent gets your message without it."
 
 
 def file_not_read(name: str, why: str) -> str:
-    """Say that the agent cannot do anything with a file."""
+    """Return the notice that the agent cannot read a file."""
     return f"The agent cannot read {name}: {_short(why)}."
 
 
 def not_transcribed(name: str, why: str) -> str:
-    """Say that nobody knows what is said in a file."""
+    """Return the notice that a file could not be transcribed."""
     return f"{name} could not be transcribed: {_short(why)}."
 
 
 def file_not_sent(name: str, why: str) -> str:
-    """Say that a file of the agent's answer did not come."""
+    """Return the notice that a file of the agent's answer could not be sent."""
     return f"The agent's file {name} could not be sent: {_short(why)}."
 
 
@@ -353,6 +353,6 @@ NO_MODELS = "No models are offered here; the operator lists models in [agent.mod
 
 
 def used_up(read: int, written: int, cost_micros: int) -> str:
-    """Say which tokens an answer took, and its cost if the prices are known."""
+    """Return the tokens of an answer, and its cost if the prices are known."""
     cost = f", cost {cost_micros / 1_000_000:.4f} USD" if cost_micros else ""
     return f"{read:,} tokens read, {written:,} written{cost}"

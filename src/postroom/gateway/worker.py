@@ -1,12 +1,13 @@
-"""Whose turn it is in a chat: one worker for each chat gives each stored message its turn, in order.
+"""The order of messages in a chat: one worker for each chat gives each stored message its turn.
 
-    accept ─▶ stored ─▶ queue of the chat's worker ─▶ its turn: a command is done, a message is handed over
+    accept ─▶ stored ─▶ queue of the chat's worker ─▶ its turn: command performed, or message handed over
 
 The store has every message of a queue, so that a process that dies loses none. A message that cannot be
-handed over leaves the queue and is found in the store later. `/stop` has no turn: it is done at once.
+handed over leaves the queue and is found in the store later. `/stop` has no turn: it is performed at once.
 
-`/agent`, `/link` and `/unlink` decide the session of the messages behind them. Such a message is stored only
-after the command is done. Every other message is stored at once, so that its platform does not wait.
+`/agent`, `/link` and `/unlink` decide the session of later messages in the queue. Such a message is stored
+only after the command was performed. Every other message is stored at once, so that its platform does not
+wait.
 """
 
 import asyncio
@@ -18,8 +19,7 @@ from postroom.contracts.chat import InboundMove, InboundStatus
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
 from postroom.gateway.events import MessageEvent
-from postroom.gateway.handover import inbound_key
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import SessionSource, inbound_key
 from postroom.stores.chats.intake_log import IntakeLog
 
 AT_ONCE = "stop"
@@ -40,7 +40,7 @@ class ChatWorker:
         self.accepting = asyncio.Lock()
         """Held while a message is stored, so that messages keep the order in which they came."""
         self.decided = asyncio.Event()
-        """Set while no command of the queue decides the session of the messages behind it."""
+        """Set while no command of the queue decides the session of later messages."""
         self.decided.set()
 
     @property
@@ -71,7 +71,7 @@ class ChatWorker:
         self.decided.set()
 
     async def whole_album(self, timer: Timer) -> list[MessageEvent]:
-        """Return the first message's album when no more of it comes; its first message keeps its turn."""
+        """Return the first message's album once it is complete; its first message keeps its turn."""
         first, found = self.queue[0], list[MessageEvent]()
         sent = album_of(first), first.source and first.source.user_id
         while True:
@@ -134,7 +134,7 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
     try:
         kept = await log.edit(inbound_key(source, first.message_id), first.to_body())
     except (AlreadyConsumed, UnknownMessage):
-        return  # it was taken back meanwhile, or another process was faster
+        return  # it was deleted meanwhile, or another process was faster
     first.revision = kept.revision
     done = InboundMove(status=InboundStatus.DONE, reason=f"one with message {first.inbound_id}")
     for event in others:

@@ -1,9 +1,9 @@
-"""The one door of the HTTP edge: a middleware in front of everything that is served.
+"""The access check of the HTTP edge: a middleware in front of everything that is served.
 
-It looks in this order: is the request well formed (400), is it meant for this server (Host, 421), does no
-foreign page send it (Origin, 403), who sends it (401, or the login page), and is it small enough (413). What
-passes is marked with who called, and `permissions` say whom the address answers; what fails below becomes one
-clean answer. It knows nothing of mail.
+It checks in this order: the request is well formed (400), is meant for this server (Host, 421), does not come
+from a foreign page (Origin, 403), has a known caller (401, or the login page), and is small enough (413).
+Accepted requests are marked with their caller, and `permissions` say which callers an address accepts.
+Exceptions below become one clean answer. The module knows nothing of mail.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR
 from postroom.services.login_codes import Sessions
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
-"""Nobody in particular (public paths); who has the server's token; who logged in to the pages; an agent; who
-has a named token."""
+"""Nobody in particular (public paths); the holder of the server's token; a person who logged in to the pages;
+an agent; the holder of a named token."""
 
 CHANNEL_SCOPE: Final = "postroom.channel"
 """The key of the ASGI scope for the `OpenPath` of a channel's request; None for other requests."""
 REST: Final = "/v1"
-"""Below it are the mail room's addresses, and a channel's of the OpenAI protocol where there is one."""
+"""The prefix of the mail room's addresses, and of a channel's with the OpenAI protocol if there is one."""
 HOOKS: Final = "/hooks"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SMALL_BODY: Final = 16 * 1024
@@ -74,7 +74,10 @@ _DISCOVERY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPath:
-    """An address, and all below it, behind which it is found out who calls: a channel's, or for results."""
+    """An address, with all below it, whose handler identifies the caller.
+
+    A channel's, or that for results.
+    """
 
     path: str
     limit: int
@@ -103,21 +106,22 @@ class GuardRules:
     max_request_bytes: int = 64 * 1024 * 1024
     channels: tuple[OpenPath, ...] = ()
     rest_paths: frozenset[str] = frozenset()
-    """Each address of the mail room over REST: no channel has these, though one may have what is around."""
+    """Each address of the mail room over REST: no channel has these, though a channel may have others around
+    them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What proves who calls. Functions, so that no token can be seen from here."""
+    """The functions that verify credentials, so that no token is visible here."""
 
     is_operator: Callable[[str], bool]
     sessions: Sessions
     is_agent: Callable[[str], Awaitable[bool]] | None = None
     """With it, an agent's own token opens the MCP endpoint and REST, and nothing else, as a bearer token."""
     grant_of: Callable[[str], Awaitable[Grant]] | None = None
-    """With it, a named token opens the MCP endpoint and REST as far as its scopes go, and with `admin` the
-    operator's addresses; a run's token opens those for hooks too. Raises `WrongToken` for one that is not
-    good."""
+    """With it, a named token opens the MCP endpoint and REST according to its scopes, and with `admin` the
+    operator's addresses; a run's token also opens those for hooks. Raises `WrongToken` for an invalid
+    token."""
     others: OtherServers | None = None
     """With it, what comes with the token of a run of another server is passed on to that."""
 
@@ -183,7 +187,7 @@ class Guard:
         except Malformed as error:
             return replace(
                 _refusal(400, "malformed_request", str(error), "send a well-formed HTTP request"),
-                headers={"Connection": "close"},  # what comes behind it may be meant otherwise, too
+                headers={"Connection": "close"},  # later data on the connection may be meant otherwise, too
             )
         refusal = self._foreign(head)
         if refusal is not None:
@@ -259,7 +263,7 @@ class Guard:
         return _Admitted(caller="token", grant=grant)
 
     async def _grant(self, path: str, token: str) -> Grant | None:
-        """Return what a named token lets its holder do; None when it is none, or for a path of people's."""
+        """Return the rights of a named token; None for another token, or for a path for people."""
         grant_of = self._credentials.grant_of
         if (
             grant_of is None
@@ -279,7 +283,8 @@ class Guard:
 
     def _ask_for_token(self, head: Head) -> Problem | Response:
         if head.wants_page and not f"{head.path}/".startswith(self._programs):
-            # A form goes along, so that what was typed is shown and not lost: nothing is done with it there.
+            # The redirect keeps the form, so that typed text is shown and not lost; nothing else is done with
+            # it.
             status = 307 if head.method == "POST" else 303
             return RedirectResponse(login_address(head.target), status_code=status)
         return problem_of(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
@@ -298,7 +303,7 @@ class _Exchange:
         self._too_large: Callable[[int], Problem | Response] = _too_large
         self._received = 0
         given = dict(scope["headers"])
-        # A body comes unasked; who expects to be asked for it sees the refusal first.
+        # The client sends the body unasked; a client with "Expect" sees the refusal first.
         self._is_body_due = b"expect" not in given and (
             b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
         )
@@ -341,7 +346,7 @@ class _Exchange:
             await self._pass(message)
 
     async def answer(self, found: Problem | Response) -> None:
-        """Answer, unless an answer has begun: then the server can only break the connection off."""
+        """Answer, unless an answer has begun: then the server can only drop the connection."""
         if self._begun:
             return
         self._ours = True
@@ -365,7 +370,7 @@ class _Exchange:
         await self._send(message)
 
     async def _read_on(self) -> None:
-        """Drop what is left of the body, within bounds; the connection closes if the body is longer."""
+        """Drop the rest of the body, within bounds; the connection closes if the body is longer."""
         dropped = 0
         is_unknown = self._limit == SMALL_BODY
         most_bytes, seconds = (

@@ -11,7 +11,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LongWork:
-    """How far the long work of the operator's routes is, for commands that wait for it and ask meanwhile."""
+    """The progress of the operator's long requests, for commands that poll it while they wait."""
 
     def __init__(self) -> None:
         self._far: dict[str, tuple[str, int, int]] = {}

@@ -44,9 +44,9 @@ _HOP: Final = frozenset(
         "upgrade",
     }
 )
-"""What a proxy keeps to itself: RFC 9110, section 7.6.1."""
+"""Headers that a proxy does not forward: RFC 9110, section 7.6.1."""
 _OURS: Final = _HOP | {"date", "server"}
-"""What each server says for itself."""
+"""Headers that each server sets itself."""
 _CLIENT: Final = "X-Forwarded-For"
 _SCHEME: Final = "X-Forwarded-Proto"
 _CONNECT_SECONDS: Final = 2
@@ -70,9 +70,9 @@ class OtherServers:
         self._secret = secret
 
     def believe(self, scope: Scope) -> None:
-        """Take over who calls, and by which scheme, of a request that another server passed on.
+        """Adopt the caller and the scheme of a request that another server forwarded.
 
-        What anybody else sends stays as it is.
+        Requests from others are unchanged.
         """
         told = Headers(scope=scope)
         timestamp, _, proof = told.get(PASSED_ON, "").partition(" ")
@@ -83,7 +83,7 @@ class OtherServers:
             scope["client"], scope["scheme"] = (client, 0), scheme
 
     def headers_for(self, request: Request) -> list[tuple[bytes, bytes]]:
-        """Return the headers with which a request is passed on: they say who calls, and prove it."""
+        """Return the headers of a forwarded request: they name the caller, with proof."""
         kept = [(name, value) for name, value in request.headers.raw if _kept(name, _HOP)]
         client = request.client.host if request.client else ""
         scheme = request.url.scheme
@@ -112,19 +112,19 @@ class OtherServers:
         return found[0]
 
     async def of_run(self, token: str) -> Lease | None:
-        """Return the other server that gave out a run's token; None where that is this one, or has ended."""
+        """Return the other server that issued a run's token; None if it is this one, or has ended."""
         tag = server_of(token)
         if tag is None or tag == tag_of(self._this):
             return None
         return next((one for one in await self._leases.servers() if tag_of(one.holder) == tag), None)
 
     async def pass_on(self, request: Request, server: Lease) -> Response:
-        """Have another server answer a request, and return its answer, which goes on as it comes.
+        """Let another server answer a request, and return its answer, which is streamed as it arrives.
 
         Raises:
-            ServerUnavailable: it does not answer, or it passed this request on itself; perhaps it did what
-                was asked.
-            ClientDisconnect: whoever asks went away.
+            ServerUnavailable: The server does not answer, or this request was already forwarded; it may have
+                been performed.
+            ClientDisconnect: The client has gone.
         """
         if PASSED_ON in request.headers:
             raise ServerUnavailable("this task is moving to another server", value=server.holder, remedy=_TRY)
@@ -177,10 +177,10 @@ class OtherServers:
         return told
 
     async def _content(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
-        """Yield an answer's bytes as they are. A stream of events that breaks off there ends here.
+        """Yield an answer's bytes unchanged. If a stream of events breaks off there, it ends here.
 
         Raises:
-            ClientDisconnect: another answer breaks off there, and is to be broken off here.
+            ClientDisconnect: Another answer breaks off there, and must break off here.
         """
         pieces = answer.aiter_raw()
         try:
@@ -203,10 +203,10 @@ class OtherServers:
             await _closed(client, answer)
 
     def _address(self, server: Lease) -> str:
-        """Return where this server reaches another one.
+        """Return the address at which this server reaches another one.
 
         Raises:
-            ServerUnavailable: it listens on loopback alone, on another machine.
+            ServerUnavailable: The other server is on another machine and listens only on loopback.
         """
         host, told = str(server.about.get("host")), urlsplit(str(server.about.get("address")))
         at = ipaddress.ip_address(told.hostname or "0.0.0.0")  # noqa: S104 - compared, not bound
@@ -221,7 +221,7 @@ class OtherServers:
 
 
 class Believing:
-    """Everything behind it sees who calls, also of what another server passed on."""
+    """A middleware that restores the caller of requests forwarded by other servers."""
 
     def __init__(self, app: ASGIApp, others: OtherServers) -> None:
         self._app, self._others = app, others
@@ -255,7 +255,7 @@ def tag_of(server: str) -> str:
 
 
 def server_of(token: str) -> str | None:
-    """Return the tag of the server that gave out a run's token; None where it has not the form of one."""
+    """Return the tag of the server that issued a run's token; None for another kind of token."""
     found = RUN_FORM.fullmatch(token)
     return None if found is None else found[1]
 
@@ -273,7 +273,7 @@ def _kept(name: bytes, without: frozenset[str]) -> bool:
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> "bytes | httpx2.RequestError | None":
-    """Return the next piece, None behind the last, or how the answer broke off."""
+    """Return the next piece, None after the last, or the error that broke off the answer."""
     import httpx2
 
     try:
@@ -290,7 +290,7 @@ async def _closed(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> No
 def _client() -> "httpx2.AsyncClient":
     import httpx2
 
-    # Plain HTTP, so no certificates are loaded; how long an answer takes is for whoever asks to say.
+    # Plain HTTP, so no certificates are loaded; the client decides how long an answer may take.
     return httpx2.AsyncClient(
         verify=False, trust_env=False, timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS)
     )

@@ -1,9 +1,9 @@
-"""Who may call which address: one table, and the one function that asks it. What it does not name is closed.
+"""The permissions of callers: one table, and the one function that reads it. Anything else is closed.
 
-`application` puts `check` in front of every route, so that a new one answers nobody until it has a row here.
-The rows of operations come from their own table (`postroom.app.operations`), which also has the scopes that
-an operation of mail needs; the address of such an operation lets callers as far as that. `Guard`, before all
-this, found out who calls.
+`application` puts `check` in front of every route, so that a new route answers nobody until it has a row
+here. The rows of operations come from their own table (`postroom.app.operations`), which also has the scopes
+that an operation of mail needs; the address of such an operation accepts callers with these scopes. `Guard`,
+in front of this, has identified the caller.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -151,11 +151,11 @@ _CHANNELS: Final = tuple(
 
 
 def check(who: Who | None, scope: Scope) -> None:
-    """Raise unless the caller, as `Guard` marked the request, is one whom this address answers.
+    """Raise unless this address accepts the caller, as `Guard` marked the request.
 
     Raises:
-        InsufficientScope: a named token lacks `admin`.
-        NotPermitted: it is somebody else, or no row names the address (None).
+        InsufficientScope: A named token lacks `admin`.
+        NotPermitted: The address accepts other callers, or no row names it (None).
     """
     if who in (Who.ANYONE, Who.PROVED_THERE):
         return
@@ -179,7 +179,7 @@ _REMEDIES: Final = {
 
 
 def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below: str = "") -> None:
-    """Put `check` in front of every route; one that no row names, or not with that method, answers nobody."""
+    """Put `check` in front of every route; a route or method without a row answers nobody."""
     for route in routes:
         if isinstance(route, Mount):
             close(route.routes or (), permissions, below + route.path)
@@ -192,7 +192,7 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
 
 
 class _Checked:
-    """What a route leads to, behind the check."""
+    """The target of a route, behind the check."""
 
     def __init__(self, app: ASGIApp, who: Mapping[str, Who]) -> None:
         self._app = app

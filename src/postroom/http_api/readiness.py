@@ -1,4 +1,4 @@
-"""The checks behind `/readyz`, and the lag of the event loop."""
+"""The checks of `/readyz`, and the lag of the event loop."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ CheckState = Literal["ok", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One look at one part. What could not be seen is `unknown`, never `ok`."""
+    """The check of one part. An unreadable state is `unknown`, never `ok`."""
 
     name: str
     state: CheckState
@@ -101,7 +101,7 @@ async def measure_lag(
 
 
 PATIENCE: Final = timedelta(seconds=2)
-"""How long a look may take; a write that takes longer is a failed one."""
+"""How long a check may take; a slower write has failed."""
 OLDEST_BACKLOG: Final = timedelta(minutes=15)
 LONGEST_LAG: Final = timedelta(seconds=2)
 FRESH: Final = timedelta(seconds=1)
@@ -125,7 +125,7 @@ async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedel
 async def archive_check(
     backlog: Callable[[], Awaitable[Backlog]], now: int, *, patience: timedelta = PATIENCE
 ) -> Check:
-    """Look how much waits for the archive, and since when; mail goes on without it."""
+    """Check the size and age of the archive's backlog; mail works without the archive."""
     try:
         async with asyncio.timeout(patience.total_seconds()):
             found = await backlog()
@@ -143,9 +143,9 @@ async def archive_check(
 
 
 def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
-    """Look how many of the chat channels are connected; everything else goes on without them.
+    """Check how many chat channels are connected; everything else works without them.
 
-    While the gateway starts, those that are served here are waited for.
+    While the gateway starts, the channels served here are awaited.
     """
     connected = sum(state == "connected" for state in states)
     state: CheckState = "ok" if connected == len(states) else "failed"
@@ -169,7 +169,7 @@ def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overd
 
 
 def log_check(failure: OSError | None) -> Check:
-    """Look whether the last line of the log was written; everything else goes on without it."""
+    """Check whether the last line of the log was written; everything else works without it."""
     return Check(
         name="log",
         state="ok" if failure is None else "failed",
@@ -189,7 +189,7 @@ def loop_check(meter: LagMeter, now: int) -> Check:
 
 
 class FreshReadiness:
-    """Asks at most once a second, however many ask it: the route is open to all, and a look writes."""
+    """Runs the checks at most once a second: the route is open to all, and a check writes."""
 
     def __init__(self, look: Callable[[], Awaitable[Readiness]], clock: Clock) -> None:
         self._look = look

@@ -1,4 +1,4 @@
-"""What the guard reads of a request before anybody else: its head, checked for form. No decisions, no I/O."""
+"""The guard's parser for the head of a request. No decisions, no I/O."""
 
 import ipaddress
 import re
@@ -25,12 +25,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Malformed(Exception):
-    """The request cannot be read; the text says why and quotes nothing of it."""
+    """The request cannot be read; the text gives the reason and quotes nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """A host name or address in lower case, without brackets, and the port if one is named."""
+    """A host name or address in lower case, without brackets, and the port if it is present."""
 
     name: str
     port: int | None = None
@@ -49,7 +49,7 @@ class Head:
     content_length: int = 0
     wants_page: bool = False
     target: str = "/"
-    """Where a look goes, with its query, as it was sent; `/` for a request that changes something."""
+    """The path and query of a reading request, as sent; `/` for a request that changes something."""
 
     @classmethod
     def read(cls, scope: Scope) -> Self:
@@ -74,7 +74,7 @@ class Head:
             raise Malformed("the path is not UTF-8") from error
         if not path.startswith("/") or _BAD_IN_PATH.search(path):
             raise Malformed("the path contains control characters, backslashes or dot segments")
-        _single(headers, b"idempotency-key")  # whoever reads it below may take the first or the last
+        _single(headers, b"idempotency-key")  # a reader below may take the first or the last
         host, origin = read_authority(_single(headers, b"host") or ""), _single(headers, b"origin")
         length = _single(headers, b"content-length")
         length = "0" if length is None else length
@@ -109,7 +109,7 @@ def request_id_of(headers: Headers) -> str:
 
 
 def read_authority(text: str) -> Authority | None:
-    """Read `name`, `name:port` or `[address]:port`; None when it is nothing of the kind."""
+    """Read `name`, `name:port` or `[address]:port`; return None for anything else."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         return None
@@ -124,10 +124,10 @@ def read_authority(text: str) -> Authority | None:
 
 
 def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool:
-    """Return whether a page of this origin is one of ours.
+    """Return whether a page of this origin is ours.
 
-    It is when it has the host and port that the request went to, or a name the operator trusts at that port
-    or the usual one, as behind a proxy that speaks https. Another port of the same machine is somebody else.
+    It is if it has the host and port of the request, or a name that the operator trusts at that port or the
+    usual one, as behind a proxy with https. Another port of the same machine is foreign.
     """
     found = _ORIGIN.fullmatch(origin)
     author = read_authority(found[2]) if found else None
@@ -137,7 +137,7 @@ def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool
     port = author.port or usual
     asked = host.port or usual
     if author.name == host.name and author.name not in trusted:
-        return found[1].lower() == "http" and port == asked  # https is spoken by proxies alone
+        return found[1].lower() == "http" and port == asked  # only proxies speak https
     if author.name == host.name:
         return port == asked
     return author.name in trusted and port in (usual, asked)

@@ -139,9 +139,9 @@ def _health_routes(
 
 
 def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | None = None) -> list[Route]:
-    """Return where other servers that run agents send results: open, for a signature proves who sends.
+    """Return the routes for results from servers that run agents: open, because results are signed.
 
-    `others` are the servers of the same database: a result is taken by the one that waits for it.
+    `others` are the servers of the same database: a result is accepted by the one that waits for it.
     """
 
     async def result(request: Request) -> Response:
@@ -160,7 +160,7 @@ def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | N
 
 
 def _no_oauth(mcp_path: str) -> list[Route]:
-    """Clients that look for OAuth are told at once that there is none; a page of HTML would mislead them."""
+    """Return routes that report at once that there is no OAuth; an HTML page would mislead clients."""
     paths = [f"/.well-known/{name}" for name in _DISCOVERY]
     paths += [f"{path}/{{rest:path}}" for path in paths]
     paths += [f"{mcp_path}/.well-known/{{rest:path}}", *_OAUTH]

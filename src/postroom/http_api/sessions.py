@@ -42,7 +42,7 @@ class Attempts:
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def failed(self, address: str) -> None:
-        """Note a failure; of more than a thousand addresses the one that failed longest ago is forgotten."""
+        """Note a failure; of more than a thousand addresses the one with the oldest failure is forgotten."""
         self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)
         while len(self._failures) > _MOST_CALLERS:
@@ -178,7 +178,7 @@ class LoginService:
 
 
 async def _form_of(request: Request) -> dict[str, list[str]] | None:
-    """Return the fields of a form; None for what is no form."""
+    """Return the fields of a form; None for another body."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
         return None
     return parse_qs((await request.body()).decode("utf-8", "replace"))
@@ -190,7 +190,7 @@ def login_address(then: str) -> str:
 
 
 def own_address(address: str) -> str:
-    """Return an address of this server's pages as it is, and that of the first page for any other text."""
+    """Return an address of this server's pages unchanged, and that of the first page for any other text."""
     return address if _OWN.fullmatch(address) else "/"
 
 
@@ -201,7 +201,7 @@ def _page_before(request: Request) -> str:
 
 
 def _nothing_sent(form: Mapping[str, Sequence[str]], *, then: str) -> HTMLResponse:
-    """Return the log-in page with what somebody had typed: their session had ended, and it would be lost."""
+    """Return the log-in page with the typed texts of an ended session, which would be lost."""
     shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
     notice = "you were logged out, so nothing was sent"
     page = _page(notice + ("; copy what you typed:" if shown else ""), status=401, then=then, below=shown)

@@ -114,6 +114,7 @@ class EventTables(Tables):
             "event_kind": draft.event_kind,
             "payload": encode(draft.payload if rest is None else rest),
             "created_at": self._now(),
+            "causation_id": draft.causation_id,
             "correlation_id": draft.correlation_id,
             "origin": draft.origin,
             "visibility": draft.visibility.value,

@@ -1,4 +1,4 @@
-"""The base of every chat platform's adapter, and the adapters; each is loaded when it is asked for."""
+"""The base of every chat platform's adapter, and the adapters; each is loaded on demand."""
 
 import importlib
 from collections.abc import Mapping

@@ -1,26 +1,27 @@
-"""The OpenAI protocol: clients that know `/v1/chat/completions` or `/v1/responses` speak to an agent.
+"""The OpenAI protocol: clients of `/v1/chat/completions` or `/v1/responses` talk to an agent.
 
-    POST ──▶ kept ──▶ waits for what is said in its session and answers it ──▶ pieces as they grow ──▶ the end
+    POST ──▶ stored ──▶ waits for its turn in the session, then is answered ──▶ pieces as they grow ──▶ end
 
-Each request must bring `api_key` as its bearer token, of 16 characters or more.
+Each request must have `api_key` as its bearer token, of 16 characters or more.
 
-A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
-`previous_response_id`. The field `user` names a person, and no session. In a session the conversation is
-ours: of `messages` or `input` the user's last message and results of tools are read. Without, each request
-tells its whole conversation. Who has the key may speak in every session. Instructions, tools and settings go
+The header `X-Postroom-Session` names a session, or in the body `conversation` or `previous_response_id`. The
+field `user` names a person, not a session. In a session the conversation is stored here: of `messages` or
+`input` only the user's last message and results of tools are read. Without a session, each request contains
+its whole conversation. The holder of the key may write in every session. Instructions, tools and settings go
 to agents that are models; others refuse `tools`, `tool_choice` and `response_format` by name.
 
-`Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and nothing is
-asked twice. A request that failed or was cancelled has no answer: its repeat begins a new run.
+`Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and no
+question is asked twice. A request that failed or was cancelled has no answer: its repetition starts a new
+run.
 
-Without a key, a request that counts itself as a retry (`x-stainless-retry-count`) is a repeat of the newest
-equal request of the last hour. So is an equal request with the same history whose caller got no answer.
-Equal words alone are no repeat: in a session, a request without history is a new message. Each answer and
-each time-out (504) tells the key to ask again with. What was asked and answered is looked up in the store
-where it is not in memory: the same holds after a restart, for as long as inbound messages are kept.
+Without a key, a request that declares itself a retry (`x-stainless-retry-count`) repeats the newest equal
+request of the last hour. So does an equal request with the same history whose caller got no answer. Equal
+words alone are not a repetition: in a session, a request without history is a new message. Each answer and
+each time-out (504) contains the key for a repetition. Requests and answers that are not in memory are read
+from the store: the same rules apply after a restart, for as long as inbound messages are kept.
 
-A caller that hangs up cancels the run, unless the request asked for `background`, or the run also answers
-somebody who still waits.
+A caller that hangs up cancels the run, unless the request asked for `background`, or the run also answers a
+caller who still waits.
 """
 
 import asyncio
@@ -159,16 +160,16 @@ class ApiServerAdapter(HttpAdapter):
         return super().refuse(status, code, message, headers)
 
     async def disconnect(self) -> None:
-        """Refuse requests, those that wait too: what they asked is kept and goes on."""
+        """Refuse requests, including waiting ones: their messages are stored and continue."""
         self._exchanges.end(Refused(503, "stopping", "the server is stopping; ask again", retry_after=5))
         await super().disconnect()
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield an image that came along in a request.
+        """Yield an image from a request.
 
         Raises:
-            TooLarge: it is larger than `max_bytes`.
-            ServerUnavailable: it is none of ours.
+            TooLarge: The image is larger than `max_bytes`.
+            ServerUnavailable: The image is not from the API.
         """
         content, _ = decoded(attachment.ref)
         if content is None:
@@ -228,7 +229,7 @@ class ApiServerAdapter(HttpAdapter):
         return json_response(shape.whole(self._answer_of(chat_id, message_id, known)))
 
     async def _cancel(self, request: Request) -> Response:
-        """Cancel the run of a response and show the response; one that has its answer stays as it is."""
+        """Cancel the run of a response and return the response; a response with an answer is unchanged."""
         self._check_key(request)
         found = await self._response(request.path_params["id"])
         if found is None:
@@ -257,7 +258,7 @@ class ApiServerAdapter(HttpAdapter):
         return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
-        """Return the message that a response is of; None where it is not to be shown."""
+        """Return the message of a response; None if it must not be shown."""
         names = ids.read_response_id(response_id)
         known = None if names is None else await self._look_up(*names)
         if names is None or known is None or known.is_forgotten or "response" not in known.event.metadata:
@@ -390,7 +391,7 @@ class ApiServerAdapter(HttpAdapter):
     # Who waits.
 
     async def _answer(self, request: Request, wait: Wait) -> Answer:
-        """Return the final answer, unless the client goes away or its time is up."""
+        """Return the final answer, unless the client disconnects or its time is up."""
         left = (
             None
             if wait.exchange.is_final
@@ -436,7 +437,7 @@ class ApiServerAdapter(HttpAdapter):
         self._exchanges.leave(wait)
 
     def _over(self, wait: Wait) -> None:
-        """End the wait of a request that is over; if its caller hung up, cancel the run."""
+        """End the wait of a finished request; if its caller hung up, cancel the run."""
         exchange = wait.exchange
         self._leave(wait)
         is_stopping = self.liveness.state is not AdapterState.CONNECTED  # then requests end without callers
@@ -456,7 +457,7 @@ class ApiServerAdapter(HttpAdapter):
             _LOG.warning("run.not_cancelled", message_id=exchange.message_id, reason=str(error))
 
     async def _cancel_run(self, chat_id: str, message_id: str) -> bool:
-        """Cancel the run that answers a message; return False if it goes on, or has its answer."""
+        """Cancel the run that answers a message; return False if it continues, or has its answer."""
 
         def is_waited_for(other: str) -> bool:
             exchange = self._exchanges.find(chat_id, other)
@@ -485,7 +486,7 @@ class ApiServerAdapter(HttpAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Give a part of an answer to who waits for it; where nobody waits, it stays in the conversation."""
+        """Give a part of an answer to the waiting caller; without one, it stays in the conversation."""
         part_id = f"msg_{secrets.token_hex(12)}"
         answered = _answered(metadata, reply_to)
         text = content.removeprefix(f"{wording.POSSIBLE_DUPLICATE}\n")  # who asks by a key has it once

@@ -1,8 +1,8 @@
-"""Exchanges that were asked over the API, what is known of their answers, and who waits for them. In memory.
+"""Exchanges of the API, their known answers, and their waiting callers. In memory.
 
-    opened ──▶ drafts grow, parts come ──▶ final ──▶ forgotten, the oldest first, when there are too many
+    opened ──▶ drafts grow, parts arrive ──▶ final ──▶ forgotten, the oldest first, when there are too many
 
-An answer only ever grows while it is read as a stream: what was sent cannot be taken back.
+While an answer is read as a stream it only grows: sent text cannot be recalled.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Exchange:
         self.chat_id = chat_id
         self.message_id = message_id
         self.fingerprint: str | None = None
-        """What the message said; None when nobody of this process asked it."""
+        """The fingerprint of the message; None if this process did not receive it."""
         self.answer: Answer | None = None
         """The answer, when it is whole."""
         self.since = 0
@@ -45,11 +45,11 @@ class Exchange:
         self.is_collected = False
         """Whether a caller was given the answer, or the id under which it can be fetched."""
         self.is_background = False
-        """Whether its run goes on when nobody waits."""
+        """Whether its run continues when nobody waits."""
         self.is_cancelled = False
         """Whether its caller hung up or cancelled it before there was an answer."""
         self.has_begun_again = False
-        """Whether an answer that had begun broke off and another try wrote it anew."""
+        """Whether a started answer broke off and another attempt wrote it again."""
         self.reasoning = ""
         """The reasoning of the model as far as it came."""
         self.waits: set[Wait] = set()
@@ -77,11 +77,11 @@ class Exchange:
 
     @property
     def sure(self) -> str:
-        """What of it will not change any more."""
+        """The part of the text that will not change."""
         return self.answer.text if self.answer is not None else settled(self.text)
 
     def holds(self, part_id: str) -> bool:
-        """Say whether a part of the answer has this id."""
+        """Return whether a part of the answer has this id."""
         return any(known == part_id for known, _ in self._parts)
 
     def add(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
@@ -100,7 +100,7 @@ class Exchange:
             self._told(final, details)
 
     def cancel(self) -> None:
-        """Let the answer end with the text so far, as cancelled; a final answer stays as it is."""
+        """End the answer with the text so far, as cancelled; a final answer is unchanged."""
         if self.answer is None:
             self.is_cancelled = True
             self.answer = Answer(text=self.text, is_cancelled=True)
@@ -131,12 +131,12 @@ class Wait:
         self._news.set()
 
     def beat(self) -> None:
-        """Let it show that it lives."""
+        """Request a heartbeat."""
         self._beats = True
         self.wake()
 
     def end(self, refusal: Refused) -> None:
-        """Let it wait no longer."""
+        """End its wait."""
         self._ended = refusal
         self.wake()
 
@@ -148,7 +148,7 @@ class Wait:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its end means that the caller hung up: there is no answer, and no refusal of ours."""
+        """Whether its end means that the caller hung up: without an answer or a refusal of ours."""
         is_refused = self._ended is not None and self._ended.code != _HUNG_UP
         return not self.exchange.is_final and not is_refused
 
@@ -189,7 +189,7 @@ class Wait:
                 self.collected()
             new = sure[len(told) :] if sure.startswith(told) else ""
             if final and not _goes_on(told, sure):
-                new = f"{_BETWEEN}{sure}"  # what was shown is no beginning of it, nor ends with it
+                new = f"{_BETWEEN}{sure}"  # the sent text is neither its beginning nor its end
             reasoning = self.exchange.reasoning
             self.thought = reasoning[len(reasoned) :] if reasoning.startswith(reasoned) else ""
             if new or self.thought:
@@ -224,7 +224,7 @@ class Wait:
 
 
 def _goes_on(told: str, sure: str) -> bool:
-    """Say whether a whole answer goes on from the text that was sent, or is the end of that text."""
+    """Return whether a whole answer continues the sent text, or is the end of it."""
     return sure.startswith(told) or told.endswith(sure)
 
 
@@ -277,7 +277,7 @@ class Exchanges:
             self._waiting -= 1
 
     def forget(self, exchange: Exchange) -> None:
-        """Forget an exchange that was not kept, unless somebody else waits for it."""
+        """Forget an exchange whose message was not stored, unless another caller waits for it."""
         if not exchange.waits and not exchange.size:
             self._exchanges.pop((exchange.chat_id, exchange.message_id), None)
 
@@ -306,9 +306,9 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> bool:
-        """Take other words of a part that was sent before, and say whether it is known.
+        """Replace the text of a sent part; return whether the part is known.
 
-        A message that its run has read since then has its answer by it too.
+        A message that its run has read since then is answered by it, too.
         """
         found = [one for one in self._exchanges.values() if one.chat_id == chat_id and one.holds(part_id)]
         for exchange in found:
@@ -320,23 +320,23 @@ class Exchanges:
         return bool(found)
 
     def begin_again(self, chat_id: str, part_id: str) -> None:
-        """Note that another try writes a part of an answer anew."""
+        """Note that another attempt writes a part of an answer again."""
         for exchange in self._exchanges.values():
             if exchange.chat_id == chat_id and exchange.holds(part_id):
                 exchange.has_begun_again = True
 
     def find(self, chat_id: str, message_id: str) -> Exchange | None:
-        """Return what is known of a message."""
+        """Return the exchange of a message, if it is known."""
         return self._exchanges.get((chat_id, message_id))
 
     def beat(self) -> None:
-        """Let all who wait show that they live."""
+        """Request a heartbeat of all waiting callers."""
         for exchange in self._exchanges.values():
             for wait in exchange.waits:
                 wait.beat()
 
     def end(self, refusal: Refused) -> None:
-        """Let nobody wait any longer."""
+        """End all waits."""
         for exchange in self._exchanges.values():
             for wait in exchange.waits:
                 wait.end(refusal)

@@ -71,7 +71,7 @@ def check_results(told: Sequence[Message]) -> None:
 
 
 def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
-    """Return one entry of a conversation; None for what is passed over: what a model thought is its own."""
+    """Return one entry of a conversation; None for a skipped entry, such as a model's reasoning."""
     role, kind = one.get("role"), one.get("type")
     if role in ("system", "developer", "user"):
         text, media = _content(one.get("content"), f"{where}.content", image_bytes)
@@ -100,7 +100,7 @@ def _attachment(block: ContentBlock) -> Attachment:
 
 
 def _joined(said: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the conversation with calls that came one by one, as in responses, in one message."""
+    """Return the conversation with successive calls, as in responses, joined into one message."""
     joined: list[Message] = []
     for message in said:
         before = joined[-1] if joined else None
@@ -210,7 +210,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 
 def decoded(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes of a file that is its own address, and its type; nothing when it is none."""
+    """Return the bytes and the type of a data URL; None for both if it is not one."""
     found = _FILE.fullmatch(ref)
     if found is None:
         return None, None

@@ -19,7 +19,7 @@ def response_id_of(chat_id: str, message_id: str) -> str:
 
 
 def read_response_id(response_id: str) -> tuple[str, str] | None:
-    """Return the session and the message that a response is of; None where it is no such id."""
+    """Return the session and the message of a response id; None if it is not valid."""
     told = response_id.removeprefix("resp_")
     if told == response_id or not _RESPONSE_ID.fullmatch(told):
         return None
@@ -34,7 +34,7 @@ def read_response_id(response_id: str) -> tuple[str, str] | None:
 
 
 def own_session(key: str) -> str:
-    """Return the session of a request that names none: one of its own, the same each time it is repeated."""
+    """Return the session of a request that names none: its own, the same in each repetition."""
     return f"once-{digest(key)}"
 
 

@@ -17,15 +17,15 @@ _LOG = get_logger(__name__)
 _LOOK_EVERY_MS: Final = 1_000
 """How long an answer that another server gave goes unnoticed."""
 RETRIED_WITHIN_MS: Final = 3_600_000
-"""How long a request without a key may be one that is asked again; clients wait for ten minutes and more."""
+"""How long a request without a key may count as a repetition; clients wait for ten minutes and more."""
 _NEWEST: Final = 6
-"""How many of the newest requests that are alike may be the one that is asked again."""
+"""How many of the newest equal requests may be the repeated one."""
 _MOST_COUNTS: Final = 2_000
 _MOST_FAILED: Final = 20
 
 
 class Repeats:
-    """Finds what was asked before, also before this process began."""
+    """Finds earlier requests, also from before this process began."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Repeats:
         """By session, digest and hour: how many requests like one came at least."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
-        """Say whether its message was kept before; one that was answered has its answer then.
+        """Return whether its message was stored before; an answered one gets its answer.
 
         Raises:
-            Refused: the message said something else.
+            Refused: The message had other content.
         """
         if exchange.is_final:
             return True
@@ -58,7 +58,7 @@ class Repeats:
         return _is_answered(exchange, known)
 
     async def follow(self, exchange: Exchange, timer: Timer) -> None:
-        """Look again and again whether another server has given the answer, until it is there."""
+        """Poll until another server has given the answer."""
         while not exchange.is_final:
             await timer.sleep(_LOOK_EVERY_MS)
             try:
@@ -104,7 +104,7 @@ class Repeats:
             key = f"auto-{told}-{hour}-{here}"
             if self._exchanges.find(session or own_session(key), key) is None:
                 return key
-            here += 1  # another request like it came meanwhile
+            here += 1  # another equal request arrived meanwhile
 
     async def _count(self, session: str | None, told: str, hour: int) -> int:
         """Return how many requests like one came in an hour, in a number of looks that is their logarithm."""
@@ -161,7 +161,7 @@ class Repeats:
 
 
 def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:
-    """Give an exchange the answer that is kept, and say whether it has one."""
+    """Give an exchange the stored answer, and return whether it has one."""
     if known is not None and known.is_cancelled:
         exchange.cancel()
     elif known is not None and known.answer is not None:

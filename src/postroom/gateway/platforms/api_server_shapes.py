@@ -44,7 +44,7 @@ _FAILURES: Final[Mapping[type[errors.PostroomError], tuple[int, str]]] = {
     errors.NoModelEndpoint: (502, "model_endpoint_missing"),
     errors.StoreError: (503, "unavailable"),
 }
-"""What callers are told of a failure; a class that is not here has what its nearest ancestor has."""
+"""The status and code of each error for callers; any other class has those of its nearest base class."""
 _KINDS: Final = {kind.code: kind for kind in errors.all_errors()}
 
 
@@ -54,7 +54,7 @@ def failure_of(error: str, code: str | None = None) -> Refused:
     status, told = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
     named = re.search(r"`(\w+)`", error) if told == "unsupported_parameter" else None
     refused = Refused(status, told, error, param=named[1] if named else None)
-    if told != "busy":  # it was tried as often as it is worth: the SDK would have it done three times more
+    if told != "busy":  # it was retried often enough: the SDK would retry it three more times
         refused.headers["x-should-retry"] = "false"
     return refused
 
@@ -74,11 +74,11 @@ class Answer:
     is_cut: bool = False
     """Whether a limit of the model or of the run cut it off."""
     is_cancelled: bool = False
-    """Whether its caller cancelled it; its text is what there was by then."""
+    """Whether its caller cancelled it; then the text is the partial answer."""
     failure: Refused | None = None
     """Why there is none."""
     reasoning: str = ""
-    """The reasoning of the model, which is no part of the text."""
+    """The reasoning of the model, which is not part of the text."""
 
     @property
     def is_partial(self) -> bool:
@@ -87,7 +87,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
-        """Return the answer that a channel is told; see `Metadata`."""
+        """Return the answer in a channel's details; see `Metadata`."""
         calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
         read, written = details.get("usage", (0, 0))
         error = details.get("error")
@@ -130,7 +130,7 @@ class ChatShape:
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def end(self, answer: Answer, *, include_usage: bool) -> list[dict[str, Any]]:
-        """Return the last pieces; usage comes with the last, or behind it when that was asked for."""
+        """Return the last pieces; usage is in the last one, or after it if requested."""
         calls = [{"index": index, **one} for index, one in enumerate(self._calls(answer.calls))]
         pieces = [self.piece({"tool_calls": calls})] if calls else []
         last, usage = self.piece({}, finish=_finish(answer)), _chat_usage(answer)
@@ -178,11 +178,11 @@ class ResponseShape:
     model: str
     created: int
     asked: Mapping[str, Json] = field(default_factory=dict)
-    """What its request said that it shows again: see `echoed`."""
+    """The fields of its request that it repeats: see `echoed`."""
 
     @property
     def is_background(self) -> bool:
-        """Whether its run goes on when the caller hangs up."""
+        """Whether its run continues when the caller hangs up."""
         return bool(self.asked.get("background"))
 
     @property
@@ -226,7 +226,7 @@ class ResponseShape:
         }
 
     def output(self, answer: Answer) -> list[dict[str, Any]]:
-        """Return all that was answered."""
+        """Return the whole answer."""
         says = answer.text or not answer.calls
         status = "incomplete" if answer.is_cut else "completed"
         thoughts = [self.reasoning(answer.reasoning)] if answer.reasoning else []

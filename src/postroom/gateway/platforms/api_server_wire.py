@@ -1,7 +1,7 @@
-"""The OpenAI protocol as values: what a request asks, and the shapes of answers. Pure functions.
+"""The OpenAI protocol as values: the content of a request, and the shapes of answers. Pure functions.
 
-Without a session a request tells its whole conversation; in one the conversation is ours, and of the request
-its last message and results of tools are new. Tools and settings go to the model.
+Without a session a request contains its whole conversation. In a session the conversation is stored here, and
+only the request's last message and results of tools are new. Tools and settings go to the model.
 """
 
 import hashlib
@@ -139,7 +139,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("prompt_cache_retention", "stream_options"),
     }
 )
-"""What says nothing about the answer: taken, and what is not shown again is passed over."""
+"""Fields without an effect on the answer: accepted, and ignored unless they are shown again."""
 _OF_CHAT: Final = _WITHOUT_EFFECT | {
     *("model", "messages", "n", "stream", "conversation", "tools", "modalities"),
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),
@@ -153,13 +153,13 @@ _OF_RESPONSES: Final = _WITHOUT_EFFECT | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a request asks."""
+    """The content of a request."""
 
     text: str
     """The user's last message; empty where a tool's result comes last."""
     media: tuple[Attachment, ...] = ()
     earlier: tuple[Message, ...] = ()
-    """What the request tells of the conversation before that."""
+    """The conversation before it, from the request."""
     results: tuple[Message, ...] = ()
     """Those of them that are results of tools which the last answer asked for."""
     instructions: str = ""
@@ -173,13 +173,13 @@ class Asked:
     """The response that this one continues."""
     store: bool = True
     background: bool = False
-    """Whether its run goes on when the caller hangs up."""
+    """Whether its run continues when the caller hangs up."""
     shown: Mapping[str, Json] = field(default_factory=dict)
-    """What a response shows again of it."""
+    """The fields that a response shows again."""
 
     @property
     def fingerprint(self) -> str:
-        """What two requests under one key must have in common."""
+        """Return the fingerprint that two requests with one key must share."""
         told = (
             *(self.text, self.media, self.earlier, self.instructions, self.tools),
             *(self.overrides, self.previous),
@@ -188,7 +188,7 @@ class Asked:
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
-        """Return what goes along with the message; in a session the conversation is ours."""
+        """Return the context of the message; in a session the conversation is stored here."""
         return CallerRequest(
             instructions=self.instructions,
             context=self.results if in_session else self.earlier,
@@ -198,10 +198,10 @@ class Asked:
 
 
 def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Asked:
-    """Return what a chat completion asks.
+    """Return the content of a chat completion.
 
     Raises:
-        Refused: it is none, or asks for what there is not.
+        Refused: The request is invalid, or asks for an unsupported feature.
     """
     _check(data, model, _OF_CHAT, _NOT_IN_CHAT)
     options = data.get("stream_options") or {}
@@ -221,10 +221,10 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
 
 
 def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Asked:
-    """Return what a request for a response asks.
+    """Return the content of a request for a response.
 
     Raises:
-        Refused: it is none, or asks for what there is not.
+        Refused: The request is invalid, or asks for an unsupported feature.
     """
     _check(data, model, _OF_RESPONSES, _NOT_IN_RESPONSES)
     told, instructions = data.get("input"), data.get("instructions")

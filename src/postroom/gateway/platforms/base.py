@@ -1,11 +1,11 @@
-"""The adapter of one chat platform: what every platform must do, and what it may.
+"""The adapter of one chat platform: its required and its optional functions.
 
-    platform ──▶ adapter: a MessageEvent each ──▶ handle_message: kept ──▶ the platform is told we have it
+    platform ──▶ adapter: a MessageEvent each ──▶ handle_message: stored ──▶ acknowledged to the platform
     platform ◀── adapter: send, edit, card, typing, react ◀── the gateway
 
-An adapter tells its platform that it has a message (moves an offset, answers 200, acks an envelope) only
-after `handle_message` has returned: then the message is on disk. When it raises, the adapter does not
-acknowledge, and the platform sends the message again. It knows nothing of sessions, agents or policies.
+An adapter acknowledges a message to its platform (moves an offset, answers 200, acks an envelope) only after
+`handle_message` has returned: then the message is on disk. When it raises, the adapter does not acknowledge,
+and the platform sends the message again. It knows nothing of sessions, agents or policies.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ __all__ = [
 _LOG = get_logger(__name__)
 _LOOK_AGAIN_MS: Final = 1_000
 MOST_TRIES: Final = 3
-"""How often an update that meets a defect of ours is tried before it becomes a dead letter."""
+"""How often an update that hits a defect of ours is tried before it becomes a dead letter."""
 LONGEST_RAW: Final = 200_000
 """Characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
@@ -89,7 +89,7 @@ _SECRETS: Final = ("token", "response_url", "trigger_id")
 _SECRET_IN_TEXT: Final = re.compile(
     rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
 )
-"""Such a field in an update that is no JSON object or form."""
+"""Such a field in an update that is neither a JSON object nor a form."""
 _BOT_TOKENS: Final = re.compile(
     r"\b[0-9]{6,12}:[A-Za-z0-9_-]{30,50}"  # Telegram
     r"|\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"  # Slack
@@ -103,22 +103,22 @@ _LONGEST_PAUSE_MS = 60_000
 TOO_OFTEN = "the platform's limits allow it later"
 """Why something was not sent that is before its turn; the platform was not asked."""
 Metadata = Mapping[str, Json]
-"""What goes with something that is said, as far as it is known:
+"""The details of a sent message, as far as they are known:
 
 | name | meaning |
 |---|---|
 | thread_id | the platform's thread within the chat |
-| dedupe_key | the same for each repetition of the same thing |
-| answers | the platform's ids of the messages that are answered |
-| read | of a question: the platform's ids of the messages that the asking run has read |
-| final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
-| begins_again | true if another try writes the answer anew; only for channels that hold requests |
-| draft | true for what is shown of an answer while it is written: it gives way to everything else |
-| error | why there is no answer, without the words of a model's provider |
-| code | the code of that error, where it is one of ours |
-| tool_calls | the tools that the caller is to use; `text` is then what was said with them |
-| usage | the tokens that the answer took: read, written |
-| reasoning | the reasoning of the model, for channels that show it apart |
+| dedupe_key | the same for each repetition of the same message |
+| answers | the platform's ids of the answered messages |
+| read | for a question: the platform's ids of the messages that the asking run has read |
+| final | true for the last part of an answer; before it, a draft or an earlier part was shown |
+| begins_again | true if another attempt writes the answer again; only for channels that hold requests |
+| draft | true for a draft of an answer: everything else has priority over it |
+| error | the reason for a missing answer, without the words of a model's provider |
+| code | the code of that error, if it is one of ours |
+| tool_calls | the tools that the caller must call; `text` is then the text with them |
+| usage | the tokens of the answer: read, written |
+| reasoning | the reasoning of the model, for channels that show it separately |
 """
 
 
@@ -129,14 +129,14 @@ def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
 
 
 class Inbound(Protocol):
-    """What adapters hand over to."""
+    """The receiver of an adapter's messages."""
 
     async def accept(self, event: MessageEvent) -> None:
-        """Keep a message; durable when it returns. A message that is known already is passed over.
+        """Store a message; durable when it returns. A known message is ignored.
 
         Raises:
-            StoreError: it could not be kept; the platform must not be told that we have it.
-            InputError: it can never be kept, for instance without a message id; it is to be passed over.
+            StoreError: The message could not be stored; do not acknowledge it to the platform.
+            InputError: The message can never be stored, for instance without a message id; skip it.
         """
         ...
 
@@ -149,10 +149,10 @@ class Inbound(Protocol):
         ...
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
-        """Take it that a message was taken back.
+        """Process the deletion of a message.
 
         Raises:
-            StoreError: as for `accept`.
+            StoreError: As for `accept`.
         """
         ...
 
@@ -165,10 +165,10 @@ class Inbound(Protocol):
         ...
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Take a pressed button and return a short note for whoever pressed it.
+        """Process a pressed button and return a short note for the person who pressed it.
 
         Raises:
-            StoreError: as for `accept`.
+            StoreError: As for `accept`.
         """
         ...
 
@@ -181,20 +181,20 @@ class Inbound(Protocol):
         ...
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Have the answer to a message not be shown any more; the conversation keeps it.
+        """Hide the answer to a message; the conversation keeps it.
 
         Raises:
-            StoreError: as for `accept`.
+            StoreError: As for `accept`.
         """
         ...
 
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
     ) -> bool:
-        """Cancel the run that answers a message, or take the message back if no run has read it.
+        """Cancel the run that answers a message, or withdraw the message if no run has read it.
 
-        A run goes on if it also answers a background request, or a message whose id satisfies
-        `is_waited_for`. Return False if the run goes on, or if the message already has its answer.
+        A run continues if it also answers a background request, or a message whose id satisfies
+        `is_waited_for`. Return False if the run continues, or if the message already has its answer.
 
         Raises:
             StoreError: The cancel could not be stored.
@@ -210,9 +210,9 @@ class KnownMessage:
     received_at: int
     answer: str | None = None
     details: Metadata = field(default_factory=dict)
-    """What `Metadata` holds of the answer: an error, tool calls, usage."""
+    """The answer's details as in `Metadata`: an error, tool calls, usage."""
     is_forgotten: bool = False
-    """Whether its answer is not to be shown any more."""
+    """Whether its answer must no longer be shown."""
     is_cancelled: bool = False
     """Whether its caller hung up or cancelled it before there was an answer."""
 
@@ -324,7 +324,7 @@ class Liveness:
 
 
 def pause_ms(attempt: int, *, least: int = 0) -> int:
-    """Return how long to wait after so many tries that failed: up to a minute, with chance in it."""
+    """Return the pause after this many failed attempts: up to a minute, partly random."""
     longest = min(500 * 2 ** min(attempt, 10), _LONGEST_PAUSE_MS)
     return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
 
@@ -367,7 +367,7 @@ class BasePlatformAdapter(ABC):
     largest_body: ClassVar[int] = 1024 * 1024
     """The largest request, in bytes, that its routes accept."""
     passing: ClassVar[tuple[type[Exception], ...]] = ()
-    """What the platform's library raises while the platform does not answer: no fault of the update."""
+    """Errors of the platform's library while the platform does not answer; the update is not at fault."""
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
@@ -382,7 +382,7 @@ class BasePlatformAdapter(ABC):
         self.is_ours: Callable[[], bool] = lambda: True
         """Whether this server has the channel, of all on one database; the gateway sets it."""
         self.is_shared = False
-        """Whether other servers of the same database may answer what was asked here; the gateway sets it."""
+        """Whether other servers of the same database may answer requests to this one; the gateway sets it."""
         self.may_react = True
         """False once the platform has said that this bot lacks the right to mark messages."""
         self.files: FileStore | None = None
@@ -394,7 +394,7 @@ class BasePlatformAdapter(ABC):
         self.commands: Sequence[tuple[str, str]] = ()
         """Name and help of each command, for a platform that shows a menu; the gateway sets it."""
         self.is_held_up = False
-        """Whether an update could not be taken in, and those behind it wait."""
+        """Whether an update could not be processed, and later ones wait."""
         self._failing: OrderedDict[str, int] = OrderedDict()
         """By the digest of an update that met a defect: how often it was tried."""
         self._file_turn = asyncio.Semaphore(2)
@@ -405,12 +405,12 @@ class BasePlatformAdapter(ABC):
     # Wiring.
 
     def set_message_handler(self, inbound: Inbound) -> None:
-        """Say where messages go."""
+        """Set the receiver of messages."""
         self._inbound = inbound
 
     @property
     def account(self) -> str:
-        """Which bot this is, the same for ever; known when `connect` has returned."""
+        """The permanent name of this bot; known when `connect` has returned."""
         return UNKNOWN_ACCOUNT
 
     def lock_identity(self) -> str | None:
@@ -419,7 +419,7 @@ class BasePlatformAdapter(ABC):
 
     @property
     def lease(self) -> str | None:
-        """The name of the lease of whoever has this channel; None where each server answers for itself."""
+        """The name of the lease of this channel; None if each server answers for itself."""
         digest = sha256((self.lock_identity() or self.config.token or "").encode()).hexdigest()[:8]
         return f"channel {self.platform.value} {digest}"
 
@@ -437,48 +437,49 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the credentials and begin to receive; return when messages can come.
+        """Check the credentials and begin to receive; return when messages can arrive.
 
-        Receiving goes on in the background and mends its own connection, with growing pauses. What it cannot
-        mend is told by `_fail`; then it is connected again, unless a credential was refused.
+        Receiving continues in the background and repairs its own connection, with growing pauses. Other
+        failures are reported by `_fail`; then the channel is connected again, unless a credential was
+        refused.
 
         Raises:
-            CredentialRefused: the platform refuses a token or a password.
-            ConfigError: a token, scope or intent is missing or wrong; the remedy names it.
-            MissingExtra: a library is not installed.
-            ServerUnavailable: the platform could not be reached; to be tried again.
+            CredentialRefused: The platform refuses a token or a password.
+            ConfigError: A token, scope or intent is missing or wrong; the remedy names it.
+            MissingExtra: A library is not installed.
+            ServerUnavailable: The platform is unreachable; try again.
         """
 
     @abstractmethod
     async def disconnect(self) -> None:
         """End everything; nothing is received or acknowledged after it returns. Harmless when done twice."""
 
-    # What goes out. None of these raises for what the platform answers: it is in the result.
+    # Outgoing calls. None of them raises for an answer of the platform: the result contains it.
 
     @abstractmethod
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Say something: Markdown, at most `capabilities.limit` long. One message, or none.
+        """Send a message in Markdown, at most `capabilities.limit` long. One message, or none.
 
-        Where the platform refuses the marks of its own dialect, the same is sent as plain text. A caller's
-        `metadata["dedupe_key"]` makes a repetition harmless on platforms that can tell.
+        If the platform refuses the marks of its own dialect, the message is sent as plain text. A caller's
+        `metadata["dedupe_key"]` makes a repetition harmless on platforms that support it.
         """
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace what was said."""
+        """Replace a sent message."""
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot edit messages")
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Take back what was said."""
+        """Delete a sent message."""
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot delete messages")
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:  # noqa: B027 - optional
-        """Show that an answer is being written, for some seconds; a failure is no failure."""
+        """Show for some seconds that an answer is being written; failures are ignored."""
 
     async def react(
         self,
@@ -490,8 +491,8 @@ class BasePlatformAdapter(ABC):
     ) -> SendResult:
         """Mark a message as seen; the result's `message_id`, if any, names the mark.
 
-        With `takes_back`, which is that name or else the message's id, the mark is taken away. It gives way
-        to what is said, and a refusal for its rate quietens nothing else.
+        With `takes_back`, which is that name or else the message's id, the mark is removed. Messages have
+        priority over it, and a refusal for its rate delays nothing else.
         """
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} has no reactions")
 
@@ -516,7 +517,7 @@ class BasePlatformAdapter(ABC):
         raise InvalidArgument(f"{self.platform.value} cannot receive files", value=attachment.name)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons; where there are none, the text says what to answer."""
+        """Ask with buttons; without buttons, the text lists the possible answers."""
         choices = "\n".join(f"{one.label}: /{one.value}" for one in card.buttons)
         return await self.send(chat_id, f"{card.text}\n\n{choices}".strip(), None, metadata)
 
@@ -529,10 +530,10 @@ class BasePlatformAdapter(ABC):
     # For subclasses: receiving.
 
     async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
-        """Ask the platform for what is new, again and again, until that has failed for good.
+        """Poll the platform for new updates, until that has failed permanently.
 
-        `look` is given the number of failures in a row before it, and returns the pause in ms until the next
-        look. After a look that raises, the pause grows. A refused credential ends receiving. The first look
+        `look` gets the number of failures in a row before it, and returns the pause in ms until the next
+        poll. After a poll that raises, the pause grows. A refused credential ends receiving. The first poll
         is made after `after_ms`.
         """
         failures = 0
@@ -553,7 +554,7 @@ class BasePlatformAdapter(ABC):
                 await self._timer.sleep(pause)
 
     def _missed(self, error: Exception) -> int:
-        """Tell why receiving is interrupted; return how many ms the platform asks us to wait."""
+        """Report why receiving is interrupted; return the pause in ms that the platform asks for."""
         platform = self.platform.value
         if isinstance(error, PostroomError):
             code, why = str(error.details.get("channel", "unreachable")), error.message
@@ -570,9 +571,9 @@ class BasePlatformAdapter(ABC):
         return wait if isinstance(wait, int) else 0
 
     async def take_until_kept(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Take an update that the platform sends only once: again and again, until it is taken in.
+        """Process an update that the platform sends only once, with retries until it succeeds.
 
-        Those behind it wait.
+        Later updates wait.
         """
         attempt = 0
         passing: tuple[type[Exception], ...] = (PostroomError, *self.passing)
@@ -592,7 +593,7 @@ class BasePlatformAdapter(ABC):
     async def is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do the work of a request as work of the channel; return whether the request may be acknowledged.
 
-        The work goes on if the caller hangs up. After `disconnect` nothing is acknowledged.
+        The work continues if the caller hangs up. After `disconnect` nothing is acknowledged.
         """
         if self._tasks.closed:
             return False
@@ -617,25 +618,25 @@ class BasePlatformAdapter(ABC):
             InputError: it never will be; acknowledge it.
         """
         self._heard()
-        if not self.is_ours():  # it stood still, or was cut off, with this message in its hands
+        if not self.is_ours():  # it was frozen or disconnected while it held this message
             raise StoreUnavailable(f"another server has the channel {self.platform.value} now")
         if self._inbound is None:
             raise StoreUnavailable(f"no handler receives messages of {self.platform.value} yet")
         await self._inbound.accept(event)
 
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Take one update in; when this returns, the platform may be told that we have it.
+        """Process one update; when this returns, it may be acknowledged to the platform.
 
-        An update that cannot be read, or can never be stored, becomes a dead letter at once, because another
-        try would end alike. It does not degrade the channel: anybody can send such an update. An update that
-        meets a defect of ours is tried three times before, and then the channel continues, degraded.
+        An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
+        would end alike. It does not degrade the channel: anybody can send such an update. An update that hits
+        a defect of ours is tried three times before, and then the channel continues, degraded.
 
         Raises:
-            PostroomError: The update was not taken: take it again after a pause, and do not acknowledge it.
+            PostroomError: The update was not processed: retry after a pause, and do not acknowledge it.
         """
         try:
             await take()
-        except Exception as error:  # whatever one update meets, those behind it are served
+        except Exception as error:  # whatever one update causes, later ones are processed
             is_passing = isinstance(error, (StoreError, *self.passing))
             if is_passing or (isinstance(error, PostroomError) and error.retryable):
                 raise
@@ -644,11 +645,11 @@ class BasePlatformAdapter(ABC):
             self._connected()
 
     async def _set_aside(self, update: Json | bytes, error: Exception) -> None:
-        """Count a try of an update; make it a dead letter after its last, once however often it comes.
+        """Count an attempt of an update; make it a dead letter after its last, once in all.
 
         Raises:
-            ServerUnavailable: It is to be tried again.
-            StoreError: The dead letter could not be kept.
+            ServerUnavailable: The update must be retried.
+            StoreError: The dead letter could not be stored.
         """
         raw = _raw(update)
         key = sha256(raw.encode()).hexdigest()
@@ -695,9 +696,9 @@ class BasePlatformAdapter(ABC):
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
 
     async def _until_ours(self) -> None:
-        """Return when this server has the channel: at once, but for one that stood still.
+        """Return when this server owns the channel: at once, unless it was frozen.
 
-        It may receive no more, for another server does; soon after it is disconnected.
+        It must receive nothing further if another server does; soon after it is disconnected.
         """
         while not self.is_ours():
             await self._timer.sleep(_LOOK_AGAIN_MS)
@@ -717,7 +718,7 @@ class BasePlatformAdapter(ABC):
         self.liveness.outbound_at = self._clock.now()
 
     def _fail(self, code: str, message: str, *, retryable: bool) -> None:
-        """Say that receiving has ended; it is not connected again only where that is not `retryable`."""
+        """Report that receiving has ended; the channel is connected again if the failure is `retryable`."""
         self.liveness.state = AdapterState.FAILED
         self.liveness.error_code = code
         self.liveness.error = message

@@ -1,18 +1,18 @@
 """Discord, by its gateway and REST, through discord.py (extra `discord`).
 
-What Discord cannot promise, and what we do about it:
+Limits of Discord, and how the adapter handles them:
 
-- It acknowledges no message. A session moves on with what was received, not with what was kept. So
-  an update that cannot be kept is held here, in order, and tried again until it is. When `max_held` are held,
-  the connection is closed; Discord keeps what follows, and a RESUME brings it, for some minutes.
-- After a longer absence there is a new session, and nobody is told what was missed. Messages are then
-  asked for, channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit`
-  each, in the 200 channels that spoke last. What cannot be asked for is lost: messages in channels that
-  this process has not heard of, unless they are in `channels` or were told by `remember`; edits,
-  deletions, buttons and commands of that time; what was held in memory when the process was killed.
+- It has no acknowledgements. A session advances with received messages, not with stored ones. So an
+  update that cannot be stored is held here, in order, and retried until it is. When `max_held` are held,
+  the connection is closed; Discord keeps later updates, and a RESUME delivers them, for some minutes.
+- After a longer absence there is a new session, without the missed updates. Messages are then requested,
+  channel by channel, after the last stored one (`backfill`), up to `backfill_limit` each, in the 200 channels
+  with the newest messages. Other updates are lost: messages in channels unknown to this process, unless
+  they are in `channels` or came from `remember`; edits, deletions, buttons and commands of that time;
+  updates held in memory when the process was killed.
 - Messages are unique for some minutes only (`nonce`): a repetition after that is another message.
-- Where a button or command is answered later than three seconds after it, Discord shows a failure, though it
-  was taken.
+- If a button or command is answered later than three seconds after it, Discord shows a failure, although it
+  was accepted.
 - It refuses no markup, so nothing is sent again as plain text.
 """
 
@@ -50,9 +50,9 @@ _LOG = get_logger(__name__)
 READY_SECONDS = 30
 SETTLE_SECONDS = 2
 LEAST_BEFORE_IDENTIFY_MS = 5_000
-"""Discord starts no more than one session in so long."""
+"""The minimum time between two new sessions that Discord allows."""
 RESUMES = 5
-"""After so many that failed in a row, a new session is begun."""
+"""After this many failures in a row, a new session is started."""
 PORTAL = "https://discord.com/developers/applications"
 _MESSAGES = "/channels/{channel_id}/messages"
 _MESSAGE = "/channels/{channel_id}/messages/{message_id}"
@@ -95,8 +95,8 @@ class DiscordAdapter(BasePlatformAdapter):
         typing=True,
         reactions=True,
         media=FILES,
-        # docs.discord.com: 50 calls a second; what a channel takes is in answers, which the library reads.
-        # Reactions have a limit of ours, so that a refusal of one quietens no answers.
+        # docs.discord.com: 50 calls a second; limits of a channel are in answers, which the library reads.
+        # Reactions have our own limit, so that their refusal does not delay answers.
         rates=RateLimits(bot=Rate(50, 1_000), methods={"react": Rate(8, 1_000)}),
     )
 
@@ -128,7 +128,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return self.config.token
 
     def remember(self, source: SessionSource, message_id: str) -> None:
-        """Take note up to where a channel, or a thread of one, is kept: what came after it is asked for."""
+        """Note the newest stored message of a channel or thread: later ones are requested."""
         if wire.is_id(at := source.thread_id or source.chat_id) and wire.is_id(message_id):
             self._intake.remember(at, message_id)
 
@@ -163,7 +163,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self._receiving = self._tasks.start(self._watched(partial(self._stay_connected, bot)), name="receive")
 
     async def disconnect(self) -> None:
-        """End everything. What was received is kept first, if that can be done within two seconds."""
+        """End everything. Received updates are stored first, if that takes at most two seconds."""
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.wait([self._receiving])
@@ -188,7 +188,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 self._heard()
 
     async def _watched(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do background work whose failure must be seen: nothing would be received any more."""
+        """Run background work whose failure must be visible, because nothing would be received any longer."""
         try:
             await work()
         except Exception as error:
@@ -196,7 +196,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _stay_connected(self, bot: Bot) -> None:
-        """Listen for ever, connecting again as often as it needs."""
+        """Listen without end, reconnecting as often as needed."""
         try:
             while True:
                 resumable = await self._listen(bot)
@@ -208,7 +208,7 @@ class DiscordAdapter(BasePlatformAdapter):
             self._refused(refused.code)
 
     async def _listen(self, bot: Bot) -> bool:
-        """Take in what comes until the connection ends or no more can be held; say if it can be resumed."""
+        """Receive updates until the connection ends or memory is full; return whether it can be resumed."""
         try:
             while not self._intake.full:
                 await bot.poll()
@@ -271,7 +271,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _say(self, method: str, path: str, metadata: Metadata | None = None, **told: Any) -> SendResult:
-        """Call Discord to show something, and say what became of it."""
+        """Call Discord to show something, and return the result."""
         if not all(wire.is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
             return SendResult.failed(
                 SendErrorKind.NOT_FOUND, "there is no such chat or message: a Discord id has only digits"
@@ -304,7 +304,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Say something; see the base."""
+        """Send a message; see the base."""
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
@@ -314,7 +314,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace what was said; buttons stay."""
+        """Replace a sent message; buttons stay."""
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
@@ -327,12 +327,12 @@ class DiscordAdapter(BasePlatformAdapter):
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Take back what was said."""
+        """Delete a sent message."""
         channel = _channel(chat_id, metadata)
         return await self._say("DELETE", _MESSAGE, channel_id=channel, message_id=message_id)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show for ten seconds that an answer is being written; a failure is no failure."""
+        """Show for ten seconds that an answer is being written; failures are ignored."""
         await self._say("POST", "/channels/{channel_id}/typing", channel_id=_channel(chat_id, metadata))
 
     async def react(
@@ -382,7 +382,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons; with more of them than Discord shows, the text says what to answer."""
+        """Ask with buttons; with more of them than Discord shows, the text lists the possible answers."""
         components, words = wire.components_of(card), self._words(card.text)
         if components is None:
             return await super().send_card(chat_id, card, metadata)
@@ -410,13 +410,13 @@ class DiscordAdapter(BasePlatformAdapter):
 
 
 def _channel(chat_id: str, metadata: Metadata | None) -> str:
-    """A thread is a channel of its own."""
+    """Return the channel of a message: a thread is a separate channel."""
     thread = (metadata or {}).get("thread_id")
     return str(thread) if thread else chat_id
 
 
 def _nonce(metadata: Metadata | None) -> str:
-    """What makes a repetition harmless, the library's own included, which tries some failures again."""
+    """Return a nonce that makes repetitions harmless, including the library's own retries."""
     key = (metadata or {}).get("dedupe_key")
     return wire.nonce_of(str(key)) if key else secrets.token_hex(wire.LONGEST_NONCE // 2)
 

@@ -1,7 +1,7 @@
-"""What came from Discord and is not kept yet: held in order, and tried until it is.
+"""Updates from Discord that are not stored yet: held in order, and retried until they are.
 
-Discord takes no acknowledgement, so what was received and not kept is ours to look after. One update at a
-time is handed over, in the order of the gateway; a message that cannot be kept now holds those behind it.
+Discord has no acknowledgements, so received updates must be kept here. One update at a time is handed over,
+in the order of the gateway; a message that cannot be stored now delays later ones.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
     cdn_url: str = "https://cdn.discordapp.com"
     """The host of files; no other host is asked."""
     backfill: bool = True
-    """Whether messages that were sent while the bot was away are asked for."""
+    """Whether messages from the bot's absence are requested."""
     backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
-    """The messages that are asked for in one channel after one absence."""
+    """The number of messages requested in one channel after one absence."""
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
     """How far back the first look into `channels` reaches."""
     channels: tuple[ChannelId, ...] = ()
@@ -51,10 +51,10 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
 
 
 def bot_token(token: str | None) -> str:
-    """Return a bot's token as it is sent.
+    """Return a bot's token in the form for requests.
 
     Raises:
-        ConfigError: it is missing, or holds what no token holds. It is not shown.
+        ConfigError: The token is missing, or has impossible characters. It is not shown.
     """
     kept = (token or "").strip().removeprefix("Bot ").strip()
     if not kept or not kept.isascii() or not kept.isprintable() or " " in kept:
@@ -69,7 +69,7 @@ def bot_token(token: str | None) -> str:
 
 _LOG = get_logger(__name__)
 ABSENCE = "ABSENCE"
-"""Stands in the row where a new session begins: what was said before it is asked for."""
+"""The marker in the queue for a new session: earlier messages are requested."""
 MOST_MARKS = 200
 MOST_PLACES = 5_000
 PAGE = 100
@@ -110,14 +110,14 @@ class Intake:
             self._room.clear()
 
     def remember(self, channel_id: str, message_id: str) -> None:
-        """Note up to which message a channel is known; messages behind it are asked for after an absence."""
+        """Note the newest known message of a channel; later ones are requested after an absence."""
         known = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known, message_id, key=int)
         while len(self._marks) > MOST_MARKS:
             self._marks.popitem(last=False)
 
     def watch(self, now: int) -> None:
-        """Note the channels that are to be looked through though nothing was heard of them yet."""
+        """Note the configured channels without known messages."""
         since = wire.id_at(now - self._options.backfill_minutes * 60_000)
         for channel_id in self._options.channels:
             if channel_id not in self._marks:
@@ -125,7 +125,7 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether no more may be taken in."""
+        """Whether no more updates fit into memory."""
         return len(self._held) >= self._options.max_held
 
     async def room(self) -> None:
@@ -133,7 +133,7 @@ class Intake:
         await self._room.wait()
 
     async def settled(self, within_seconds: float) -> None:
-        """Return when all is kept, or the time is over."""
+        """Return when all updates are stored, or the time is over."""
         try:
             async with asyncio.timeout(within_seconds):
                 await self._settled.wait()
@@ -141,7 +141,7 @@ class Intake:
             _LOG.warning("discord.left_unkept", updates=len(self._held))
 
     async def run(self) -> None:
-        """Hand over what is held, for ever. Cancelled in between, it begins again with the same update."""
+        """Hand over held updates, without end. If cancelled midway, it starts with the same update again."""
         while True:
             await self._arrived.wait()
             while self._held:
@@ -225,7 +225,7 @@ class Intake:
         except RestFailure as failure:  # it was taken: only the note is missing, most often for being late
             _LOG.info("discord.note_not_shown", status=failure.status, code=failure.code)
 
-    # Where it was said.
+    # The place of a message.
 
     async def _channel(self, data: object) -> Channel:
         """Return the channel of an update; Discord is asked once for each, and again when it changed."""
@@ -260,7 +260,7 @@ class Intake:
     # After an absence.
 
     async def _caught_up(self) -> None:
-        """Ask each channel that is known for what was said behind its mark."""
+        """Request the messages after the mark of each known channel."""
         for channel_id in tuple(self._marks):
             try:
                 await self._read_on(channel_id)
@@ -274,7 +274,7 @@ class Intake:
         left = self._options.backfill_limit
         while left > 0:
             if (mark := self._marks.get(channel_id)) is None:
-                return  # crowded out meanwhile, and never to be read from its beginning
+                return  # its mark was dropped meanwhile; it is never read from the beginning
             asked = min(left, PAGE)
             page = await self._request(
                 "GET",

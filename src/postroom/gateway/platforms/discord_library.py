@@ -1,11 +1,10 @@
-"""The only module that knows discord.py: one bot's connection, its REST calls and its gateway.
+"""The only module that uses discord.py: one bot's connection, its REST calls and its gateway.
 
-Heartbeats, compression, RESUME and the buckets of the rate limits are the library's. When to connect again,
-what is read of an update and what a failure means are ours: the library's own loop takes in updates whether
-or not there is room for them, pauses for up to 17 minutes, and ends at the first update that it cannot read.
-So this drives the library's socket by itself, on four names that are not documented: `http.Route`,
-`gateway.DiscordWebSocket.from_client`, its `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails
-when one of them changes.
+The library handles heartbeats, compression, RESUME and the buckets of the rate limits. Reconnecting, reading
+of updates and the meaning of failures are ours: the library's own loop reads updates even if there is no room
+for them, pauses for up to 17 minutes, and ends at the first unreadable update. So this module drives the
+library's socket directly, with four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`,
+its `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails when one of them changes.
 """
 
 import asyncio
@@ -30,9 +29,9 @@ Heard = Callable[[str, object], None]
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 2.0
 LOGIN_SECONDS = 60.0
-"""Long, for the library repeats what Discord answers with a failure of its own."""
+"""The maximum duration of a log-in; long, because the library retries Discord's own failures."""
 LONGEST_WAIT_SECONDS = 30.0
-"""What the library waits out by itself when Discord asks for a pause; longer ones are told."""
+"""The longest pause that the library itself waits on Discord's request; longer ones are reported."""
 FORGET = 4_000
 """A close code after which Discord keeps the session for a RESUME."""
 GOODBYE = 1_000
@@ -54,7 +53,7 @@ HEARD = (
 
 
 class Cut(Exception):
-    """The connection ended; `resumable` says whether Discord will tell what we missed."""
+    """The connection ended; `resumable` says whether Discord will send the missed updates."""
 
     def __init__(self, *, resumable: bool, unreadable: bool = False) -> None:
         super().__init__("the connection to Discord's gateway ended")
@@ -101,7 +100,7 @@ def direct(base_url: str) -> None:
 
 
 class Bot:
-    """One bot at Discord. What comes in is handed to `heard`, which does not wait, in the gateway's order."""
+    """One bot at Discord. Updates are passed to `heard`, which does not wait, in the gateway's order."""
 
     def __init__(self, token: str, heard: Heard, *, timeout_seconds: float) -> None:
         self._token = token
@@ -117,7 +116,7 @@ class Bot:
         """Check the token and return the bot's own id.
 
         Raises:
-            Refused: the token is none.
+            Refused: The token is invalid.
             RestFailure: Discord did not answer, or not as expected.
         """
         import discord
@@ -167,8 +166,8 @@ class Bot:
         """Yield a file from an address that the caller has checked; redirects are not followed.
 
         Raises:
-            TooLarge: it has more than `max_bytes`; no more was read.
-            ServerUnavailable: it could not be fetched.
+            TooLarge: The file has more than `max_bytes`; nothing beyond that was read.
+            ServerUnavailable: The file could not be fetched.
         """
         import aiohttp
 
@@ -188,14 +187,14 @@ class Bot:
     # The gateway.
 
     async def open(self, *, resume: bool) -> None:
-        """Open the gateway: the old session where it left off, or a new one.
+        """Open the gateway: the old session at its last position, or a new one.
 
-        What comes first, READY or RESUMED or a refusal, comes from `poll`.
+        The first message, READY or RESUMED or a refusal, comes from `poll`.
 
         Raises:
-            Refused: Discord does not take this bot.
-            Cut: the connection ended at once.
-            RestFailure: Discord does not say where its gateway is.
+            Refused: Discord does not accept this bot.
+            Cut: The connection ended at once.
+            RestFailure: Discord does not return the address of its gateway.
         """
         import yarl
         from discord.gateway import DiscordWebSocket
@@ -203,7 +202,7 @@ class Bot:
         await self.hang_up()  # it may be open still, with its heart beating, when something unreadable came
         last, self._socket = self._socket, None
         if resume and last is not None and last.session_id is not None:
-            self._socket = last  # until the new one is there: another try begins where this one did
+            self._socket = last  # until the new one exists: another attempt begins at the same position
             known: dict[str, Any] = {"session": last.session_id, "sequence": last.sequence, "resume": True}
             address = last.gateway
         else:
@@ -230,7 +229,7 @@ class Bot:
             await socket.poll_event()
 
     async def hang_up(self, code: int = FORGET) -> None:
-        """Close the gateway; nothing comes any more. What was not taken in yet comes with the next RESUME."""
+        """Close the gateway; no further updates arrive. Unread ones come with the next RESUME."""
         if self._socket is not None:
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -323,7 +322,7 @@ def _ended() -> Iterator[None]:
 
 
 def _retry_after(header: str | None) -> int | None:
-    """Return what a header says in seconds as milliseconds; None when it says nothing that can be read."""
+    """Return a header's seconds as milliseconds; None if it is missing or invalid."""
     try:
         return None if header is None else max(math.ceil(float(header) * 1000), 0)
     except (ValueError, OverflowError):

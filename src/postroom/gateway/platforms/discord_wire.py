@@ -1,4 +1,4 @@
-"""What comes from Discord, as our values: translation only, nothing here waits or remembers."""
+"""Discord's data as our values: translation only, without waiting or state."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
 class RestFailure(Exception):
-    """Discord refused a request, or no answer came; `taken` says whether it may have been carried out."""
+    """Discord refused a request, or did not answer; `taken` says whether it may have been performed."""
 
     def __init__(
         self, text: str, *, status: int = 0, code: int = 0, wait_ms: int | None = None, taken: bool = False
@@ -41,15 +41,15 @@ class RestFailure(Exception):
         self.status = status
         """The HTTP status, 0 when no answer came."""
         self.code = code
-        """Discord's own number for what is wrong."""
+        """Discord's own number of the error."""
         self.wait_ms = wait_ms
         self.taken = taken
 
 
 def marked(text: str, limit: int) -> str:
-    """Return Markdown as Discord shows it, or as it was where that would be longer than `limit`.
+    """Return Markdown in Discord's dialect, or unchanged if that would be longer than `limit`.
 
-    Discord knows most of Markdown: what it does not know is put into what it does. Code is left alone.
+    Discord supports most of Markdown; unsupported parts are converted. Code is unchanged.
     """
     pieces = re.split(r"(^```.*?^```[ \t]*$|^```.*\Z|`[^`\n]+`)", text, flags=re.MULTILINE | re.DOTALL)
     pieces[::2] = [_converted(one) for one in pieces[::2]]
@@ -124,7 +124,7 @@ def components_of(card: Card) -> list[Json] | None:
 
 
 def note_of(text: str) -> dict[str, Json]:
-    """Return the answer to an interaction that only whoever pressed sees."""
+    """Return the answer to an interaction that only the person who pressed sees."""
     return {
         "type": 4,
         "data": {"content": text[:LONGEST_NOTE], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
@@ -132,13 +132,13 @@ def note_of(text: str) -> dict[str, Json]:
 
 
 def file_name(name: str | None) -> str:
-    """Return a name that may stand in a header: no path, no mark that ends a quotation."""
+    """Return a name that is safe in a header: without a path or quotation marks."""
     kept = re.sub(r"[^\w.() +-]", "_", (name or "").replace("\\", "/").rpartition("/")[2], flags=re.ASCII)
     return kept.strip(". ")[:100] or "file"
 
 
 def result_of(failure: RestFailure) -> SendResult:
-    """Return what a refusal means for whoever wanted to say something."""
+    """Return the meaning of a refusal for the sender of a message."""
     kind = _kind(failure)
     return SendResult.failed(kind, str(failure), retry_after_ms=failure.wait_ms)
 
@@ -159,7 +159,7 @@ def _kind(failure: RestFailure) -> SendErrorKind:
 FIRST_MILLISECOND = 1_420_070_400_000
 """Discord's ids count from the first instant of 2015."""
 SPOKEN = (0, 19)
-"""The types of messages that somebody wrote: plain ones and answers. Others tell of joins or pins."""
+"""The types of messages that a person wrote: plain ones and answers. Others report joins or pins."""
 DIRECT, GROUP, THREADS = 1, 3, (10, 11, 12)
 VOICE_FLAG = 1 << 13
 COMMAND, COMPONENT = 2, 3
@@ -179,7 +179,7 @@ class Channel:
     name: str | None = None
     topic: str | None = None
     parent: str | None = None
-    """Of a thread, the channel that it belongs to."""
+    """The parent channel of a thread."""
     guild: str | None = None
 
 
@@ -190,7 +190,7 @@ class Me:
     user_id: str
 
     def named_in(self, data: Mapping[str, Any]) -> bool:
-        """Say whether a message mentions us or answers us."""
+        """Return whether a message mentions or answers the bot."""
         answered = data.get("referenced_message")
         to_us = isinstance(answered, dict) and _id(_mapping(answered, "author"), "id") == self.user_id
         return to_us or any(_id(one, "id") == self.user_id for one in _mappings(data, "mentions"))
@@ -204,7 +204,7 @@ class Me:
 
 
 def is_id(value: object) -> bool:
-    """Say whether it is one of Discord's ids: up to 20 digits."""
+    """Return whether it is one of Discord's ids: up to 20 digits."""
     return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20
 
 
@@ -229,10 +229,10 @@ def ids_of(data: object) -> tuple[str, str | None]:
 
 
 def channel_of(data: object) -> Channel:
-    """Return what a channel object says.
+    """Return the channel in a channel object.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: The object is not a channel.
     """
     found = _checked(data)
     kind = found.get("type")
@@ -248,7 +248,7 @@ def channel_of(data: object) -> Channel:
 
 
 def source_of(channel_id: str, channel: Channel, account: str) -> SessionSource:
-    """Return a channel without a speaker: the thread's channel is the chat, the thread stands beside it."""
+    """Return a channel without a sender: the parent of a thread is the chat, with the thread as a detail."""
     return SessionSource(
         platform=Platform.DISCORD,
         chat_id=channel.parent or channel_id,
@@ -261,10 +261,10 @@ def source_of(channel_id: str, channel: Channel, account: str) -> SessionSource:
 
 
 def is_message(data: object, me: Me) -> bool:
-    """Say whether a message is something that somebody else said.
+    """Return whether it is a message from another author.
 
     Raises:
-        Unreadable: it is no message.
+        Unreadable: The data is not a message.
     """
     found = _checked(data)
     _id(found, "id")
@@ -273,7 +273,7 @@ def is_message(data: object, me: Me) -> bool:
 
 
 def is_edit(data: object) -> bool:
-    """Say whether an update of a message changed its words; others only add previews of links."""
+    """Return whether an update of a message changed its words; others only add link previews."""
     found = _checked(data)
     return bool(found.get("edited_timestamp")) and "content" in found and "author" in found
 
@@ -282,7 +282,7 @@ def event_of(data: object, channel: Channel, me: Me) -> MessageEvent:
     """Return a message as an event.
 
     Raises:
-        Unreadable: it is no message.
+        Unreadable: The data is not a message.
     """
     found = _checked(data)
     channel_id, guild_id = ids_of(found)
@@ -335,10 +335,10 @@ def deleted_in(data: object) -> list[str]:
 
 
 def press_of(data: object, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
-    """Return a pressed button, or a slash command as an event; None for what is neither.
+    """Return a pressed button, or a slash command as an event; None for anything else.
 
     Raises:
-        Unreadable: it is no interaction.
+        Unreadable: The data is not an interaction.
     """
     found = _checked(data)
     channel_id, guild_id = ids_of(found)
@@ -374,10 +374,10 @@ def callback_of(data: object) -> tuple[str, str]:
 
 
 def in_order(page: object) -> list[dict[str, Any]]:
-    """Return a page of messages, the oldest first; what has no id is left out.
+    """Return a page of messages, the oldest first; entries without an id are left out.
 
     Raises:
-        Unreadable: it is no list.
+        Unreadable: The page is not a list.
     """
     if not isinstance(page, list):
         raise Unreadable("a page of messages that is not a list")
@@ -416,7 +416,7 @@ def _parts(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _embed(embed: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the words of an embed and where they come from."""
+    """Return the words and the origin of an embed."""
     author, provider, footer = (_inner(embed, name) for name in ("author", "provider", "footer"))
     title, url = _text(embed, "title"), _text(embed, "url")
     fields = (f"{_text(one, 'name')}: {_text(one, 'value')}" for one in _mappings(embed, "fields"))
@@ -426,7 +426,7 @@ def _embed(embed: Mapping[str, Any]) -> tuple[str, str | None]:
 
 
 def _snapshots(found: Mapping[str, Any]) -> Iterator[Forwarded]:
-    """Yield what a message forwards; Discord does not say who wrote it."""
+    """Yield the forwarded words of a message; Discord does not name their author."""
     for one in _mappings(found, "message_snapshots"):
         message = _mapping(one, "message")
         embeds = (words for words, _ in map(_embed, _mappings(message, "embeds")))
@@ -451,7 +451,7 @@ def _author(answered: Mapping[str, Any]) -> str | None:
 
 
 def _answered_files(answered: object, me: Me) -> tuple[Attachment, ...]:
-    """Return the files of the message that is answered; not of our own."""
+    """Return the files of the answered message, unless it is ours."""
     is_ours = not isinstance(answered, dict) or _inner(answered, "author").get("id") == me.user_id
     return () if is_ours or not isinstance(answered, dict) else Attachment.foreign(_files(answered))
 

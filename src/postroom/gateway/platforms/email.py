@@ -1,11 +1,10 @@
-"""E-mail: a mailbox that is looked into again and again by IMAP, and answers that go out by SMTP.
+"""E-mail: a mailbox that is polled by IMAP, and answers by SMTP.
 
 `token` is the password of the mailbox, `api_key` another one for SMTP.
 
-A mail is marked as read when its message is kept. A mail of a machine or a list, and a bounce, is kept as
-rejected and gets no answer; our own mail is passed over.
-A message's `metadata["verified"]` says whether the sender's domain sent it;
-without `authserv_id` it is always False, for anybody can write any sender.
+A mail is marked as read when its message is stored. A mail from a machine or a list, and a bounce, is stored
+as rejected and gets no answer; our own mail is ignored. A message's `metadata["verified"]` says whether the
+sender's domain sent it. Without `authserv_id` it is always False, because anybody can write any sender.
 """
 
 import asyncio
@@ -90,7 +89,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
     """Unread mail that is older is left alone."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
-    """How much of a mail is read; the metadata `truncated` says that it had more."""
+    """Maximum bytes of a mail that are read; the metadata `truncated` says that it had more."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
     """How long a server may take for one step."""
 
@@ -109,7 +108,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
 
     @property
     def domain(self) -> str:
-        """What stands behind the @ of our address."""
+        """The domain of our address."""
         return self.address.rpartition("@")[2].lower()
 
     def imap(self, password: str) -> Server:
@@ -148,7 +147,7 @@ _BATCH = 50
 """Mails that one look takes; the next follows soon when there are more."""
 _SHORT_PAUSE = 100
 _REMEMBERED = 1_000
-"""Mails whose subject and references are known without asking; what is forgotten is looked up."""
+"""Mails with cached subject and references; others are read again."""
 _MOST_LOOKED_UP = 20
 """References of a mail, the newest, that are looked up."""
 _PATIENCE = 10.0
@@ -197,7 +196,7 @@ class EmailAdapter(BasePlatformAdapter):
     # Its life.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in to both servers and begin to look for mail."""
+        """Log in to both servers and start to poll for mail."""
         await self.disconnect()
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroom-imap")
@@ -234,7 +233,7 @@ class EmailAdapter(BasePlatformAdapter):
     # What comes in.
 
     async def _look(self, _: int) -> int:
-        """Take in what is unread, in order; return the pause before the next look."""
+        """Process the unread mails, in order; return the pause before the next poll."""
         options, now = self._options, self._clock.now()
         try:
             if not self._is_open:
@@ -268,10 +267,10 @@ class EmailAdapter(BasePlatformAdapter):
             await self.handle_message(event)
 
     async def _root_of(self, source: SessionSource, references: Sequence[str]) -> str | None:
-        """Return the id of the mail that begins the conversation of a mail with these references.
+        """Return the id of the first mail in the conversation of a mail with these references.
 
         The newest reference to a mail of ours, or to a stored mail of the same sender, decides: some mail
-        programs name the answered mail alone.
+        programs name only the answered mail.
         """
         for message_id in reversed(references[-_MOST_LOOKED_UP:]):
             if (root := post.root_in(message_id, self._address)) is not None:
@@ -303,7 +302,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Write a mail to an address, as an answer where there is something to answer."""
+        """Send a mail to an address, as an answer if there is a mail to answer."""
         return await self._write(chat_id, content, reply_to, metadata or {}, None)
 
     async def send_media(
@@ -367,7 +366,7 @@ class EmailAdapter(BasePlatformAdapter):
         return result
 
     async def _thread_of(self, message_id: str | None) -> wire.Thread | None:
-        """Return the subject and the references of a mail: as remembered, else as it lies in the mailbox."""
+        """Return the subject and the references of a mail: from the cache, else from the mailbox."""
         if message_id is None or wire.MESSAGE_ID.fullmatch(message_id) is None:
             return self._threads.get(message_id or "")
         if message_id in self._threads or self._thread is None:

@@ -49,7 +49,7 @@ _LONGEST_REFERENCES = 900
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingEmail:
-    """A mail that is to be sent."""
+    """A mail to send."""
 
     sender: str
     to: str
@@ -59,10 +59,10 @@ class OutgoingEmail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """What stands above the words of a mail.
+    """The headers of a mail.
 
     Raises:
-        ValueError: a value holds a line break or what its header cannot hold.
+        ValueError: A value contains a line break or is not possible in its header.
     """
 
     sender: str
@@ -204,7 +204,7 @@ _SIZE = re.compile(rb"RFC822\.SIZE (\d+)")
 _REF = re.compile(r"imap/(\d{1,10})/(\d{1,10})/(\d{1,4}(?:\.\d{1,4}){0,40})/(base64|quoted-printable|plain)")
 _PERHAPS_LATER = re.compile(r"\[(UNAVAILABLE|LIMIT|INUSE|SERVERBUG|CONTACTADMIN)\]", re.IGNORECASE)
 NETWORK = (OSError, EOFError, imaplib.IMAP4.error)
-"""What a mailbox raises when its connection is no good any more."""
+"""The errors of a mailbox whose connection is no longer usable."""
 
 
 class Security(StrEnum):
@@ -216,7 +216,7 @@ class Security(StrEnum):
 
 
 class LoginRefused(Exception):
-    """A server does not take the user's name and password. `passing`: it says that it may at another time."""
+    """A server refuses the user's name and password. `passing`: the refusal may be temporary."""
 
     def __init__(self, server: str, *, passing: bool = False) -> None:
         super().__init__(f"the {server} server rejected the login")
@@ -225,7 +225,7 @@ class LoginRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where a server is, and who we are there."""
+    """The address of a server, and our credentials."""
 
     host: str
     port: int
@@ -241,7 +241,7 @@ class Server:
 
 
 class Mailbox:
-    """One folder of one user, opened anew after each failure."""
+    """One folder of one user, reopened after each failure."""
 
     def __init__(self, server: Server, folder: str) -> None:
         self._server = server
@@ -287,13 +287,13 @@ class Mailbox:
                 imap.shutdown()
 
     def break_off(self) -> None:
-        """End the connection from another thread: whoever waits on it fails at once."""
+        """End the connection from another thread, so that waiting calls fail at once."""
         if (imap := self._imap) is not None:
             with suppress(OSError):
                 imap.sock.shutdown(socket.SHUT_RDWR)
 
     def unread(self, now: int, days: int, most: int) -> list[int]:
-        """Return the numbers of unread mails that came within so many days, the oldest first."""
+        """Return the numbers of unread mails of the last days, the oldest first."""
         day = datetime.fromtimestamp(now / 1000, tz=UTC) - timedelta(days=days)
         imap = self._open()
         _done(imap.noop())
@@ -302,7 +302,7 @@ class Mailbox:
         return sorted(int(one) for line in found if line for one in line.split())[:most]
 
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
-        """Return a mail, cut off after so many bytes, and whether it was; None when it is gone."""
+        """Return a mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
         size = _SIZE.search(b" ".join(_flat(_done(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)")))))
         if size is None:
             return None
@@ -310,14 +310,14 @@ class Mailbox:
         return None if raw is None else (raw[:most], int(size[1]) > most)
 
     def mark_read(self, uid: int) -> None:
-        """Say that we have a mail."""
+        """Mark a mail as read."""
         _done(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
 
     def part(self, ref: str, *, most: int) -> bytes | None:
-        """Return the file that a reference names; None when it is none, or gone.
+        """Return the file of a reference; None if the reference is invalid, or the file is gone.
 
         Raises:
-            TooLarge: it is larger; not much more than that was read.
+            TooLarge: The file is larger; not much more than `most` bytes was read.
         """
         found = _REF.fullmatch(ref)
         if found is None or int(found[1]) != self.validity:
@@ -341,7 +341,7 @@ class Mailbox:
         return data
 
     def headers(self, message_id: str) -> bytes | None:
-        """Return the headers that an answer to a mail needs; None when it is not here any more."""
+        """Return the headers of a mail that an answer needs; None if it is no longer here."""
         imap = self._open()
         found = [
             one
@@ -418,7 +418,7 @@ def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
 
 
 def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
-    """Say who writes to whom; return what came instead of a yes."""
+    """Send the envelope; return the refusal, if any."""
     try:
         size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
         code, said = smtp.mail(message.sender, size)

@@ -1,4 +1,4 @@
-"""What somebody wrote in a mail: HTML as words, and without the history and the signature below. No I/O."""
+"""The words of a mail: HTML as text, without the history and the signature below. No I/O."""
 
 import re
 from html.parser import HTMLParser
@@ -7,7 +7,7 @@ from typing import Final
 from postroom.gateway.events import Forwarded
 
 LONGEST = 400_000
-"""Characters that are looked at; a mail of a person is shorter."""
+"""Maximum characters that are read; a person's mail is shorter."""
 _SILENT = re.compile(r"<(!--|(?:script|style|title|template|noscript|svg|object)\b)", re.IGNORECASE)
 """Where something begins of which nothing is shown."""
 _ADDRESS: Final = re.compile(r"\bhref\s*=\s*(?:\"([^\"<>]{1,2000})\"|'([^'<>]{1,2000})')", re.IGNORECASE)
@@ -44,13 +44,13 @@ _FORWARD_SUBJECT = re.compile(
 )
 _AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
 _MOST_HEADS = 12
-"""Lines below the mark within which the author of what is forwarded is named."""
+"""Lines below the mark that may name the author of forwarded text."""
 _SHORT_SIGNATURE = 10
 """Lines at the end within which two dashes without a blank begin a signature too."""
 
 
 class _Words(HTMLParser):
-    """Gathers the words of a page; what is quoted gets the mark of quotations."""
+    """Collects the words of a page; quoted text gets quotation marks."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -108,7 +108,7 @@ class _Words(HTMLParser):
             self._line.append(re.sub(r"\s+", " ", data))
 
     def end_line(self, *, is_break: bool = False) -> None:
-        """Begin a new line; an empty one only where the page says so."""
+        """Begin a new line; an empty line only if the page contains one."""
         text = "".join(self._line)
         text = text.rstrip() if self._pre else text.strip()
         self._line = []
@@ -171,9 +171,9 @@ def unflowed(text: str) -> str:
 
 
 def own_words(text: str) -> str:
-    """Return what the sender wrote now: without the signature and the history below it.
+    """Return the sender's new words: without the signature and the history below them.
 
-    Words below a quotation answer it: then all stays, and so it does where nothing would be left.
+    Words below a quotation answer it: then everything stays, as it does if nothing would be left.
     """
     whole = text[:LONGEST].strip()
     lines = _without_signature(whole.split("\n"))
@@ -182,10 +182,10 @@ def own_words(text: str) -> str:
 
 
 def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
-    """Return what the sender wrote now, and what they forward below it; None where they forward nothing.
+    """Return the sender's new words, and the words that they forward below them, or None.
 
-    Mail programs put the same lines above a forwarded mail and above the mail that is answered: then the
-    subject decides.
+    Mail programs put the same lines above a forwarded mail and above an answered mail: then the subject
+    decides.
     """
     whole = text[:LONGEST].strip()
     lines = whole.split("\n")
@@ -233,13 +233,13 @@ def _without_history(lines: list[str]) -> list[str]:
 
 
 def _is_heading(lines: list[str]) -> bool:
-    """Say whether lines begin as the header that mail programs put above what they answer."""
+    """Return whether lines begin as the header that mail programs put above an answered mail."""
     told = [line[:200] for line in lines if line.strip()]
     return len(told) >= 2 and bool(_HEADING.match(told[0])) and bool(_SECOND_HEADING.match(told[1]))
 
 
 def _after_attribution(lines: list[str], at: int) -> int:
-    """Return where the line `On … wrote:` ends that begins here, in up to three lines; else where it is."""
+    """Return the end of a line `On … wrote:` that begins here, in up to three lines; else `at`."""
     joined = ""
     for length, line in enumerate(lines[at : at + 3], start=1):
         joined = f"{joined} {line[:400].strip()}".strip()

@@ -1,4 +1,4 @@
-"""Mails and what they say to us: parsed without trust, without I/O. What cannot be read is `Malformed`."""
+"""Mails as messages: parsed without trust, without I/O. An unreadable mail is `Malformed`."""
 
 import codecs
 import re
@@ -56,27 +56,27 @@ class Ourselves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where a mail lies: unique for ever as long as the mailbox is not made anew."""
+    """The position of a mail: permanently unique as long as the mailbox is not recreated."""
 
     validity: int
     uid: int
 
     @property
     def name(self) -> str:
-        """What stands for the message id of a mail that has none."""
+        """The substitute for a missing message id."""
         return f"{self.validity}-{self.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """What an answer needs to know of the mail that it answers."""
+    """The data of an answered mail that an answer needs."""
 
     subject: str
     references: tuple[str, ...]
 
 
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MessageError)
-"""What the standard library's parser is known to raise on mails that are made to break it."""
+"""The errors that the standard library's parser may raise for malicious mails."""
 
 
 def parsed(raw: bytes) -> Message:
@@ -164,9 +164,10 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
 
 
 def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
-    """Return the mark of a mail that a machine or a list sent: an answer might go in circles.
+    """Return the mark of a mail from a machine or a list: an answer might cause a loop.
 
-    `automatic` names the header that says so. With `may_be_a_person`, programs put it on mails of people too.
+    `automatic` names the header with the mark. With `may_be_a_person`, programs also put it on people's
+    mails.
     """
     for name in ("List-Unsubscribe", "X-Auto-Response-Suppress"):
         value = _line(mail.get(name, "")).strip().lower()
@@ -195,10 +196,10 @@ def _machine(mail: Message, address: str) -> str | None:
 
 
 def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
-    """Say whether the server that we trust found that the sender's domain really sent it.
+    """Return whether the trusted server found that the sender's domain really sent the mail.
 
-    Only the first header of that server counts: those below came with the mail, and anybody can write them.
-    A signature or a way that is good for another domain than the sender's says nothing.
+    Only the first header of that server counts: later ones came with the mail, and anybody can write them. A
+    valid signature or path of another domain than the sender's proves nothing.
     """
     if authserv_id is None:
         return False
@@ -231,7 +232,7 @@ def _passes(results: list[str], domain: str) -> bool:
 
 
 def message_id_of(mail: Message) -> str | None:
-    """Return a mail's own id, when it has one that can be trusted to be one."""
+    """Return a mail's own id, if it has a valid one."""
     found = MESSAGE_ID.fullmatch(_line(mail.get("Message-ID", "")).strip())
     return found[0] if found else None
 
@@ -251,10 +252,10 @@ def _ids_of(mail: Message, name: str) -> list[str]:
 
 
 def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
-    """Yield the parts that are no containers, each with its number in IMAP.
+    """Yield the parts that are not containers, each with its number in IMAP.
 
     Raises:
-        Malformed: they are too many, or nested too deeply.
+        Malformed: There are too many, or they are nested too deeply.
     """
     waiting = [("", mail)]
     seen = 0
@@ -298,7 +299,7 @@ def _content(
             None,
             tuple(replace(one, is_foreign=one.mime in ("message/rfc822", "message/global")) for one in media),
         )
-    # Mail programs put files of the forwarded mail beside those of the sender: nobody can tell them apart.
+    # Mail programs put files of the forwarded mail next to those of the sender: they cannot be told apart.
     return own, forwarded, Attachment.foreign(media)
 
 
@@ -346,7 +347,7 @@ def _line(value: object) -> str:
 
 
 def _decoded(text: str) -> str:
-    """Return a header's words; what claims to be encoded and is not stays as it is."""
+    """Return a header's words; wrongly encoded ones are unchanged."""
     try:
         return str(make_header(decode_header(text)))
     except (HeaderParseError, LookupError, ValueError):

@@ -1,7 +1,7 @@
-"""What adapters share whose platform calls our own server: refusals, bodies of bounded size, JSON both ways.
+"""Shared parts of adapters whose platform calls our server: refusals, bounded bodies, JSON both ways.
 
-    request ──▶ open? ──▶ who is it? ──▶ body, bounded ──▶ understood ──▶ kept ──▶ answered with success
-                 503       401            413, 415          400            503 when it could not be kept
+    request ──▶ open? ──▶ caller? ──▶ body, bounded ──▶ understood ──▶ stored ──▶ answered with success
+                 503       401         413, 415          400            503 if it could not be stored
 
 Nothing of a request is ever logged.
 """
@@ -34,7 +34,7 @@ class HttpAdapter(BasePlatformAdapter):
     """An adapter that only answers requests: it is connected as soon as it may answer them."""
 
     beats: ClassVar[bool] = False
-    """Whether somebody reads along, and gets a sign of life now and then."""
+    """Whether there are readers that need a heartbeat."""
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Begin to take requests."""
@@ -51,10 +51,10 @@ class HttpAdapter(BasePlatformAdapter):
             self._beat()
 
     def _beat(self) -> None:
-        """Give a sign of life to whoever reads along."""
+        """Send a heartbeat to all readers."""
 
     async def disconnect(self) -> None:
-        """Refuse requests from now on; those at work are not acknowledged any more."""
+        """Refuse requests from now on; active ones are no longer acknowledged."""
         self.liveness.state = AdapterState.STOPPED
         await self._tasks.close()
 
@@ -105,8 +105,8 @@ class HttpAdapter(BasePlatformAdapter):
         """Hand a message over; when this returns it may be acknowledged.
 
         Raises:
-            StoreError, InputError: as `handle_message` does.
-            Refused: the adapter was stopped meanwhile.
+            StoreError, InputError: As in `handle_message`.
+            Refused: The adapter was stopped meanwhile.
         """
         await self.handle_message(event)
         self._receiver()
@@ -163,10 +163,10 @@ async def bounded_body(request: Request, limit: int) -> bytes | None:
 
 
 def require_json(request: Request) -> None:
-    """Look at the content type.
+    """Check the content type.
 
     Raises:
-        Refused: the body is said to be no JSON.
+        Refused: The content type is not JSON.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -174,10 +174,10 @@ def require_json(request: Request) -> None:
 
 
 def parse_object(body: bytes) -> dict[str, Json]:
-    """Return the JSON object that a body is.
+    """Return the JSON object in a body.
 
     Raises:
-        Refused: it is none.
+        Refused: The body is not a JSON object.
     """
     try:
         data = msgspec.json.decode(body)

@@ -1,10 +1,10 @@
-"""Matrix by its client-server API: long polls for what comes in, transactions for what goes out.
+"""Matrix by its client-server API: long polls for incoming events, transactions for outgoing ones.
 
 The token is an access token; there is no log-in by password.
 
-There is no encryption: an encrypted room is told once that we cannot read it, and nothing is said there.
-The place in the stream moves when every message of a batch is kept. Invitations are accepted from those in
-`allow` only. A gap that the homeserver leaves in a room after a long absence is filled by asking for it.
+There is no encryption: an encrypted room gets one notice that we cannot read it, and nothing is sent there.
+The position in the stream advances when every message of a batch is stored. Only invitations from users in
+`allow` are accepted. A gap that the homeserver leaves in a room after a long absence is requested.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
     """How long the homeserver may wait for something new."""
     command_prefix: str = "!"
-    """Begins a command beside `/`, which clients keep for themselves; empty: nothing does."""
+    """The prefix of commands besides `/`, which clients intercept; empty: none."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
@@ -77,7 +77,7 @@ class MatrixAdapter(BasePlatformAdapter):
         reactions=True,
         media=FILES,
         min_edit_interval_ms=1_500,
-        # Each homeserver has its own limits; this is ours: a refusal of a reaction quietens no answers.
+        # Each homeserver has its own limits; this is ours, so that a refused reaction does not delay answers.
         rates=RateLimits(methods={"react": Rate(10, 1_000)}),
     )
 
@@ -168,7 +168,7 @@ class MatrixAdapter(BasePlatformAdapter):
         )
 
     async def _begin(self) -> None:
-        """Take the present for the beginning: what was said before is history."""
+        """Start at the present: earlier messages are history."""
         answer = await self._sync(timeout_ms=0)
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
@@ -205,7 +205,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._invited(batch)
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
-        """Ask for what is new; with everything about the rooms that are not known yet in this process."""
+        """Request new events; with the full state of rooms if this process does not know them yet."""
         query = {"filter": wire.SYNC_FILTER, "timeout": str(timeout_ms)}
         if self._position.since is not None:
             query["since"] = self._position.since
@@ -241,7 +241,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Say something in a room; with the same `dedupe_key` the homeserver takes it only once."""
+        """Send a message to a room; with the same `dedupe_key` the homeserver accepts it only once."""
         thread_id = (metadata or {}).get("thread_id")
         html = await _rendered(content)
         contents = wire.content_of(content, html, thread_id=thread_id, reply_to=reply_to)
@@ -250,7 +250,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace what was said. Doing it twice is harmless, so that no key is needed."""
+        """Replace a sent message. A repetition is harmless, so that no key is needed."""
         contents = wire.edit_of(message_id, content, await _rendered(content))
         result = await self._say(chat_id, content, contents, uuid4().hex, metadata)
         return SendResult.sent(message_id) if result.success else result
@@ -258,7 +258,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Take back what was said."""
+        """Delete a sent message."""
         txn = wire.transaction_id("redact", chat_id + message_id)
         answer = await self._home.ask("PUT", wire.path_of("rooms", chat_id, "redact", message_id, txn), {})
         return self._result(answer)
@@ -350,7 +350,7 @@ class MatrixAdapter(BasePlatformAdapter):
             )
         if self.capabilities.unit.measure(text) > self.capabilities.limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} bytes")
-        # Each homeserver sets limits of its own for a user, and says when one was met.
+        # Each homeserver sets its own limits for a user, and reports when one was reached.
         async with self._turn("send", None, metadata) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)

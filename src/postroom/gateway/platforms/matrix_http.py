@@ -1,6 +1,6 @@
 """Requests to one homeserver, and to no other host (ADR 72).
 
-The token stands in a header, and in no address, log or failure.
+The token is in a header, and in no address, log or failure.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of a request. Status 0: there was no answer; `lost` says if it may have arrived."""
+    """The outcome of a request. Status 0: there was no answer; `lost` says whether it may have arrived."""
 
     status: int = 0
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
     lost: bool = False
     wait_ms: int | None = None
-    """What the header for it asks us to wait."""
+    """The pause that its header asks for."""
 
     @property
     def ok(self) -> bool:
@@ -40,13 +40,13 @@ class Answer:
 
     @property
     def errcode(self) -> str:
-        """The protocol's word for what is wrong, as far as it is one."""
+        """The protocol's error code, if it is a valid one."""
         code = self.body.get("errcode")
         return code if isinstance(code, str) and code.isascii() and code.isidentifier() else ""
 
     @property
     def is_fatal(self) -> bool:
-        """Whether our token is no good, which no waiting mends."""
+        """Whether the token is invalid, so that waiting does not help."""
         return self.status == 401 or self.errcode in FATAL
 
     @property
@@ -117,10 +117,10 @@ class Homeserver:
         return Answer(status=answer.status, body=read, wait_ms=answer.wait_ms)
 
     async def download(self, path: str, *, max_bytes: int) -> bytes | Answer:
-        """Return the bytes at a path, or the answer that says why there are none.
+        """Return the bytes at a path, or the answer with the reason for their absence.
 
         Raises:
-            TooLarge: They are more than `max_bytes`; no more than that was read.
+            TooLarge: There are more than `max_bytes`; nothing beyond that was read.
         """
         answer, raw = await self._once("GET", path, None, None, 60_000, max_bytes)
         return answer if raw is None or not answer.ok else raw
@@ -160,7 +160,8 @@ class Homeserver:
     def _made(self) -> tuple[Any, Any]:
         """Load the library and make a client; on a thread, for both read files."""
         httpx = importlib.import_module("httpx2")
-        # Without TLS no certificates are read; a context that trusts nobody stands where one must stand.
+        # Without TLS no certificates are read; the library still requires a context, so this one trusts
+        # nobody.
         is_plain = self._base_url.startswith("http://")
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
         headers = {"Authorization": f"Bearer {self._token}"}
@@ -176,7 +177,7 @@ def _json(body: Mapping[str, Json]) -> bytes:
 
 
 def _read(raw: bytes) -> Mapping[str, Any]:
-    """Return the object that an answer is; an empty one when it is none."""
+    """Return the object in an answer; an empty one if it is not an object."""
     try:
         read = json.loads(raw)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What comes in from the homeserver: the position in its stream, and its messages in order."""
+"""Incoming events from the homeserver: the position in its stream, and its messages in order."""
 
 import asyncio
 import json
@@ -21,14 +21,14 @@ _LOG = get_logger(__name__)
 
 
 class SyncPosition:
-    """A place in the stream. It belongs to one user: another's is none for us."""
+    """A position in the stream. It belongs to one user, and is useless to others."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
         self._user_id = ""
         self.since: str | None = None
         self.at = 0
-        """When we were there."""
+        """The time at which this position was reached."""
         self.told: set[str] = set()
         """Encrypted rooms that know that we cannot read them."""
 
@@ -55,7 +55,7 @@ class SyncPosition:
             _, self.since, self.at, self.told = kept
 
     async def move(self, since: str, at: int) -> None:
-        """Go on to a place. A file that cannot be written stays behind, and what follows comes twice."""
+        """Advance to a position. If the file cannot be written, later messages may arrive twice."""
         moved = since != self.since
         self.since, self.at = since, at
         if self._path is None or not moved:
@@ -99,14 +99,14 @@ _UNREADABLE = (
     "without encryption."
 )
 _GAP_PAGES = 50
-"""Pages of a hundred events that are asked for to fill one gap."""
+"""Pages of a hundred events that are requested to fill one gap."""
 _SKEW_MS = 3_600_000
-"""How far clocks of homeservers may differ; what is older than our last round by more was known then."""
+"""The possible clock difference of homeservers; events older than our last round by more were known then."""
 _NOT_THERE = (400, 403, 404)
 
 
 class Intake:
-    """Takes batches in order. What a batch says twice is handed over twice."""
+    """Processes batches in order. A repeated event is handed over again."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Intake:
         self.me = me
         self.rooms: dict[str, wire.Room] = {}
         self.knows_rooms = False
-        """Whether all rooms were told of since this began."""
+        """Whether all rooms were received since the start."""
         self.insists = True
         """Whether a batch waits for what cannot be looked up; without it, the same is taken without."""
         self._home = home
@@ -131,17 +131,17 @@ class Intake:
         self._take_in = take_in
 
     def begin(self, batch: Mapping[str, Any]) -> None:
-        """Learn which rooms there are; what was said in them is history."""
+        """Learn the rooms; earlier messages in them are history."""
         for room_id, info in wire.rooms_of(batch, "join"):
             self._learn(room_id, info)
         self.knows_rooms = True
 
     async def take(self, batch: Mapping[str, Any]) -> None:
-        """Hand over what a batch holds, in order; all of it is kept when this returns.
+        """Hand over the events of a batch, in order; all are stored when this returns.
 
         Raises:
-            StoreError: a message could not be kept; the batch is to be taken again.
-            ServerUnavailable: something that belongs to it could not be asked for.
+            StoreError: A message could not be stored; the batch must be processed again.
+            ServerUnavailable: Related data could not be requested.
         """
         joined = wire.rooms_of(batch, "join")
         rooms = [self._learn(room_id, info) for room_id, info in joined]
@@ -168,7 +168,7 @@ class Intake:
             await self._take_in(event, partial(self._take_event, event, room))
 
     async def _gap(self, room_id: str, before: object) -> list[object]:
-        """Return what was said in a room between our last round and this one, the oldest first."""
+        """Return the messages in a room between our last round and this one, the oldest first."""
         found: list[object] = []
         floor = self._position.at - _SKEW_MS
         for _ in range(_GAP_PAGES):
@@ -215,7 +215,7 @@ class Intake:
                 raise wire.Malformed("an edit of another user's message")
 
     async def _is_their_own(self, event: MessageEvent, room: wire.Room) -> bool:
-        """Say whether an edit is by who said it: anybody can send one for any message."""
+        """Return whether an edit is by the original sender: anybody can send one for any message."""
         old = wire.quoted(await self._event(room, event.message_id or ""))
         return old is not None and event.source is not None and old[0] == event.source.user_id
 

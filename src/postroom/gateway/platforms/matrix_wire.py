@@ -1,4 +1,4 @@
-"""What Matrix's events mean to us, without I/O. What is not as the protocol says is `Malformed`."""
+"""Matrix's events as our values, without I/O. Events that violate the protocol are `Malformed`."""
 
 import hashlib
 import re
@@ -29,9 +29,9 @@ SENT_AS = {
 def content_of(
     text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
 ) -> list[dict[str, Json]]:
-    """Return the contents to try, the best first: with markup where it adds something and fits, then without.
+    """Return the contents to try, the best first: with useful markup if it fits, then without.
 
-    Nobody is mentioned by it, whatever the text says: an answer must not call a whole room.
+    It mentions nobody, whatever the text says: an answer must not notify a whole room.
     """
     plain: dict[str, Json] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
     if relation := _relation(thread_id, reply_to):
@@ -136,7 +136,7 @@ SYNC_FILTER = (
     '{"room":{"timeline":{"limit":50},"state":{"lazy_load_members":true},"ephemeral":{"types":[]},'
     '"account_data":{"types":[]}},"presence":{"types":[]},"account_data":{"types":[]}}'
 )
-"""What is asked for: nothing that nobody here reads."""
+"""The filter of requests: only data that is used here."""
 _MEDIA = re.compile(r"mxc://([\w.\-:\[\]]{1,255})/([\w\-.~]{1,255})", re.ASCII)
 _PILL = re.compile(r'<a href="https://matrix\.to/#/([^"]{1,300})"[^>]{0,200}>([^<]{0,255})</a>')
 _QUOTED_SENDER = re.compile(r"> (?:\* )?<(@[^>]{1,255})>")
@@ -155,7 +155,7 @@ class Malformed(InvalidArgument):
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """What is known of a room that we are in."""
+    """A joined room."""
 
     room_id: str
     name: str | None = None
@@ -164,7 +164,7 @@ class Room:
     joined: int | None = None
     invited: int = 0
     counted: bool = False
-    """Whether the server tells of members by itself; then it tells of every change."""
+    """Whether the server reports members by itself; then it reports every change."""
     names: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -173,7 +173,7 @@ class Room:
         return self.joined is not None and self.joined + self.invited <= 2
 
     def learn(self, event: object) -> None:
-        """Take what a state event says; what is none, or cannot be read, is passed over."""
+        """Process a state event; other or unreadable events are ignored."""
         if not isinstance(event, dict) or not isinstance(content := event.get("content"), dict):
             return
         match event.get("type"):
@@ -207,7 +207,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """Who we are on this homeserver, and how commands begin besides with a slash."""
+    """Our identity on this homeserver, and the prefix of commands besides a slash."""
 
     user_id: str
     name: str | None = None
@@ -215,13 +215,13 @@ class Ourselves:
 
     @property
     def called(self) -> tuple[str, ...]:
-        """What people write to speak to us, the longest first."""
+        """The names with which people address us, the longest first."""
         local = self.user_id[1:].partition(":")[0]
         return tuple(one for one in (self.user_id, f"@{local}", self.name, local) if one)
 
 
 class Kind(StrEnum):
-    """What an event means to us."""
+    """The meaning of an event for us."""
 
     MESSAGE = "message"
     EDIT = "edit"
@@ -238,10 +238,10 @@ class Heard:
 
 
 def understood(event: object, room: Room, me: Ourselves) -> Heard | None:
-    """Return what an event of a room's timeline means; None when it is none of our business.
+    """Return the meaning of an event in a room's timeline; None if it is irrelevant.
 
     Raises:
-        Malformed: it is not as the protocol says.
+        Malformed: The event violates the protocol.
     """
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise Malformed("an event without a type")
@@ -262,7 +262,7 @@ def understood(event: object, room: Room, me: Ourselves) -> Heard | None:
         message.text = _poll(_mapping(content.get(event["type"]) or content.get("m.poll")))
         return Heard(kind=Kind.MESSAGE, event=message)
     if event["type"] not in ("m.room.message", "m.sticker") or not content:
-        return None  # without content: it was taken back before we saw it
+        return None  # without content: it was deleted before we saw it
     relation = _mapping(content.get("m.relates_to"))
     if relation.get("rel_type") == "m.replace":
         return _edit(event, room, me, sender, _mapping(content.get("m.new_content")))
@@ -275,10 +275,10 @@ def understood(event: object, room: Room, me: Ourselves) -> Heard | None:
 
 
 def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
-    """Return a timeline without what was said before we belonged to the room.
+    """Return a timeline without the messages from before we belonged to the room.
 
-    In a timeline that holds our joining, that begins with our invitation; without one, with our joining.
-    What was said between the two was meant for us: clients invite and write at once.
+    If the timeline contains our joining, it begins with our invitation; without one, with our joining.
+    Messages between the two were meant for us: clients invite and write at once.
     """
     marker, invited = None, False
     for at, event in enumerate(events):
@@ -295,14 +295,14 @@ def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[ob
 
 
 def rooms_of(batch: Mapping[str, Any], which: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the rooms that a batch tells of, by what we are there: join, leave or invite."""
+    """Return the rooms of a batch by our membership: join, leave or invite."""
     rooms = batch.get("rooms")
     found = rooms.get(which) if isinstance(rooms, dict) else None
     return [one for one in found.items() if isinstance(one[1], dict)] if isinstance(found, dict) else []
 
 
 def events_of(info: Mapping[str, Any], which: str) -> list[object]:
-    """Return the events of one part of what a batch tells of a room."""
+    """Return the events of one part of a room's data in a batch."""
     part = info.get(which)
     found = part.get("events") if isinstance(part, dict) else None
     return found if isinstance(found, list) else []
@@ -323,13 +323,13 @@ def inviter(events: Iterable[object], me: Ourselves) -> str | None:
 
 
 def all_older(events: Iterable[object], floor: int) -> bool:
-    """Say whether each of these events says that it is older than an instant."""
+    """Return whether each of these events claims to be older than an instant."""
     ages = [_mapping(event).get("origin_server_ts") for event in events]
     return all(isinstance(at, int) and at < floor for at in ages)
 
 
 def quoted(event: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
-    """Return the sender, the words and the files of an event that is answered; None when it is no message."""
+    """Return the sender, the words and the files of an answered event; None if it is not a message."""
     if not isinstance(event, dict) or event.get("type") not in ("m.room.message", "m.sticker", *POLLS):
         return None
     sender, content = event.get("sender"), _mapping(event.get("content"))
@@ -352,14 +352,14 @@ def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_
 
 
 def media_path(ref: str) -> str | None:
-    """Return the path by which our own homeserver gives a file; None when the reference is none of Matrix."""
+    """Return the path of a file on our own homeserver; None if the reference is not one of Matrix."""
     found = _MEDIA.fullmatch(ref)
     if found is None or set(found[2]) <= {"."} or set(found[1]) <= {"."}:
         return None
     return path_of("media", "download", found[1], found[2], base="/_matrix/client/v1")
 
 
-# What an event is made of.
+# The parts of an event.
 
 
 def _bare(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, message_id: str) -> MessageEvent:
@@ -457,7 +457,7 @@ def _with_position(content: Mapping[str, Any], text: str) -> str:
 
 
 def _addresses(content: Mapping[str, Any], text: str) -> str:
-    """Return a text with the addresses behind its words, which clients put into the marked-up form alone."""
+    """Return a text with the addresses of its links, which clients put only into the marked-up form."""
     formatted = content.get("formatted_body")
     found = _LINK.findall(formatted) if isinstance(formatted, str) else []
     pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in found}
@@ -504,7 +504,7 @@ def _begins_with_name(text: str, me: Ourselves) -> bool:
 
 
 def _without_names(text: str, names: Sequence[str]) -> str:
-    """Return the text without our names where they only say that it is meant for us: in front, or in full."""
+    """Return the text without our names where they only address us: at the beginning, or in full."""
     for name in sorted(set(names), key=len, reverse=True):
         found = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
         if found is not None:
@@ -528,7 +528,7 @@ def _without_fallback(text: str) -> tuple[str, str]:
 
 
 def _command(text: str, me: Ourselves) -> str:
-    """Return a text with a slash where it begins with the sign for commands that clients let through."""
+    """Return a text with a slash if it begins with the alternative prefix of commands."""
     sign = me.command_prefix
     if sign and text.startswith(sign) and _COMMAND.match(text[len(sign) :]):
         return f"/{text[len(sign) :]}"
@@ -536,10 +536,10 @@ def _command(text: str, me: Ourselves) -> str:
 
 
 def _identifier(value: object, sigil: str) -> str:
-    """Return an identifier of the protocol as it is.
+    """Return a valid identifier of the protocol unchanged.
 
     Raises:
-        Malformed: it is none.
+        Malformed: The value is not an identifier.
     """
     if (
         not isinstance(value, str)

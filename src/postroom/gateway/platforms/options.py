@@ -27,17 +27,17 @@ Proxy = Annotated[
 
 
 def secret_remedy(name: str, what: str) -> str:
-    """Return the remedy where a secret is missing or wrong: it never stands in the file itself."""
+    """Return the remedy for a missing or wrong secret, which is never in the file itself."""
     return f"put {what} into a variable or a private file, and set `{name}_env` or `{name}_file` to its name"
 
 
 def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = False) -> None:
-    """Refuse what is no address of a server, or holds a name and a password.
+    """Refuse a value that is not an address of a server, or that contains a name and a password.
 
-    It is http only on this machine, unless `plain`.
+    http is allowed only on this machine, unless `plain`.
 
     Raises:
-        ValueError: it is none; it is not quoted.
+        ValueError: The address is invalid; it is not quoted.
     """
     try:
         parts = urlsplit(url)

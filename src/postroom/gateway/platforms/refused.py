@@ -1,4 +1,4 @@
-"""What a request gets that is not answered."""
+"""The answer to a refused request."""
 
 
 class Refused(Exception):

@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BREAKS = re.compile(r"[\x00-\x20\x7f\x85\u2028\u2029]+")
 _NESTING = 60
-"""The parser drops what is nested deeper; each level costs a few Python frames."""
+"""The parser drops deeper levels; each level costs a few Python frames."""
 _TAGS = {
     *("h1", "h2", "h3", "h4", "h5", "h6", "p", "br", "hr", "blockquote", "ul", "ol", "li", "pre", "code"),
     *("em", "strong", "del", "s", "a", "table", "thead", "tbody", "tr", "th", "td"),
@@ -24,7 +24,7 @@ def clean(text: str) -> str:
 
 
 def one_line(text: str, *, longest: int = 200) -> str:
-    """Return a text as one line of at most so many characters, for names and subjects."""
+    """Return a text as one line of at most `longest` characters, for names and subjects."""
     return _BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()[:longest]
 
 
@@ -55,7 +55,7 @@ def to_html(markdown: str) -> str:
 
 
 def is_marked_up(html: str, text: str) -> bool:
-    """Say whether the HTML shows more than the text itself does."""
+    """Return whether the HTML shows more than the text itself does."""
     return bool(re.search(r"<(?!/?p>|br>)", html)) or "&" in text
 
 

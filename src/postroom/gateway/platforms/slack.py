@@ -1,11 +1,12 @@
 """Slack: Socket Mode (with an app token) or signed HTTP requests (with a signing secret), and the Web API.
 
-`SlackOptions.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write);
-with the latter we open a web socket, without it Slack calls `/slack`, and `signing_secret` is needed.
+`SlackOptions.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write).
+With the app's token we open a web socket; without it Slack calls `/slack`, and `signing_secret` is needed.
 
-Slack knows no answers but threads: `reply_to` begins one where `reply_in_threads` says so, and `thread_id` is
-the thread's first message. `metadata["dedupe_key"]` becomes `client_msg_id`, by which Slack takes a message
-once; it documents the errors of that and not the argument, so that a lost answer still counts as unknown.
+Slack has threads in place of answers: `reply_to` begins one if `reply_in_threads` is set, and `thread_id` is
+the thread's first message. `metadata["dedupe_key"]` becomes `client_msg_id`, with which Slack accepts a
+message once. Slack documents the errors of this argument, but not the argument itself, so a lost answer still
+counts as unknown.
 """
 
 import asyncio
@@ -340,7 +341,7 @@ class SlackAdapter(BasePlatformAdapter):
                 self._tasks.start(self._show_note(update, note), name="note")
 
     async def _bring_thread(self, event: MessageEvent) -> None:
-        """Give an event that mentions us below others' words what was said in its thread before."""
+        """Add earlier words of its thread to an event that mentions us below other people's words."""
         source, root = event.source, event.metadata.get("thread_root")
         if source is None or root is None or root == event.message_id or not event.addressed:
             return
@@ -386,7 +387,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._note_thread(source)
 
     async def _show_note(self, press: ButtonPress, note: str) -> None:
-        """Show a note to whoever pressed, and to nobody else."""
+        """Show a note only to the person who pressed."""
         body = {
             "channel": press.source.chat_id,
             "user": press.source.user_id,
@@ -402,7 +403,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Say something; see the base class."""
+        """Send a message; see the base class."""
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
         told = metadata or {}
@@ -423,9 +424,9 @@ class SlackAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace what was said, buttons included.
+        """Replace a sent message, including buttons.
 
-        Slack takes less in an edit than in a message: what is longer than some 12,000 characters is too long.
+        Slack accepts less in an edit than in a message: more than about 12,000 characters are too long.
         """
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
@@ -439,7 +440,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Take back what was said."""
+        """Delete a sent message."""
         return result_of(await self._say("chat.delete", {"channel": chat_id, "ts": message_id}))
 
     async def react(
@@ -465,7 +466,7 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if code in AS_WANTED else result_of(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons; where Slack refuses them, the text says what to answer."""
+        """Ask with buttons; if Slack refuses them, the text lists the possible answers."""
         told = metadata or {}
         body = {
             "channel": chat_id,
@@ -533,7 +534,7 @@ class SlackAdapter(BasePlatformAdapter):
                 yield piece
 
     async def _say(self, method: str, body: Mapping[str, Any], metadata: Metadata | None = None) -> Answer:
-        too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would cut it off and say nothing
+        too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would cut it off silently
         if too_long or not blocks_fit(body.get("blocks", [])):
             return Answer(refusal=refused("msg_too_long"))
         chat = body.get("channel_id") or (body["channel"] if method == "chat.postMessage" else None)

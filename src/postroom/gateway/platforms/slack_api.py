@@ -1,6 +1,7 @@
-"""Slack's Web API and files over HTTP; of the adapter's modules the only one that knows the HTTP client.
+"""Slack's Web API and files over HTTP; only this module of the adapter uses the HTTP client.
 
-Tokens travel in headers alone. No exception of the client leaves this module, for they carry addresses.
+Tokens are sent only in headers. No exception of the client leaves this module, because they contain
+addresses.
 """
 
 import re
@@ -48,7 +49,7 @@ class Network:
 
 
 def is_of_platform(url: str, base_url: str, *, any_port: bool = False) -> bool:
-    """Say whether an address is Slack's own: encrypted as the API is, on its host or below it."""
+    """Return whether an address is Slack's own: encrypted as the API is, on its host or below it."""
     if not (url.isascii() and url.isprintable() and " " not in url):
         return False
     try:
@@ -112,12 +113,12 @@ class SlackApi:
         return await self._ask(url, None, content=data.pieces(), headers=length)
 
     async def fetch(self, url: str, *, max_bytes: int, is_page: bool) -> AsyncGenerator[bytes]:
-        """Yield a file that somebody sent.
+        """Yield a file from a person.
 
         Raises:
-            InvalidArgument: the address is not Slack's own; nothing was fetched.
-            TooLarge: it is larger; no more than that was read.
-            ServerUnavailable: it could not be fetched.
+            InvalidArgument: The address is not Slack's own; nothing was fetched.
+            TooLarge: The file is larger; nothing beyond the limit was read.
+            ServerUnavailable: The file could not be fetched.
         """
         self._refuse_foreign(url)
         try:

@@ -1,7 +1,7 @@
-"""The door that Slack knocks at: signed events, slash commands and buttons, all at one address.
+"""The address that Slack calls: signed events, slash commands and buttons.
 
-Nothing is parsed before the signature over the raw body is right. The answer is 200 only when what came was
-taken, 503 when it could not be kept: Slack then sends events again.
+Nothing is parsed before the signature over the raw body is verified. The answer is 200 only if the request
+was accepted, and 503 if it could not be stored: Slack then sends events again.
 """
 
 import asyncio

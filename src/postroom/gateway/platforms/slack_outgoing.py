@@ -1,4 +1,4 @@
-"""What we say, as Slack takes it, and what became of it as the gateway reads it."""
+"""Outgoing messages in Slack's form, and their results in the gateway's form."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ _KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
     SendErrorKind.TRANSIENT: frozenset(
         {UNREACHABLE, "service_unavailable", "request_timeout", "team_added_to_org"}
     ),
-    # Slack says of the first two that a part may have been done, of the others that the key was used before.
+    # For the first two, Slack may have performed a part; for the others, the key was used before.
     SendErrorKind.UNKNOWN: frozenset(
         {
             ANSWER_LOST,
@@ -98,17 +98,17 @@ class Refusal:
         return f"{self.code}: the scope {self.needed} is missing" if self.needed else self.code
 
     def as_result(self) -> SendResult:
-        """Return it as what becomes of something that was to be said."""
+        """Return it as the result of sending a message."""
         return SendResult.failed(self.kind, f"slack: {self.describe()}", retry_after_ms=self.retry_after_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the Web API answered; with a refusal, the body may be empty."""
+    """The answer of the Web API; with a refusal, the body may be empty."""
 
     body: Mapping[str, Any] = field(default_factory=dict)
     scopes: frozenset[str] | None = None
-    """What the token may do; None where Slack does not say."""
+    """The scopes of the token; None if Slack does not report them."""
     refusal: Refusal | None = None
 
     def word(self, name: str) -> str:
@@ -162,11 +162,11 @@ def _wait(header: str | None) -> int | None:
 
 
 def refuse(answer: Answer, what: str, remedy: str) -> None:
-    """Raise what a refusal at connect means.
+    """Raise the error for a refusal at connect.
 
     Raises:
-        ConfigError: a person must mend it.
-        ServerUnavailable: it may pass.
+        ConfigError: A person must fix it.
+        ServerUnavailable: The refusal may be temporary.
     """
     refusal = answer.refusal
     if refusal is None:
@@ -211,9 +211,9 @@ def _give(scope: str) -> str:
 LONGEST_TEXT: Final = 40_000
 """Characters beyond which Slack cuts a message off without a word."""
 LONGEST_EDIT: Final = 4_000
-"""Bytes of text in an edit; what is longer goes into blocks."""
+"""Maximum bytes of text in an edit; longer text goes into blocks."""
 LONGEST_BLOCKS: Final = 12_000
-"""Characters in all blocks together; Slack takes some hundred more, and says so nowhere."""
+"""Maximum characters in all blocks together; Slack accepts some hundred more, but does not document it."""
 LONGEST_SECTION: Final = 3_000
 PIECE: Final = 2_500
 """Characters of Markdown that go into one section, where not too many become entities."""
@@ -239,7 +239,7 @@ def card_body(card: Card) -> dict[str, Any]:
 
 
 def edit_body(markdown: str) -> dict[str, Any]:
-    """Return what a message is replaced with: as text without blocks where it fits, else in blocks."""
+    """Return the replacement of a message: as text without blocks if it fits, else in blocks."""
     text = to_mrkdwn(markdown)
     if len(text.encode()) <= LONGEST_EDIT:
         return {"text": text, "blocks": []}
@@ -247,7 +247,7 @@ def edit_body(markdown: str) -> dict[str, Any]:
 
 
 def blocks_fit(blocks: list[dict[str, Any]]) -> bool:
-    """Say whether Slack takes so much in blocks."""
+    """Return whether Slack accepts this much text in blocks."""
     return sum(len(block["text"]["text"]) for block in blocks if block["type"] == "section") <= LONGEST_BLOCKS
 
 
@@ -289,12 +289,12 @@ _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
 
 
 def in_thread(thread_id: object) -> dict[str, str]:
-    """Return how a message is put into a thread; a command's id, which is no message's, names none."""
+    """Return the fields that put a message into a thread; the id of a command names none."""
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 
 def deduped(told: Metadata) -> dict[str, str]:
-    """Return by what Slack knows a message again, the same for the same key for ever."""
+    """Return the field by which Slack recognises a repeated message: permanently the same for a key."""
     key = told.get("dedupe_key")
     return {"client_msg_id": str(uuid5(_KEYS, key))} if isinstance(key, str) and key else {}
 
@@ -308,7 +308,7 @@ def storable_card(card: Card) -> Card:
 
 
 async def off_loop(work: Callable[[Given], Made], given: Given, length: int) -> Made:
-    """Do pure work on a text so long; on a thread where it takes some milliseconds."""
+    """Perform pure work on a text of this length; on a thread if it takes some milliseconds."""
     return work(given) if length <= QUICKLY else await asyncio.to_thread(work, given)
 
 
@@ -318,7 +318,7 @@ async def converted(content: str) -> str:
 
 
 def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
-    """Return what became of it; where nobody sees anything yet, a lost answer is harmless."""
+    """Return the result of a call; with `nothing_done`, a lost answer is harmless."""
     refusal = answer.refusal
     if refusal is None:
         return SendResult.sent(answer.word("ts") or None)

@@ -1,13 +1,13 @@
-"""Socket Mode: Slack's events over a web socket that we open, and how it is kept.
+"""Socket Mode: Slack's events over a web socket that we open, and its maintenance.
 
-    open ─▶ hello ─▶ envelopes ─▶ (queue) ─▶ taken, one after another ─▶ ack
-                  ─▶ `disconnect` ─▶ the next connection is opened; the old one is left ten seconds later
-                  ─▶ cut, silent  ─▶ a pause that grows, then the next connection
+    open ─▶ hello ─▶ envelopes ─▶ (queue) ─▶ processed, one after another ─▶ ack
+         ─▶ `disconnect` ─▶ the next connection is opened; the old one is closed ten seconds later
+         ─▶ cut, silent  ─▶ a pause that grows, then the next connection
 
-All connections feed one queue, so that messages keep the order in which they arrived, also while a connection
-takes over from another. An envelope is acked only when it was taken. When it could not be kept, it is held
-out again after a pause, and what came after it waits: Slack sends it again too, which does no harm, but it
-stops after some tries, and buttons it never sends twice.
+All connections feed one queue, so that messages keep their order of arrival, even while one connection
+replaces another. An envelope is acknowledged only after it was accepted. If it could not be stored, it is
+tried again after a pause, and later ones wait. Slack repeats it too, which is harmless, but Slack stops after
+some attempts, and never repeats buttons.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What the socket asks and tells its adapter."""
+    """The calls of the socket to its adapter."""
 
     address: Callable[[], Awaitable[str]]
     """Returns where to connect to, good for once; raises ConfigError or ServerUnavailable."""
@@ -88,7 +88,7 @@ class Hooks:
     stands: Callable[[AdapterState, str], None]
     """Takes where the connection is, and why it is gone."""
     failed: Callable[[str, str, bool], None]
-    """Takes why it ended for good: a code, a sentence, and whether connecting anew may help."""
+    """Called at a permanent end: with a code, a sentence, and whether reconnecting may help."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ class SlackSocket:
         self._open.discard(connection)
 
     async def _heartbeat(self, connection: _Connection) -> None:
-        """Ping; what does not answer is as good as cut, though no packet says so."""
+        """Ping; a connection without an answer counts as cut."""
         while True:
             try:
                 pong = await connection.peer.ping()

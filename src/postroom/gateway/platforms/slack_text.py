@@ -1,8 +1,8 @@
-"""Slack's dialect of text, both ways: Markdown becomes mrkdwn, and what comes in becomes plain words.
+"""Slack's text dialect, both ways: Markdown becomes mrkdwn, and incoming text becomes plain words.
 
-In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions: since every
-`<` of ours is written as an entity, nothing that an agent says can call out a whole channel. Each function
-takes time in proportion to the text, whatever is in it.
+In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Since every
+`<` of ours is written as an entity, an agent's text cannot notify a whole channel. Each function takes time
+in proportion to the text, whatever it contains.
 """
 
 import html
@@ -23,7 +23,7 @@ _RULE: Final = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*
 _QUOTE: Final = re.compile(r" {0,3}((?:>[ ]?)+)")
 _TABLE: Final = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\Z")
 _MARKED: Final = re.compile(r"[*_~`<>&\[#+-]")
-"""What a line must hold for anything to be done to it."""
+"""The characters that a line must contain to need conversion."""
 
 _LINK: Final = re.compile(
     r"!?\[([^\[\]\n]+)\]"
@@ -62,7 +62,7 @@ def to_mrkdwn(markdown: str) -> str:
 
 
 def from_slack(text: str) -> str:
-    """Return what somebody typed as plain words: links and names are spelt out, entities are characters."""
+    """Return a person's text as plain words: links and names are spelt out, entities are characters."""
     return html.unescape(_entities_only(_ANGLES.sub(_spelt, text)))
 
 
@@ -70,7 +70,7 @@ _SILENT_BLOCKS: Final = ("divider", "input", "file")
 
 
 def blocks_text(blocks: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
-    """Return what Block Kit's blocks say, in the dialect of messages, and the names of what is not read."""
+    """Return the text of Block Kit's blocks, in the dialect of messages, and the names of unread parts."""
     said, unread = [], []
     for block in blocks:
         words = _block(block)
@@ -248,5 +248,5 @@ def _spelt(match: re.Match[str]) -> str:
 
 
 def _entities_only(text: str) -> str:
-    """Leave Slack's three entities to be read, and write every other `&` so that it stays as it is."""
+    """Keep Slack's three entities, and escape every other `&`, so that it is unchanged."""
     return re.sub(r"&(?!(?:amp|lt|gt);)", "&amp;", text)

@@ -1,13 +1,13 @@
-"""What Slack sends and what it answers, as our values: pure functions from wire to `MessageEvent` and back.
+"""Slack's requests and answers as our values: pure functions from wire to `MessageEvent` and back.
 
     events_api       message, app_mention             ─▶ NewMessage
                      message_changed, message_deleted ─▶ Edit, Deletion
     slash_commands   /name args                       ─▶ NewMessage
     interactive      a button of ours                 ─▶ ButtonPress
 
-What is none of our business (joins, topics, our own messages, unfurled links) is None. A message has the
-same id, place and sender whether it comes as `message` or as `app_mention`; since the latter does not say
-what kind of conversation it is from, every conversation that is no direct message is a channel.
+Irrelevant events (joins, topics, our own messages, unfurled links) are None. A message has the same id, place
+and sender whether it arrives as `message` or as `app_mention`. The latter does not contain the kind of
+conversation, so every conversation other than a direct message is a channel.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ INTERACTIVE: Final = "interactive"
 KINDS: Final = (EVENTS, COMMANDS, INTERACTIVE)
 
 ACTION: Final = "postroom:"
-"""Begins the id of each button of ours."""
+"""The prefix of our buttons' ids."""
 REPLAY_WINDOW_S: Final = 300
 
 _TS: Final = re.compile(r"\d{1,12}\.\d{1,9}")
@@ -42,7 +42,7 @@ _GONE: Final = ("tombstone", "hidden_by_limit")
 
 
 class Malformed(InvalidArgument):
-    """It cannot be understood; the message says what is missing and quotes nothing."""
+    """The data cannot be understood; the message says what is missing and quotes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Bot:
 
     @property
     def account(self) -> str:
-        """The bot's name for ever: two bots never share it, in whichever team."""
+        """The bot's permanent name: two bots never share it, in any team."""
         return f"{self.team_id}-{self.user_id}"
 
 
@@ -67,7 +67,7 @@ class Rules(PlatformConfig, frozen=True, kw_only=True):
     )
     """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
     reply_in_threads: bool = False
-    """Whether each message in a channel begins a thread, and with it a session of its own."""
+    """Whether each message in a channel begins a thread, and so a session of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A message was taken back."""
+    """A message was deleted."""
 
     source: SessionSource
     message_id: str
@@ -96,10 +96,10 @@ Update = NewMessage | Edit | Deletion | ButtonPress
 
 
 def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
-    """Return what came in, or None when it is none of our business.
+    """Return the update in a request, or None if it is irrelevant.
 
     Raises:
-        Malformed: it lacks what such a thing must have.
+        Malformed: A required field is missing.
     """
     if not isinstance(payload, Mapping):
         raise Malformed("no payload")
@@ -121,7 +121,7 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
 
 
 def is_ts(value: object) -> bool:
-    """Say whether it is the id of a message."""
+    """Return whether it is the id of a message."""
     return isinstance(value, str) and _TS.fullmatch(value) is not None
 
 
@@ -132,7 +132,7 @@ def signature(secret: str, stamp: str, body: bytes) -> str:
 
 
 def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int) -> bool:
-    """Say whether Slack sent this within the last five minutes; no part of the body is looked at before."""
+    """Return whether Slack sent this within the last five minutes; the body is not parsed before."""
     stamp = headers.get("x-slack-request-timestamp", "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         return False
@@ -246,7 +246,7 @@ def _spoken(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """One attachment of a message: somebody else's words, or a part of a program's own."""
+    """An attachment of a message: another person's words, or a part of a program's own."""
 
     text: str = ""
     forwarded: Forwarded | None = None
@@ -286,7 +286,7 @@ def _own(shared: Sequence[_Shared]) -> list[str]:
 
 
 def said_in_thread(message: Mapping[str, Any]) -> str:
-    """Return one earlier message of a thread as a line: its author and words; empty when it says nothing."""
+    """Return an earlier message of a thread as a line: its author and words; "" without words."""
     blocks, _ = blocks_text(_listed(message, "blocks"))
     shared = [_shared(one) for one in _listed(message, "attachments")]
     parts = [_words(message, "text") or blocks, *_own(shared)]
@@ -330,7 +330,7 @@ def _attachment(file: object) -> Attachment:
 
 
 def _changed(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Edit | Deletion | None:
-    """Slack says `changed` also when it unfurled a link, or when a thread's first message was taken back."""
+    """Slack reports `changed` also for an unfurled link, or a deleted first message of a thread."""
     message = _part(event, "message")
     if _is_ours(message, bot):
         return None
@@ -358,7 +358,7 @@ def _deleted(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Deletion | Non
 
 
 def _command(form: Mapping[str, Any], bot: Bot, rules: Rules) -> NewMessage:
-    """A slash command is no message of the chat; its trigger's id, unique for ever, stands for one."""
+    """A slash command is not a chat message; the permanently unique id of its trigger replaces its id."""
     command, text = _word(form, "command"), from_slack(_words(form, "text")).strip()
     if not command.startswith("/"):
         raise Malformed("the command has no slash")

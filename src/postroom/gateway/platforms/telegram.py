@@ -1,13 +1,14 @@
 """Telegram: one bot, by long polling or by a webhook.
 
-    poll      getUpdates(offset) ──▶ each update in turn: kept ──▶ offset moves past it ──▶ getUpdates(offset)
-    webhook   POST, secret in a header ──▶ kept ──▶ 200
+    poll      getUpdates(offset) ──▶ each update in turn: stored ──▶ offset moves on ──▶ getUpdates(offset)
+    webhook   POST, secret in a header ──▶ stored ──▶ 200
 
 `TelegramOptions` is the table [platforms.telegram]. With a webhook its `api_key` is the secret that Telegram
 sends with each update.
 
-Telegram has no key that makes a repeated send harmless, and tells bots nothing of deleted messages. A command
-without a bot's name is taken as meant for us, in groups too; one with another bot's name is passed over.
+Telegram has no key that makes a repeated send harmless, and does not report deleted messages to bots. A
+command without a bot's name counts as addressed to the bot, in groups too; one with another bot's name is
+ignored.
 """
 
 import asyncio
@@ -113,7 +114,7 @@ def token_of(config: PlatformConfig) -> str:
 
 
 def refused_token(why: str) -> CredentialRefused:
-    """Return that the token is none, or not valid any more."""
+    """Return the error that the token is invalid, or no longer valid."""
     return CredentialRefused(
         f"telegram's token is not valid: {why}",
         remedy=secret_remedy("token", "the token from @BotFather in Telegram"),
@@ -139,7 +140,7 @@ SHORT_TEXT: Final = 256
 """Characters up to which a text is formatted on the event loop."""
 
 
-# What Telegram answers, and the fields that it is sent.
+# Telegram's answers, and the fields of requests.
 
 _OK: Final = 200
 _BY_STATUS: Final = {
@@ -168,12 +169,12 @@ _BY_WORDS: Final = (
         SendErrorKind.FORBIDDEN,
     ),
 )
-"""What Telegram's own words for a request that it refuses with 400 mean."""
+"""The meaning of Telegram's own words when it refuses a request with 400."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What Telegram answered, or what became of a request that was not answered."""
+    """Telegram's answer, or the outcome of an unanswered request."""
 
     result: Json = None
     status: int = 0
@@ -189,17 +190,17 @@ class Answer:
 
     @property
     def is_unauthorized(self) -> bool:
-        """Whether the token is refused; one that no bot has is answered with 404."""
+        """Whether the token is refused; an unknown token is answered with 404."""
         return self.is_telegram and self.status in (401, 403, 404)
 
     @property
     def is_conflict(self) -> bool:
-        """Whether somebody else receives for this bot."""
+        """Whether another program receives for this bot."""
         return self.is_telegram and self.status == 409
 
 
 class Parameters(Struct, frozen=True, kw_only=True):
-    """What Telegram says of a refusal: how many seconds to wait, and the new id of a group that moved."""
+    """The parameters of a refusal: seconds to wait, and the new id of a moved group."""
 
     retry_after: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     migrate_to_chat_id: int | None = None
@@ -237,7 +238,7 @@ def read_answer(status: int, body: bytes) -> Answer:
 
 
 def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
-    """Return what a refusal means. What stands before Telegram may refuse what Telegram has taken."""
+    """Return the kind of a refusal. A proxy in front may refuse what Telegram has accepted."""
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if status < 300 or (status >= 500 and not is_telegram):
@@ -266,7 +267,7 @@ def unreachable(why: str) -> ServerUnavailable:
 
 
 MOST_DATA_BYTES: Final = 64
-"""What a button may carry."""
+"""Maximum bytes of data in a button."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _MIME: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,80}", re.IGNORECASE)
@@ -283,12 +284,12 @@ _GENERAL: Final = "1"
 
 
 def number_of(text: str | None) -> int | None:
-    """Return an id as the number that it is; None when it is none."""
+    """Return an id as a number; None if it is not a number."""
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
 def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
-    """Return the fields that say where a message goes."""
+    """Return the fields for the destination of a message."""
     number = number_of(chat_id)
     where: dict[str, Json] = {"chat_id": mended(chat_id) if number is None else number}
     thread = (metadata or {}).get("thread_id")
@@ -318,12 +319,12 @@ def file_of(attachment: Attachment, data: FileContent) -> tuple[str, FileContent
     return name, data, mime if _MIME.fullmatch(mime) else "application/octet-stream"
 
 
-# What comes in: the structs that an update is read into, and the updates as events.
+# Incoming updates: the structs that they are read into, and their events.
 
 MESSAGES: Final = ("message", "channel_post")
 EDITS: Final = ("edited_message", "edited_channel_post")
 ALLOWED_UPDATES: Final = (*MESSAGES, *EDITS, "callback_query")
-"""What Telegram is asked to send; it tells bots nothing of messages that were deleted."""
+"""The updates that Telegram must send; it does not report deleted messages to bots."""
 CHAT_TYPES: Final = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
 
 _LATEST: Final = 253_402_300_799
@@ -340,7 +341,7 @@ _ENVELOPE: Final = frozenset(
     forward_sender_name forward_date reply_markup text entities caption caption_entities
     """.split()  # noqa: SIM905 - as a list they are a hundred lines
 )
-"""Fields of a message that hold no content of its own, and its words."""
+"""Fields of a message without content of their own, and its words."""
 _EVENTS: Final = frozenset(
     """
     new_chat_members new_chat_member new_chat_participant left_chat_member left_chat_participant
@@ -356,7 +357,7 @@ _EVENTS: Final = frozenset(
     chat_owner_changed
     """.split()  # noqa: SIM905 - as above
 )
-"""Fields that tell of an event in the chat: nobody said anything."""
+"""Fields of an event in the chat without a person's message."""
 _OF_REPLY: Final = frozenset(("origin", "giveaway", "giveaway_winners"))
 """Fields of an answered message that hold no content."""
 _REPEATED: Final = {"document": "animation", "location": "venue"}
@@ -386,7 +387,7 @@ class Peer(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Who wrote the words of a forward, or of an answered message of another chat."""
+    """The author of forwarded words, or of an answered message of another chat."""
 
     sender_user: Peer | None = None
     sender_chat: Peer | None = None
@@ -413,7 +414,7 @@ class Entity(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """The fields of a message that say who speaks, where, when, and in which words."""
+    """The fields of a message with its sender, place, time and words."""
 
     message_id: int | None = None
     chat: Peer | None = None
@@ -450,7 +451,7 @@ class Press(Struct, frozen=True, kw_only=True):
 
 
 class File(Struct, frozen=True, kw_only=True):
-    """A file, and what a picture or sticker says of itself."""
+    """A file, and the description of a picture or sticker."""
 
     file_id: Annotated[str, Meta(min_length=1)]
     mime_type: str | None = None
@@ -513,7 +514,7 @@ class Told(Struct, frozen=True, kw_only=True):
     data: str = ""
 
     def listed(self, kind: str, *words: str) -> str:
-        """Return these words behind the name of the kind, or the title, the description and the text."""
+        """Return these words after the kind's name, or the title, the description and the text."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
 
@@ -534,7 +535,7 @@ class Moved:
 
 
 def mended(text: str) -> str:
-    """Return text that every store and every JSON can hold, as long as it was in UTF-16.
+    """Return text that every store and every JSON can hold, with the same length in UTF-16.
 
     Halves of surrogate pairs and the null character become replacement characters.
     """
@@ -545,7 +546,7 @@ def mended(text: str) -> str:
 
 
 def _mended(value: Json) -> Json:
-    """Return JSON whose texts are mended."""
+    """Return JSON with mended texts."""
     if isinstance(value, str):
         return mended(value)
     if isinstance(value, dict):
@@ -560,10 +561,10 @@ def update_id_of(update: Json) -> int | None:
 
 
 def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | None:
-    """Return what an update says; None when it is nothing for us, for instance our own message.
+    """Return the content of an update; None if it is irrelevant, for instance our own message.
 
     Raises:
-        InvalidArgument: it is no update.
+        InvalidArgument: The update is invalid.
     """
     if update_id_of(update) is None:
         raise InvalidArgument("an update of Telegram has no number")
@@ -575,7 +576,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
                 if message.migrate_to_chat_id or message.migrate_from_chat_id:
                     return _moved(message, me)
                 if name in EDITS and "location" in update[name]:
-                    return None  # a live location that has moved; nobody can edit another one
+                    return None  # a live location that has moved; no other location can be edited
                 return read_message(update[name], message, me)
         query = update.get("callback_query")
         is_ours = isinstance(query, dict) and isinstance(query.get("message"), dict) and "data" in query
@@ -604,18 +605,18 @@ def _moved(message: Message, me: Me) -> Moved | None:
 
 
 def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Return a message as an event; None when there is nothing in it that somebody said to us.
+    """Return a message as an event; None if it contains no person's words for the bot.
 
     Raises:
-        InvalidArgument: it is no message.
-        ValidationError: the message that it answers is none.
+        InvalidArgument: The message is invalid.
+        ValidationError: The answered message is invalid.
     """
     source = _source(message, message.sender_chat or message.sender, me)
     event = None if source.user_id == str(me.bot_id) else _content(raw, message, me)
     if event is None:
         return None
     event.source, event.message_id = source, str(message.message_id)
-    if raw.keys() & _FORWARDS:  # the words are somebody else's, and neither a command nor a mention of ours
+    if raw.keys() & _FORWARDS:  # another person's words are neither a command nor a mention of the bot
         event.forwarded = (Forwarded(text=event.text, author=_author(message, is_forward=True)),)
         event.media = Attachment.foreign(event.media)
         event.text, event.addressed = "", False
@@ -641,9 +642,9 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
 def _read_reply(
     raw: Mapping[str, Json], message: Message, event: MessageEvent, me: Me
 ) -> tuple[Attachment, ...]:
-    """Write into an event what its message answers; return the files of that, which are somebody else's.
+    """Add the answered message to an event; return its files, which belong to another person.
 
-    The message that opened a topic stands before each of the topic's messages, and is not answered.
+    The message that opened a topic precedes each of the topic's messages, and is not answered.
     """
     told = message.reply_to_message or message.external_reply or {}
     quoted = "" if message.quote is None else _spelt_out(message.quote.text, message.quote.entities, me)[0]
@@ -667,10 +668,10 @@ def _read_reply(
 
 
 def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Return the content of a message; None for an event of the chat, such as somebody who joined.
+    """Return the content of a message; None for an event of the chat, such as a new member.
 
     A part of an unknown kind, or of a known kind in an unknown form, is named and not read. The event is
-    addressed if the words name us.
+    addressed if the words name the bot.
     """
     words, entities, is_named = message.caption, message.caption_entities, False
     if message.text is not None:
@@ -698,7 +699,10 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 
 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
-    """Return a text without mentions of us, with the addresses behind its words; and whether it names us."""
+    """Return a text without mentions of the bot, with the addresses of its links.
+
+    And whether it names the bot.
+    """
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for told in entities:
         try:
@@ -728,10 +732,10 @@ def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
 
 
 def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
-    """Return where a message was said, and by whom.
+    """Return the place and sender of a message.
 
     Raises:
-        InvalidArgument: it has no chat, or no number.
+        InvalidArgument: The message has no chat, or no number.
     """
     chat, who = message.chat or Peer(), speaker or Peer()
     if chat.id is None or chat.type not in CHAT_TYPES or message.message_id is None:
@@ -768,7 +772,7 @@ def _author(message: Message, *, is_forward: bool) -> str | None:
 
 
 Content: TypeAlias = tuple[MessageType, str, Attachment | None]
-"""What a part of a message is: its kind, its words, and its file."""
+"""A part of a message: its kind, its words, and its file."""
 
 
 def _file(kind: MessageType, mime: str | None = None) -> Callable[[File], Content]:
@@ -857,7 +861,8 @@ class TelegramAdapter(BasePlatformAdapter):
         reactions=True,
         media=ALL_MEDIA,
         # core.telegram.org/bots/faq: one a second in a chat, 20 a minute in a group, some 30 a second in all.
-        # Of reactions it says nothing: our own limit, so that a refusal of one quietens no answers.
+        # There is no documented limit for reactions: this is our own, so that their refusal does not delay
+        # answers.
         rates=RateLimits(
             bot=Rate(30, 1_000),
             chat=Rate(1, 1_000),
@@ -892,7 +897,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return None if self._options.webhook_url else self.config.token
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the webhook's route, where one is set."""
+        """Return the webhook's route, if one is set."""
         if self._options.webhook_url is None:
             return ()
         return (Route(WEBHOOK_PATH, self._webhook, methods=["POST"]),)
@@ -922,7 +927,7 @@ class TelegramAdapter(BasePlatformAdapter):
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
 
     async def _show_menu(self, api: "TelegramApi") -> None:
-        """Set the menu of commands; a refusal leaves the menu as it was."""
+        """Set the menu of commands; after a refusal the menu is unchanged."""
         listed: Json = [{"command": name, "description": words[:256]} for name, words in self.commands]
         answer = await api.call("setMyCommands", {"commands": listed})
         if answer.kind is not None:
@@ -963,7 +968,7 @@ class TelegramAdapter(BasePlatformAdapter):
             _checked(await api.call("deleteWebhook", {"drop_pending_updates": False}))
 
     async def _set_webhook(self, api: "TelegramApi") -> None:
-        """Tell Telegram where to call."""
+        """Register the webhook's address at Telegram."""
         answer = await api.call(
             "setWebhook",
             {
@@ -1013,8 +1018,8 @@ class TelegramAdapter(BasePlatformAdapter):
         """Return the result of a call of the receiving side, which must have this type.
 
         Raises:
-            CredentialRefused: The token is not valid any more.
-            ServerUnavailable: Telegram did not give what was asked for.
+            CredentialRefused: The token is no longer valid.
+            ServerUnavailable: Telegram did not return a result.
         """
         if self._api is None:
             raise unreachable("the channel is not connected")
@@ -1060,7 +1065,7 @@ class TelegramAdapter(BasePlatformAdapter):
         note = mended(await self._inbound.pressed(press))
         shown = note[: self.capabilities.unit.fitting(note, 0, LONGEST_NOTE)]
         fields = {"callback_query_id": press.press_id, "text": shown}
-        # What was pressed is kept; messages that wait behind it do not wait for the note too.
+        # The press is stored; later messages do not wait for the note as well.
         if not self._tasks.closed:
             self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
 
@@ -1104,21 +1109,21 @@ class TelegramAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Say something."""
         fields, answered = place(chat_id, metadata), number_of(reply_to)
-        if answered is not None:  # should that message be gone, this one is sent all the same
+        if answered is not None:  # if that message is gone, this one is still sent
             fields["reply_parameters"] = {"message_id": answered, "allow_sending_without_reply": True}
         return await self._say("sendMessage", fields, content, metadata=metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace what was said; that it reads so already is no failure."""
+        """Replace a sent message; an unchanged text is not a failure."""
         fields = place(chat_id, None)
         return await self._say("editMessageText", fields, content, message_id=message_id, metadata=metadata)
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Take back what was said."""
+        """Delete a sent message."""
         number = number_of(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
@@ -1234,7 +1239,7 @@ class TelegramAdapter(BasePlatformAdapter):
         file: "SentFile | None" = None,
         metadata: Metadata | None = None,
     ) -> Answer:
-        """Call a method when it is its turn; in a group that moved, where it is now."""
+        """Call a method when it is its turn; for a moved group at its new id."""
         chat_id = str(fields.get("chat_id", ""))
         if (now_at := self._moved.get(chat_id)) is not None:
             fields = {**fields, "chat_id": int(now_at)}
@@ -1270,10 +1275,10 @@ class TelegramAdapter(BasePlatformAdapter):
 
 
 def _client(options: TelegramOptions, token: str) -> "TelegramApi":
-    """Return what calls Telegram; off the event loop, for it reads files, the library's among them.
+    """Return the client of Telegram; call it off the event loop, because it reads files.
 
     Raises:
-        MissingExtra: the library is not installed.
+        MissingExtra: The library is not installed.
     """
     from postroom.gateway.platforms.telegram_api import TelegramApi
 

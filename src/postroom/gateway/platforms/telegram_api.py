@@ -42,7 +42,8 @@ class _WithToken(httpx2.AsyncBaseTransport):
 
     def __init__(self, token: str, *, is_plain: bool, proxy: str | None) -> None:
         self._path = f"/bot{token}/".encode("ascii")
-        # Without TLS no certificates are read; a context that trusts nobody stands where one must stand.
+        # Without TLS no certificates are read; the library still requires a context, so this one trusts
+        # nobody.
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
         self._inner = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy)
 
@@ -137,7 +138,7 @@ def _said(error: httpx2.RequestError) -> str:
 
 
 def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
-    """Return the fields as a request's body; values that are no text are JSON in a form with a file."""
+    """Return the fields as a request's body; in a form with a file, values other than text are JSON."""
     if file is None:
         content = json.dumps(dict(fields), allow_nan=False).encode("ascii")
         return {"content": content, "headers": {"Content-Type": "application/json"}}

@@ -1,7 +1,7 @@
-"""Markdown as Telegram shows it: the dialect that its Bot API calls MarkdownV2.
+"""Markdown in Telegram's dialect, which its Bot API calls MarkdownV2.
 
-Every character that could be read as a mark is escaped, so that text stays text. What the dialect lacks is
-shown otherwise: headings bold, lists with bullets, tables as they were written, in a block of code.
+Every character that could be read as a mark is escaped, so that text stays text. Unsupported elements are
+replaced: headings become bold, lists get bullets, tables stay as written, in a block of code.
 """
 
 import re
@@ -25,7 +25,7 @@ _ITALIC: Final = "\0"
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST + 10})
     parser.enable(["strikethrough", "table"])
-    parser.disable("reference")  # the line that says where a reference leads would not be shown
+    parser.disable("reference")  # the line with the target of a reference would not be shown
     parser.parse("it puts its rules in order at the first text; later ones may come in several threads")
     return parser
 
@@ -34,10 +34,10 @@ _PARSER: Final = _parser()
 
 
 def markdown_v2(text: str) -> str | None:
-    """Return Markdown in Telegram's dialect; None when it is better sent as it is.
+    """Return Markdown in Telegram's dialect; None if it should be sent unchanged.
 
-    That is so when nothing would be left to be seen, and when it is nested too deeply to be kept whole. Any
-    thread may call it; for a long text it should not be the event loop's: 4,096 brackets take 0.3 s.
+    That is so if nothing visible would be left, or if it is nested too deeply to be kept whole. Any thread
+    may call it; for a long text avoid the event loop's: 4,096 brackets take 0.3 s.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
@@ -74,7 +74,7 @@ class _Writer:
     listed: bool = False
 
     def blocks(self, nodes: Iterable[SyntaxTreeNode]) -> str:
-        """Write blocks below one another, a blank line between them where there was one."""
+        """Write blocks below one another, with a blank line between them where there was one."""
         written = ""
         for node in nodes:
             shown = self.block(node)

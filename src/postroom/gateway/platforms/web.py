@@ -96,7 +96,7 @@ _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
 class WebPerson(Table, frozen=True, kw_only=True):
-    """The table [platforms.web.people.<name>]: a person beside the first."""
+    """The table [platforms.web.people.<name>]: a further person."""
 
     token: Secret = Secret()
 
@@ -107,7 +107,7 @@ class WebOptions(PlatformConfig, frozen=True, kw_only=True):
     name: str = "owner"
     """The person who signs in with `token`."""
     people: Mapping[str, WebPerson] = {}
-    """The other people; each has conversations of their own."""
+    """The other people; each has separate conversations."""
     title: Annotated[
         str, Meta(min_length=1, max_length=80, extra={"write": "a text of 1 to 80 characters"})
     ] = "postroom"
@@ -127,7 +127,7 @@ class WebAdapter(HttpAdapter):
     largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
-        # The interval only bounds how often the page is told.
+        # The interval only bounds how often the page is updated.
         limit=NO_LIMIT,
         edits=True,
         streams=True,
@@ -224,7 +224,7 @@ class WebAdapter(HttpAdapter):
         try:
             return await self._person(request) is not None
         except StoreError:
-            return False  # the page comes back and is told why
+            return False  # the page reconnects and gets the reason
 
     async def _who(self, request: Request) -> str:
         name = await self._person(request)
@@ -319,7 +319,7 @@ class WebAdapter(HttpAdapter):
         return log
 
     async def _show(self, name: str, *entries: Entry) -> bool:
-        """Store the entries of one conversation that are no drafts, and show all of them.
+        """Store the entries of one conversation that are not drafts, and show all of them.
 
         Return False, and show nothing, if the conversation was deleted.
 
@@ -673,7 +673,7 @@ class WebAdapter(HttpAdapter):
         return SendResult.sent(entry_id)
 
     async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
-        """Return the messages that an agent has read, marked so that nobody can change them any more."""
+        """Return the messages that an agent has read, marked so that nobody can change them."""
         found = [await self._entry(name, message_id) for message_id in ids]
         return [
             replace(one, answered=True)

@@ -56,7 +56,7 @@ class Entry(Record, frozen=True, kw_only=True):
     """`message`: said by the person; `answer` and `card`: said to the person."""
     text: str
     reasoning: str = ""
-    """Of an answer: the reasoning of the model, which is no part of the text."""
+    """In an answer: the reasoning of the model, which is not part of the text."""
     at: int
     conversation: str = MAIN
     order: int = 0
@@ -68,13 +68,13 @@ class Entry(Record, frozen=True, kw_only=True):
     failed: bool = False
     """Whether the answer reports a failure, so that the page offers to try again."""
     answered: bool = False
-    """Of a message: whether an agent has begun to answer it or has asked a question about it."""
+    """In a message: whether an agent has begun to answer it or has asked a question about it."""
     answers: tuple[str, ...] = ()
     said_as: str = ""
-    """Of an answer: the id with which the gateway sent it, even if it replaced a draft."""
+    """In an answer: the id with which the gateway sent it, even if it replaced a draft."""
     buttons: tuple[tuple[str, str], ...] = ()
     asks: bool = True
-    """Of a card: whether a run waits until somebody presses a button. False for the answer to a command."""
+    """In a card: whether a run waits until a button is pressed. False for the answer to a command."""
     files: tuple[ShownFile, ...] = ()
 
     @property
@@ -235,11 +235,11 @@ class ChatLog:
         self._tell(sse.entry("typing", json.dumps({"conversation": conversation})))
 
     def list_anew(self) -> None:
-        """Tell the pages to read the list of conversations again."""
+        """Make the pages read the list of conversations again."""
         self._tell(sse.entry("conversations", "{}"))
 
     def beat(self) -> None:
-        """Let each page have a sign of life, and those whose session has ended go."""
+        """Send each page a heartbeat, and disconnect those whose session has ended."""
         self._tell(_ALIVE)
 
     def end(self) -> None:

@@ -1,8 +1,8 @@
-"""Who may chat on our own page, and its files, held in memory. No text of a chat is ever among them.
+"""The access to our own chat page, and its files, in memory. They never contain text of a chat.
 
 Each token belongs to a person. The cookie of a session is signed with a key that is derived from the token.
-Every server knows the session by it, also after a restart. A session ends after twelve hours, when the token
-changes, or when the person signs out.
+Every server recognises the session by it, also after a restart. A session ends after twelve hours, when the
+token changes, or when the person signs out.
 """
 
 import hashlib
@@ -68,12 +68,12 @@ async def static_file(request: Request) -> Response:
 
 
 def chat_page(title: str, base: str, name: str) -> Response:
-    """Return the page of somebody who signed in."""
+    """Return the page of a signed-in person."""
     return HTMLResponse(_filled(_CHAT, title=title, base=base, name=name), headers=_HEADERS)
 
 
 def sign_in_page(title: str, base: str, refusal: Refused | None = None) -> Response:
-    """Return the form that asks for a token, with the reason when one was refused."""
+    """Return the form that asks for a token, with the reason after a refusal."""
     notice = "" if refusal is None else refusal.message
     page = _filled(_SIGN_IN, title=title, base=base, notice=notice)
     if refusal is None:
@@ -85,7 +85,7 @@ def token_in_form(request: Request, body: bytes) -> str:
     """Return the token of a sent form.
 
     Raises:
-        Refused: it is no form.
+        Refused: The request is not a form.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         raise Refused(415, "unsupported_media_type", "use the form on this page")
@@ -97,7 +97,7 @@ def token_in_form(request: Request, body: bytes) -> str:
 
 
 def _filled(page: str, **values: str) -> str:
-    """Fill a page; what is filled in is not looked at again."""
+    """Fill a page; the values are not searched for further fields."""
     parts = page.split("{{")
     done = [parts[0]]
     for part in parts[1:]:
@@ -112,7 +112,7 @@ FAILURE_WINDOW: Final = timedelta(minutes=1)
 LEAST_TOKEN: Final = 16
 _MOST_ADDRESSES: Final = 1_024
 _SESSION: Final = re.compile(r"([0-9]{13,15})\.[A-Za-z0-9_-]{22}")
-"""What a cookie holds before its signature: when the session ends, and 16 random bytes."""
+"""The payload of a cookie before its signature: the end of the session, and 16 random bytes."""
 
 
 def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict[str, str]:
@@ -155,7 +155,7 @@ class Visitors:
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def sign_in(self, token: str, address: str) -> str:
-        """Return the cookie of a new session of the person whose token this is.
+        """Return the cookie of a new session of the token's owner.
 
         Raises:
             Refused: Nobody has this token, or this address failed ten times within a minute.
@@ -163,7 +163,7 @@ class Visitors:
         wait = self._wait(address)
         if wait:
             raise Refused(429, "wait", f"Too many attempts. Try again in {wait} seconds.", retry_after=wait)
-        # All are compared, so that the time says nothing of whose token is near.
+        # All are compared, so that the time reveals nothing about similar tokens.
         found = [name for name, known in self._people.items() if same_secret(token, known)]
         if not found:
             self._failed(address)
@@ -204,12 +204,12 @@ class Visitors:
 
 
 def require_own_page(request: Request, *, is_form: bool = False) -> None:
-    """Look whether a request that changes something was sent by our own page, and not by another site's.
+    """Check that a changing request was sent by our own page, and not by another site's.
 
-    A page's script sends a header that no form of another site can; a form must say where it comes from.
+    A page's script sends a header that no form of another site can send; a form must name its origin.
 
     Raises:
-        Refused: it was not.
+        Refused: The request is from another page.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     foreign = Refused(403, "foreign_page", "the request did not come from the chat's own page")

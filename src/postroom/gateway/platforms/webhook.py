@@ -1,31 +1,32 @@
-"""Signed webhooks: whatever can POST JSON speaks to an agent, and gets the answer back.
+"""Signed webhooks: any program that can POST JSON talks to an agent, and gets the answer back.
 
-    POST /webhook/<name>, signed ──▶ kept ──▶ 202
-    answer ──▶ POST callback_url, signed       or, without one, GET /webhook/<name>/answers/<delivery>
+    POST /webhook/<name>, signed ──▶ stored ──▶ 202
+                          answer ──▶ POST callback_url, signed
+                                     or, without one, GET /webhook/<name>/answers/<delivery>
 
 `WebhookOptions` is the table [platforms.webhook], and `HookTable` that of each caller.
 
 The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch and
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`; `X-Postroom-Delivery` names
-the delivery, the same each time it is repeated. Without a delivery id its content names it. The same id with
-another body is a 409 in the same chat; bodies are compared as JSON, not byte by byte. A signature that
-was taken under one delivery id is refused under another while its time stamp is good, for the id is not
-signed; that is known to this process only. GitHub's signature and GitLab's token hold no time stamp: they
-are as good as the connection is private.
+the delivery, the same in each repetition. Without a delivery id, it is derived from the content. The same id
+with another body is a 409 in the same chat; bodies are compared as JSON, not byte by byte. A signature that
+was accepted under one delivery id is refused under another while its time stamp is valid, because the id is
+not signed; only this process knows that. GitHub's signature and GitLab's token contain no time stamp: their
+security depends on a private connection.
 
 A body that lacks a field of the template, such as GitHub's `ping`, is answered 202 with the status `ignored`
-and the name of the field, and becomes no message. A null is a value. The agent is told which words of the
+and the name of the field, and becomes no message. A null is a value. The agent learns which words of the
 prompt come from the body, except without a template in the scheme `postroom`.
 
-It can be a command, such as `/stop`, only where the template begins with a slash, or where there is none
-and the scheme is `postroom`: what strangers write into a repository never is.
+It can be a command, such as `/stop`, only if the template begins with a slash, or if there is no template and
+the scheme is `postroom`: strangers' text in a repository never is.
 
-The chat is `<name>`, or `<name>/<conversation>` when the body names a `conversation`: routes never share one.
-A callback gets `X-Postroom-Delivery` set to the same value for each repetition of the same answer. Answers to
-routes without a callback are kept in memory only, the newest 1,000 and 20 million characters of them, and are
-gone after a restart. The 202 says in `answers` where to fetch one, below wherever these routes are mounted;
-for that sign `<timestamp>.<path>` with the route's secret as in the scheme `postroom`, the path whole or as
-above.
+The chat is `<name>`, or `<name>/<conversation>` if the body names a `conversation`: routes never share one. A
+callback gets `X-Postroom-Delivery` with the same value for each repetition of the same answer. Answers to
+routes without a callback are kept only in memory, the newest 1,000 and 20 million characters of them, and are
+lost at a restart. `answers` in the 202 is the address of the answer, below the mount point of these routes;
+for that, sign `<timestamp>.<path>` with the route's secret as in the scheme `postroom`, with the whole path
+or as above.
 """
 
 import asyncio
@@ -134,7 +135,7 @@ class WebhookAdapter(HttpAdapter):
         await super().connect(is_reconnect=is_reconnect)
 
     async def disconnect(self) -> None:
-        """Take no more webhooks, and end the connections to callbacks."""
+        """Accept no more webhooks, and close the connections to callbacks."""
         await super().disconnect()
         client, self._client = self._client, None
         if client is not None:
@@ -191,8 +192,8 @@ class WebhookAdapter(HttpAdapter):
     async def _refuse_other_content(self, event: MessageEvent) -> None:
         """Refuse a message whose delivery id names a stored message with other content.
 
-        The stored message stays as it is. The comparison comes after the store, so that the later one of two
-        requests at the same time is refused too. Messages that an older release stored are not compared.
+        The stored message is unchanged. The comparison comes after the store, so that the later one of two
+        concurrent requests is refused too. Messages that an older release stored are not compared.
 
         Raises:
             Refused: The stored message has other content.
@@ -207,7 +208,7 @@ class WebhookAdapter(HttpAdapter):
             raise Refused(409, "idempotency_conflict", told)
 
     def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
-        """Refuse a signature that was taken under another delivery id: somebody overheard it."""
+        """Refuse a signature that was accepted under another delivery id: it was intercepted."""
         now = self._clock.now()
         while self._seen and (len(self._seen) > MOST_SIGNATURES or next(iter(self._seen.values()))[1] < now):
             self._seen.popitem(last=False)
@@ -320,7 +321,7 @@ def _answers_at(name: str, delivery: str) -> str:
 
 
 def _whole(request: Request, path: str) -> str:
-    """Return a path of these routes as callers reach it: whoever mounts them has said below what."""
+    """Return the public path of one of these routes, below their mount point."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 
@@ -333,5 +334,5 @@ def _client(seconds: float) -> "httpx2.AsyncClient":
             value=error.name,
             remedy='pip install "postroom[openai]" (in a clone: make dev)',
         ) from error
-    # Nothing of the environment: neither a proxy nor a netrc gets to see what is signed.
+    # Nothing from the environment: neither a proxy nor a netrc gets to see the signed request.
     return httpx2.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False)

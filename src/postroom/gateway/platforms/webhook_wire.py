@@ -115,7 +115,7 @@ def _not_proven() -> Refused:
 _DELIVERY_HEADERS: Final = {
     Scheme.POSTROOM: DELIVERY,
     Scheme.GITHUB: "X-GitHub-Delivery",
-    # X-Gitlab-Event-UUID is shared by hooks that set one another off; this one is the same for retries only.
+    # X-Gitlab-Event-UUID is shared by hooks that trigger each other; this one is the same only for retries.
     Scheme.GITLAB: "Idempotency-Key",
 }
 
@@ -135,21 +135,21 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 
 
 def may_command(route: HookRoute) -> bool:
-    """Say whether a message of this route may be a command of the chat.
+    """Return whether a message of this route may be a command of the chat.
 
-    Only where its first character is the operator's, or that of a caller who writes for us; what strangers
-    wrote into a repository is no command, however it begins.
+    Only if its first character is from the operator, or from a trusted caller. Strangers' text in a
+    repository is not a command, however it begins.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
 
 
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
-    """Return what the agent reads: the template with its fields, else the body's `text`, else the body.
+    """Return the prompt: the template with its fields, else the body's `text`, else the body.
 
-    What a field holds is put in once and not looked at for further fields; an absent one is empty.
+    Values are inserted once and not searched for further fields; an absent one is empty.
 
     Raises:
-        Refused: it is blank or too long.
+        Refused: The prompt is blank or too long.
     """
     if template is None:
         text = data.get("text")
@@ -168,9 +168,9 @@ def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
 
 
 def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> dict[str, Json]:
-    """Return the beginning of each value that stands in the prompt and that the operator did not write.
+    """Return the beginning of each value in the prompt that the operator did not write.
 
-    A caller of the scheme `postroom` whose route has no template writes to the agent itself.
+    A caller of the scheme `postroom` whose route has no template writes to the agent directly.
     """
     if route.prompt is not None:
         names = dict.fromkeys(found[1] for found in _FIELD.finditer(route.prompt))
@@ -232,9 +232,9 @@ def conversation_of(data: Mapping[str, Json]) -> str | None:
 
 
 def outcome_of(status: int, retry_after: str | None, *, now: int) -> SendResult:
-    """Return what became of an answer, by the status that its receiver gave.
+    """Return the result of an answer, by the status from its receiver.
 
-    A 500, 502 or 504 says nothing of whether it was taken. A redirect is not followed.
+    After 500, 502 or 504 it is unknown whether it was accepted. A redirect is not followed.
     """
     if 200 <= status < 300:
         return SendResult.sent()
@@ -256,7 +256,7 @@ _KINDS: Final = {
 
 
 def _wait(text: str | None, now: int) -> int | None:
-    """Read a Retry-After header: seconds or a date; None when it says nothing."""
+    """Read a Retry-After header: seconds or a date; None if it is missing or invalid."""
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", text):

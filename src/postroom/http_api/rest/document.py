@@ -125,7 +125,7 @@ def _query(command: type[Command]) -> list[dict[str, Any]]:
 
 
 def _events() -> dict[str, Any]:
-    """Return what is told of the address that waits: its answer is that of `fetch_events`, or a stream."""
+    """Return the description of the address that waits: it answers as `fetch_events`, or with a stream."""
     responses = _responses(answer_schema(OPERATIONS["fetch_events"]), _ALL - ONLY_OF_CHANGES)
     responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return {
@@ -221,4 +221,4 @@ def encoded(*, session_cookie: str) -> bytes:
 BASE: Final = "/v1"
 DOCUMENT: Final = f"{BASE}/openapi.json"
 EVENTS: Final = f"{BASE}/events"
-"""Where what happens is waited for: the one address that is no operation."""
+"""The address to wait for events: the only one that is not an operation."""

@@ -1,9 +1,9 @@
-"""What happens in a project, as it happens: an answer that waits, or a stream of events. By one address.
+"""The events of a project as they happen, at one address: a long poll, or a stream.
 
-    GET /v1/events?project_key=&after=&wait=30      one answer: when there is something or the wait is over
+    GET /v1/events?project_key=&after=&wait=30      one answer: when there are events or the wait is over
     GET /v1/events?project_key=  text/event-stream  event by event, until the server stops or the hour is over
 
-A reader that comes again with `Last-Event-ID` (browsers do by themselves) gets what it missed, each once.
+A reader that reconnects with `Last-Event-ID` (as browsers do) gets the missed events, each once.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ RETRY_MS: Final = 2_000
 BEAT: Final = 15
 """Seconds of silence before a sign of life."""
 LIFE: Final = timedelta(hours=1)
-"""After so long a stream ends: who comes again is looked at again."""
+"""The maximum duration of a stream: a reconnecting caller is checked again."""
 MOST_LISTENERS: Final = 128
 """Streams and waits at one moment; an answer that comes at once is always to be had."""
 _LISTS: Final = list_fields(input_schema(FollowEvents))
@@ -93,7 +93,7 @@ class EventService:
         self._listeners -= 1
 
     async def _events(self, asked: FollowEvents, found: EventsView, caller: Caller) -> AsyncGenerator[str]:
-        """Yield events as they come; a sign of life in between says how far the log was read."""
+        """Yield events as they occur; heartbeats in between contain the position in the log."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LIFE.total_seconds()
         yield sse.retry(RETRY_MS)
@@ -113,18 +113,18 @@ class EventService:
 
 
 async def _while_there(request: Request, asking: Awaitable[EventsView]) -> EventsView:
-    """Return what was asked for; nobody looks on for a client that has gone.
+    """Return the events; stop waiting if the client has gone.
 
     Raises:
-        ClientDisconnect: it has gone.
-        PostroomError: what was asked for is refused.
+        ClientDisconnect: The client has gone.
+        PostroomError: The request is refused.
     """
     try:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(_gone(request))
             found = await asking
             watching.cancel()
-    except ExceptionGroup as errors:  # of the two the one that came first
+    except ExceptionGroup as errors:  # of the two errors, the first
         raise errors.exceptions[0] from None
     return found
 

@@ -1,4 +1,4 @@
-"""What a request says, as the plain arguments of an operation. What they mean `read_command` decides."""
+"""Requests as plain arguments of an operation; `read_command` validates them."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,14 +15,14 @@ JSON: Final = "application/json"
 KEY_HEADER: Final = "Idempotency-Key"
 KEY_FIELD: Final = "idempotency_key"
 MOST_FIELDS: Final = 2_000
-"""Names in a query that are looked at; a query of the longest length holds about as many short ones."""
+"""Maximum fields of a query: about as many short ones as fit into the longest query."""
 
 
 def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
-    """Return the fields of a query; what is a list is given by its name once for each entry.
+    """Return the fields of a query; a list has one field of its name for each entry.
 
     Raises:
-        InvalidArgument: it is not UTF-8, has too many fields, or gives a single value twice.
+        InvalidArgument: The query is not UTF-8, has too many fields, or repeats a single value.
     """
     try:
         pairs = parse_qsl(
@@ -48,11 +48,11 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
 
 
 async def body_arguments(request: Request) -> dict[str, Any]:
-    """Return the fields of a JSON body, with the key that the header gives.
+    """Return the fields of a JSON body, with the key of the header.
 
     Raises:
-        HTTPException: the body is said to be something else than JSON (415).
-        InvalidArgument: it is no JSON object, or header and body give different keys.
+        HTTPException: The body has another type than JSON (415).
+        InvalidArgument: The body is not a JSON object, or header and body have different keys.
     """
     _refuse_other_types(request.headers)
     found = _object(await request.body())

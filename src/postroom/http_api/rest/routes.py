@@ -30,8 +30,8 @@ def rest_paths() -> frozenset[str]:
 def rest_routes(calls: Calls, following: EventFollowing, *, session_cookie: str) -> list[Route]:
     """Return a route for each operation, the one that waits for events, and the one that describes them.
 
-    Whom each answers is said in `permissions`. `session_cookie` is the name of the
-    cookie by which people at the pages are known.
+    `permissions` has the callers of each. `session_cookie` is the name of the cookie that identifies people
+    at the pages.
     """
     events_of = EventService(following)
 

@@ -49,7 +49,7 @@ PROBLEM: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryField:
-    """A field of a look, as it stands in a query."""
+    """A field of a reading operation in a query."""
 
     name: str
     schema: dict[str, Any]
@@ -83,7 +83,7 @@ def reference(command: type[Command]) -> dict[str, Any]:
 
 
 def query_fields(command: type[Command]) -> Iterator[QueryField]:
-    """Yield the fields of a look; one that is not needed is left away there, for a query knows no null."""
+    """Yield the fields of a reading operation; unneeded fields are omitted, because a query has no null."""
     _, parts = msgspec.json.schema_components([command])
     schema = parts[command.__name__]
     for name, given in schema["properties"].items():
@@ -120,7 +120,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "to": "GreenHill",
 }
 _OF_ONE_COMMAND: Final[Mapping[str, Mapping[str, Any]]] = {"SendMessage": {"to": ["GreenHill"]}}
-"""What is good to see beside what must be given, or has another form there."""
+"""Useful examples in addition to the required fields, or with another form."""
 
 
 def example_of(command: type[Command]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ MAIL: Final[tuple[type[errors.PostroomError], ...]] = (
     errors.StoreFull,
     errors.CommitUnknown,
 )
-"""What the mail room and its store may raise."""
+"""The errors of the mail room and its store."""
 DOOR: Final[Mapping[int, tuple[str, ...]]] = {
     400: ("malformed_request",),
     403: ("foreign_origin",),
@@ -174,14 +174,14 @@ DOOR: Final[Mapping[int, tuple[str, ...]]] = {
     500: ("internal_error",),
     503: ("server_unavailable",),
 }
-"""What is said outside of any operation, beside of tokens and sizes."""
+"""The error codes outside operations, apart from those about tokens and sizes."""
 ONLY_OF_CHANGES: Final = frozenset({415, 507})
 ALWAYS: Final = frozenset({400, 401, 403, 413, 421, 500})
-"""What may meet a call that asks for no mail."""
+"""The statuses possible for a call that needs no mail."""
 
 
 def codes_by_status() -> dict[int, tuple[str, ...]]:
-    """Return the codes that may stand in a refusal of each status, in order."""
+    """Return the possible codes of a refusal with each status, in order."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for kind in MAIL:
         found[STATUSES[kind]].add(kind.code)

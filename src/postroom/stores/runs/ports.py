@@ -612,6 +612,15 @@ class EventStore(_Port):
         key = draft.scope_id("thread") or min(draft.locks, default="")
         return await self._store.write(appended, key=key)
 
+    async def add(self, draft: CanonicalEventDraft) -> None:
+        """Add an event to the scopes of its thread and its run, unless its key was used."""
+
+        def added(tx: Transaction) -> None:
+            tx.lock(*draft.locks)
+            tx.events.add(draft)
+
+        await self._store.write(added, key=draft.scope_id("thread") or "")
+
     async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
         """Return the events of a scope after a cursor.
 

@@ -40,14 +40,14 @@ VALUES (:scope, (SELECT coalesce(max(seq), 0) + 1 FROM event_scopes WHERE scope 
 -- add
 -- An event of a run in the scopes of its thread and of itself, unless its key was used.
 INSERT INTO events
-      (event_id, event_kind, payload, sequences, created_at, correlation_id, origin, visibility, schema_version,
+      (event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility, schema_version,
        writer_id, key, digest, answer_of)
 SELECT CAST(:event_id AS text), CAST(:event_kind AS text), CAST(:payload AS text),
        '{' || CAST(:thread_name AS text) || ':' ||
        (SELECT coalesce(max(seq), 0) + 1 FROM event_scopes WHERE scope = CAST(:thread_scope AS text)) || ',' ||
        CAST(:run_name AS text) || ':' ||
        (SELECT coalesce(max(seq), 0) + 1 FROM event_scopes WHERE scope = CAST(:run_scope AS text)) || '}',
-       CAST(:created_at AS bigint), CAST(:correlation_id AS text), CAST(:origin AS text), CAST(:visibility AS text),
+       CAST(:created_at AS bigint), CAST(:causation_id AS text), CAST(:correlation_id AS text), CAST(:origin AS text), CAST(:visibility AS text),
        CAST(:schema_version AS bigint), CAST(:writer_id AS text), CAST(:key AS text), CAST(:digest AS text),
        CAST(:answer_of AS text)
  WHERE NOT EXISTS (SELECT 1 FROM events WHERE writer_id = CAST(:writer_id AS text) AND key = CAST(:key AS text)
