@@ -29,13 +29,13 @@ from postroom.app.wiring import LOG_RESERVE
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.chat import InboundDraft, InboundKey, InboundStatus
+from postroom.contracts.chat import InboundKey, InboundMessage, InboundStatus
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, signature
 from postroom.contracts.tables import Secret
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import GatewayConfig, PlatformConfig
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendResult
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
@@ -77,7 +77,7 @@ class Noting(Nothing):
 class NotedWebhooks(WebhookAdapter):
     """The webhooks' own adapter; notes when each message had its answer."""
 
-    def __init__(self, config: PlatformConfig) -> None:
+    def __init__(self, config: WebhookOptions) -> None:
         super().__init__(config)
         self.answered: dict[str, float] = {}
         self.awaited: dict[str, asyncio.Future[None]] = {}
@@ -448,7 +448,7 @@ async def _kept_a_second(store: SqliteStore) -> float:
     return MESSAGES / (time.perf_counter() - began)
 
 
-def _draft(number: int) -> InboundDraft:
+def _draft(number: int) -> InboundMessage:
     """Return a message as the webhooks' adapter hands it over."""
     chat_id, message_id = f"{ROUTE}/c-{number % ABREAST}", f"{ROUTE}/d-{number}"
     source = SessionSource(
@@ -456,7 +456,7 @@ def _draft(number: int) -> InboundDraft:
     )
     event = MessageEvent(text=f"{TEXT} ({number})", source=source, message_id=message_id, timestamp=1)
     key = InboundKey(platform="webhook", account=source.account, chat_id=chat_id, message_id=message_id)
-    return InboundDraft(
+    return InboundMessage(
         key=key, session_key=build_session_key(source), sender_id=source.user_id, body=event.to_body()
     )
 

@@ -19,8 +19,7 @@ from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, Terminati
 from postroom.gateway import wording
 from postroom.gateway.commands import COMMANDS
 from postroom.gateway.config import Route
-from postroom.gateway.handover import inbound_key
-from postroom.gateway.session import Platform
+from postroom.gateway.session import Platform, inbound_key
 
 
 async def said(room, gateway, channel, number: int) -> list[str]:

@@ -1,10 +1,10 @@
-"""What is written when a run begins and when it ends, and what an end means for its dispatch.
+"""The rows written when a run starts and ends, and the effect of an end on its dispatch.
 
-    begins ─▶ executed ─┬─▶ result: messages, run, acknowledgement and effects in one commit
-                        ├─▶ fails, may pass: back with a delay
-                        └─▶ fails for good: dead letter, and the run ends with the error
+    starts ─▶ executed ─┬─▶ result: messages, run, acknowledgement and effects in one commit
+                        ├─▶ temporary failure: queued again with a delay
+                        └─▶ permanent failure: dead letter, and the run ends with the error
 
-An end that no execution wrote (cancelled, superseded, given up) ends the run as well.
+An end without an execution (cancelled, superseded, dead letter) ends the run as well.
 """
 
 import asyncio
@@ -91,9 +91,9 @@ _DEFECTS = (
     CommandKilled,
     ExecutorFailed,
 )
-"""Failures that time alone does not mend."""
+"""Failures that do not pass with time."""
 Ended = AgentRunResult | BaseException
-"""What an executor returned or raised."""
+"""The result or the error of an executor."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
 """Dispatches that have ended unacked, each with its run as it has ended with them."""
 _RECONCILIATIONS = {
@@ -104,7 +104,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """How the queue goes on."""
+    """The next step of the queue."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -119,7 +119,7 @@ class MailboxRunOutcome:
     error: str = ""
     retry_after_ms: int | None = None
     code: str | None = None
-    """The error's code, where it is one of ours."""
+    """The error's code, if it is one of ours."""
     may_be_outage: bool = False
     """Whether the failure may pass without a change to the program, when others work again."""
 
@@ -184,10 +184,10 @@ def next_try(
     *,
     waits_for_outages: bool = True,
 ) -> tuple[int, int]:
-    """Return the delay after a failure, and how many attempts there are in all.
+    """Return the delay after a failure, and the total number of attempts.
 
-    Behind the attempts that the mailbox is set to an outage is waited for, with delays of its own, which make
-    up `config.outage` at least; a submission with a number of its own is tried so often and no more.
+    After the mailbox's normal attempts an outage is waited for, with separate delays of at least
+    `config.outage` in total. A submission with its own number of attempts gets no more than those.
     """
     failed, normal = dispatch.attempt_count + 1, config.default_max_attempts
     most, longest = normal + len(_OUTAGE_SHARES), dispatch.max_attempts
@@ -227,7 +227,7 @@ class LeaseEnd(StrEnum):
 
 
 class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
-    """Who claims a dispatch, for how long, and what begins with the claim."""
+    """A claim of a dispatch: the consumer, the lease, and the rows that start with it."""
 
     instance_id: str
     """The id of the execution that begins."""
@@ -264,7 +264,7 @@ class Claimed(Record, frozen=True, kw_only=True):
     is_held: bool = False
     """Whether another run asks these questions already; then the dispatch goes back to the queue."""
     spends: tuple[Spending, ...] = ()
-    """What the beginning adds to budgets, if that is still to be written."""
+    """The additions of the start to budgets, if they are not written yet."""
 
     @property
     def rows(self) -> Beginning:
@@ -292,7 +292,7 @@ class Job:
     concluded: "asyncio.Future[None]"
     """Has a result when the slot of the run is free."""
     has_followers: bool = False
-    """Whether more is queued on the thread, as far as this process knows; the end looks for it at once."""
+    """Whether more is queued on the thread, as far as this process knows; the end checks at once."""
     alarm: "asyncio.Task[None] | None" = None
     """Stops the run when it has executed for the longest time that a run may."""
     run: RunRecord = field(init=False)
@@ -300,25 +300,25 @@ class Job:
     activation: RunActivation = field(init=False)
     coordinator: RunCoordinator = field(init=False)
     told: EventSink = field(init=False)
-    """Takes the events of the executor: keeps those that are stored, and passes all on to `sink`."""
+    """The sink for the executor's events: stores some, and passes all on to `sink`."""
     started_at: int = 0
     """When the execution began; 0 before that is stored."""
     ended: Ended | None = None
-    """What the executor returned or raised; None if it was stopped."""
+    """The result or error of the executor; None if it was stopped."""
     result: AgentRunResult = field(init=False)
     """The result that the end stores; `Completion.end` sets this field and the next five."""
     spends: tuple[Spending, ...] = ()
     drafts: tuple[CanonicalEventDraft, ...] = ()
     asks: ClaimAsk | None = None
-    """What the end claims of the thread."""
+    """The claim that the end makes on the thread."""
     answer_id: str | None = None
     """The id of the answer as a message; None if there is none, or the executor has stored it itself."""
     ended_at: int = 0
-    """When the end was decided: what is due then may come next."""
+    """The time at which the end was decided: dispatches due then may come next."""
     next: Claimed | None = None
     """The dispatch of the thread that the end of this run has claimed."""
     has_looked: bool = False
-    """Whether the end has claimed what was due, or nothing is queued on the thread."""
+    """Whether the end has claimed the next due dispatch, or the thread's queue is empty."""
     leaves_waiting: bool = True
     """Whether messages may wait on the thread when the run has ended."""
     comes_again: bool = False
@@ -326,7 +326,7 @@ class Job:
     end: LeaseEnd | None = None
     """Why the execution was stopped from outside; None if it may go on."""
     is_cancelled: bool = False
-    """Whether somebody has cancelled the run: a failure is not tried again then."""
+    """Whether the run was cancelled: then a failure is not retried."""
     stops: Callable[[], None] | None = None
     """Interrupts what executes, while something does."""
     is_executing: bool = False
@@ -346,7 +346,7 @@ class Job:
 
 
 class WorkerStatus(StrEnum):
-    """What a thread's worker is at."""
+    """The state of a thread's worker."""
 
     IDLE = "idle"
     CLAIMING = "claiming"
@@ -362,9 +362,9 @@ class MailboxWorker:
     """What executes."""
     tenant: str = ""
     is_wanted: bool = False
-    """Whether somebody found the worker reserved who would have begun something."""
+    """Whether another caller found the worker reserved and would have started work."""
     foreground: int = 0
-    """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
+    """The number of foreground submissions for the thread; queued dispatches are not claimed meanwhile."""
     storing: int = 0
     """How many of them are being stored: their claims may be in the database before they are known here."""
 
@@ -384,7 +384,7 @@ class MailboxWorker:
         return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
-        """Know whose work is next, where nothing runs."""
+        """Note the tenant of the next work, if nothing runs."""
         if self.status is WorkerStatus.IDLE:
             self.tenant = tenant
 
@@ -415,9 +415,9 @@ class Workers:
         return worker
 
     def stop(self, id: str, *, is_told: bool = False) -> bool:
-        """Have the execution of this dispatch, run or thread end as cancelled; False when there is none.
+        """End the execution of this dispatch, run or thread as cancelled; return False if there is none.
 
-        One whose executor is told already ends by itself.
+        If its executor was already asked to end, it ends by itself.
         """
         for thread_id, worker in self.executing.items():
             if worker.job is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
@@ -436,10 +436,10 @@ class Workers:
         return False
 
     def cancel(self, dispatch_id: str, tell: Callable[[str], bool]) -> bool:
-        """Have the execution of this dispatch end as cancelled; return False if there is none.
+        """End the execution of this dispatch as cancelled; return False if there is none.
 
-        `tell` asks its executor to end. An execution that no executor ends is stopped. An execution that was
-        cancelled before is not stopped: it is ending, and what it said until then is being stored.
+        `tell` asks its executor to end. If no executor ends it, the execution is stopped. An execution that
+        was cancelled before is not stopped: it is ending, and its output until then is being stored.
         """
         known = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
         is_ending = any(job is not None and job.is_cancelled for job in known)
@@ -450,7 +450,7 @@ class Workers:
         return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
 
     def forget(self, thread_id: str) -> None:
-        """Drop an idle worker; one that was given work meanwhile stays."""
+        """Drop an idle worker; a worker that got work meanwhile stays."""
         worker = self._workers.get(thread_id)
         if worker is not None and _rests(worker):
             del self._workers[thread_id]
@@ -492,13 +492,13 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 def claimed_within(
     tx: Transaction, thread_id: str, asks: ClaimAsk, limits: tuple[Limit, ...], budgets: Budgets
 ) -> Claimed | Held | None:
-    """Claim the thread's next due dispatch and begin it, or return which limit keeps it from that.
+    """Claim the thread's next due dispatch and start it, or return the limit that prevents it.
 
-    What a budget keeps from it is held until that ends, and nobody has to try it before.
+    A dispatch stopped by a budget is held until the budget allows it, and is not tried before.
     """
     tx.lock(thread_lock(thread_id), LIMITS)
     due = tx.runs.dispatches.due(thread_id)
-    found = _next(tx, thread_id, asks, due)  # all looks at the thread come before those at limits
+    found = _next(tx, thread_id, asks, due)  # the thread is read before limits
     if due is None or found is None:
         return None
     if (held := held_back(tx, limits, due)) is not None:
@@ -524,7 +524,7 @@ def budgeted(
     asked: tuple[RunWaitingTicket, ...],
     budgets: Budgets,
 ) -> Claimed:
-    """Return what is claimed with what it has to ask; else count that its run, as it was, begins."""
+    """Return a claim with its questions; without questions, count the start of its run."""
     if asked:
         begin_to_ask(tx, run.run_id, asked)
         return replace(claimed, asks=asked)
@@ -536,12 +536,12 @@ def budgeted(
 
 
 def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
-    """Say whether a dispatch was to be begun before."""
+    """Return whether the deadline of a dispatch is over."""
     return dispatch.deadline_at is not None and tx.now() > dispatch.deadline_at
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
-    """Begin what is claimed in this change, if it can be; else who executes it says why not."""
+    """Start the claimed dispatch in this change, if possible; else its execution reports the reason."""
     return _begun(tx, _looked_up(tx, claimed, asks), asks)
 
 
@@ -591,8 +591,8 @@ class Accepting(Protocol):
 
 Decision = tuple[str, ToolCallResume]
 Resumes = Callable[[Transaction, RunRecord, Sequence[Decision]], Callable[[], Awaitable[None]]]
-"""Queues a run that waits again with decisions, under the lock of its thread; what it returns tells of that,
-after the commit."""
+"""Queues a waiting run again with decisions, under the lock of its thread; the returned function publishes
+it, after the commit."""
 
 
 class Completion:
@@ -666,7 +666,7 @@ class Completion:
         job.ended_at = core.now()
 
         def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
-            if accept is NOWHERE:  # who claims next sees what was spent, and that this run asks
+            if accept is NOWHERE:  # the next claim sees the spending, and that this run asks
                 tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.has_budgets else ()))
             return self._end_in(tx, job, accept)
 
@@ -686,7 +686,7 @@ class Completion:
             await job.sink.emit(finish_event(dispatch, result.termination, result.response))
 
     def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
-        """Bring the run to the end that its result tells, and claim what is next, under the thread's lock.
+        """End the run with its result, and claim the next dispatch, under the thread's lock.
 
         An executor that commits its own steps has stored the end of the run; the answer of any other becomes
         the thread's next message.
@@ -768,7 +768,7 @@ class Completion:
     def _resumed(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
     ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
-        """Let the run go on if it asks what was decided already; return the calls that it does not ask."""
+        """Resume the run if its question already has a decision; return the calls that it does not ask."""
         tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
         if run.status is not RunStatus.WAITING:
             return None, ()
@@ -781,7 +781,7 @@ class Completion:
     async def try_later(
         self, job: Job, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
     ) -> bool:
-        """Give the dispatch back, due later; False when it was the last attempt and it is given up."""
+        """Queue the dispatch again, due later; return False if it was the last attempt."""
         core, dispatch = self._core, job.dispatch
         delay, most = next_try(
             core.config,
@@ -903,9 +903,9 @@ class Completion:
         )
 
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Take back a dispatch whose lease has ended, under the lock of its thread; None when it has not.
+        """Release a dispatch whose lease has expired, under the lock of its thread; else return None.
 
-        A run that is thereby given up, or was to end, ends in the same change.
+        If that makes the run a dead letter, or the run had to end, it ends in the same change.
         """
         row = tx.runs.dispatches.reclaim(dispatch_id, counts=not is_cancelled(tx, dispatch_id))
         return None if row is None else self.ended_in(tx, heeded(tx, row))
@@ -943,8 +943,8 @@ class Completion:
     ) -> tuple[RunDispatch, RunRecord | None]:
         """End the run of a dispatch that has ended unacked, in the change that ends it, under its lock.
 
-        A run that has another dispatch by now goes on with that. Return the row, and the run that has ended;
-        `told` is for after the commit.
+        A run with another dispatch by now continues with that. Return the row, and the ended run; call `told`
+        after the commit.
         """
         if dispatch.status not in _RECONCILIATIONS or dispatch.reconciled:
             return dispatch, None
@@ -1006,7 +1006,7 @@ class Completion:
                 break
 
     async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
-        """End a run that waits for a person; False when it is not as it was seen any more."""
+        """End a run that waits for a person; return False if it has changed meanwhile."""
         core = self._core
 
         def cancel(tx: Transaction) -> RunRecord | None:
@@ -1027,9 +1027,9 @@ class Completion:
     def cancelled_in(
         self, tx: Transaction, run_id: str, *, seen: RunRecord | None = None, reason: str | None = None
     ) -> RunRecord | None:
-        """End a run that waits for a person, under the lock of its thread; None when it does not.
+        """End a run that waits for a person, under the lock of its thread; return None if it does not wait.
 
-        Return it as it was; `told_cancelled` is for after the commit.
+        Return the run as it was; call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (
@@ -1043,7 +1043,7 @@ class Completion:
         effects = self._core.effects
         drafts = () if effects is None else tuple(effects.of(tx, ended))
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts))
-        tx.tell(WORK)  # what waited behind it is due
+        tx.tell(WORK)  # later work of the thread is due
         if effects is not None:
             effects.write(tx, ended, None)
             effects.withdraw(tx, run)
@@ -1058,7 +1058,7 @@ class Completion:
         await self._events.waiting_cancelled(run)
 
     async def _release_abandoned(self) -> None:
-        """Have another run ask where one has ended that asked for all; when it fails, the sweep does."""
+        """Let another run ask if the run that asked for all has ended; after a failure, the sweep does it."""
         if not self._core.has_budgets:
             return
         try:
@@ -1076,9 +1076,9 @@ class Completion:
         failed: CanonicalEventDraft | None = None,
         is_failed: bool = True,
     ) -> RunDispatch:
-        """Move a dispatch that is ours, and keep why its execution failed, if it has.
+        """Move a dispatch of ours, and store the error of its execution, if any.
 
-        Where that ends it, its run ends with it, counted as `outcome`.
+        If that ends the dispatch, its run ends as well, counted as `outcome`.
         """
         core = self._core
         written: list[tuple[RunDispatch, RunRecord | None]] = []
@@ -1111,7 +1111,7 @@ class Completion:
         return self.told(row, ended, outcome)
 
     async def _written_end(self, operation: str, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
-        """Write an end; the threads whose runs are to read its answer are locked with its own."""
+        """Write an end; also lock the threads whose runs read its answer."""
         write: Awaitable[T] = self._core.store.write(change, key=thread_id)
         thread_ids = frozenset[str]()
         while True:
@@ -1133,14 +1133,14 @@ def is_cancelled(tx: Transaction, dispatch_id: str) -> bool:
 
 
 def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
-    """Return what is asked of the run of a dispatch while that is at work."""
+    """Return the pending commands for the run of an active dispatch."""
     return [command for _, command in tx.runs.dispatches.commands((dispatch.dispatch_id,))]
 
 
 def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
-    """Do what was asked of a run at work, under its thread's lock, where its dispatch is queued again.
+    """Perform the commands for an active run, under its thread's lock, when its dispatch is queued again.
 
-    A run that was to end is withdrawn; one that was told decisions begins with them.
+    A run that had to end is withdrawn; a run with decisions starts with them.
     """
     asked = commands_in(tx, row)
     if not asked:
@@ -1190,7 +1190,7 @@ def result_of(
 
 
 def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
-    """Say whether this dispatch has still to bring the run to an end, or to a wait."""
+    """Return whether this dispatch must still bring the run to an end, or to a wait."""
     if run.status is RunStatus.WAITING:
         return run.waiting is None or run.waiting.since_dispatch_id != dispatch.dispatch_id
     return run.status is not RunStatus.DONE
@@ -1239,7 +1239,7 @@ def finish_event(dispatch: RunDispatch, termination: TerminationReason, response
 
 
 def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
-    """Say whether the end of this dispatch is the end of this run."""
+    """Return whether the end of this dispatch is the end of this run."""
     is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
     return is_its and run.is_open
 

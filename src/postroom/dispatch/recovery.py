@@ -1,10 +1,11 @@
-"""Takes up what was left, and makes the rounds: due work, ended leases, rows that have had their time.
+"""Recovers unfinished work, and runs the rounds: due work, expired leases, old rows.
 
-Recovery closes what a crash left open. The store finds what is broken: queued work and history cost nothing.
+Recovery closes everything that a crash left open. The store finds broken rows: queued work and history cost
+nothing.
 
-1. expired leases are taken back             4. prepared runs without a dispatch get one
-2. runs are told how their dispatches ended  5. runs that waited for their own tasks are woken
-3. the event log is told of open runs        6. what was meant for a run that has ended goes to a new one
+    1. expired leases are released              4. prepared runs without a dispatch get one
+    2. runs get the ends of their dispatches    5. runs that waited for their own tasks are woken
+    3. the event log gets open runs             6. messages for an ended run go to a new one
 
 Queued work is claimed by the rounds, as many runs as slots are free.
 
@@ -68,13 +69,13 @@ _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
 def claim_error_pause_ms(failures: int | None) -> int:
-    """Return after how long due work is looked at again whose claim has failed so often in a row."""
+    """Return the pause before due work is tried again, after this many failed claims in a row."""
     doublings = min(max((failures or 1) - 1, 0), _MOST_DOUBLINGS)
     return min(CLAIM_ERROR_BASE_MS << doublings, CLAIM_ERROR_MOST_MS)
 
 
 class Recovery:
-    """Finds what was left behind and takes it up again."""
+    """Finds unfinished work and recovers it."""
 
     def __init__(
         self,
@@ -91,13 +92,13 @@ class Recovery:
         self._submissions = submissions
         self.repair = CheckpointRepair(events, core.threads)
         self._gone = frozenset[str]()
-        """Processes that hold nothing any more."""
+        """Ended processes, which hold no claims."""
 
     async def recover(self) -> int:
-        """Take up all that was left behind; return how many dispatches, runs and threads that were.
+        """Recover all unfinished work; return the number of dispatches, runs and threads.
 
         Raises:
-            StoreError: the store could not be looked through; what was taken up already stays so.
+            StoreError: The store could not be read; finished recoveries stay.
         """
         config = self._core.config
         await self._core.store.read_again()  # an earlier start may have met rows that this release can read
@@ -113,14 +114,14 @@ class Recovery:
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
-        """Take back expired leases, tell of them and of the runs that are thereby given up."""
+        """Release expired leases, and publish them and the runs that thereby became dead letters."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
             here, count = self._dispatcher.claim_tokens(), len(reclaimed)
             for expired in overdue:
                 if (
                     expired.claim_token in here
-                ):  # a clock was set forward: the run is renewed, and not taken back
+                ):  # a clock was set forward: the run is renewed, and not released
                     continue
                 row = await core.observed("reclaim", self._reclaimed(expired))
                 if row is None:
@@ -135,7 +136,7 @@ class Recovery:
         return reclaimed
 
     async def _reclaimed(self, expired: RunDispatch) -> RunDispatch | None:
-        """Take back one lease; a run that is thereby given up ends in the same step."""
+        """Release one lease; a run that thereby becomes a dead letter ends in the same step."""
 
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             tx.lock(thread_lock(expired.thread_id))
@@ -162,9 +163,9 @@ class Recovery:
         return enqueued
 
     async def take_up_left_over(self) -> int:
-        """Give what was meant for runs that have ended to new ones; return how many that started.
+        """Give messages for ended runs to new ones; return the number of started runs.
 
-        What nobody here can run waits on.
+        Messages that no executor here can run keep waiting.
         """
         taken_up, after = 0, ""
         if not self._core.config.pending_zone:
@@ -237,7 +238,7 @@ class Recovery:
         return 1
 
     async def _wake_waiting_runs(self) -> int:
-        """Let runs go on that wait for their own tasks, and have none in this process; return how many."""
+        """Resume runs that wait for their own tasks, but have none in this process; return their number."""
         woken, after = 0, ""
         while page := await self._read_runs(partial(_unquestioning, after=after)):
             after = page[-1].run_id
@@ -263,7 +264,7 @@ class Recovery:
 
 
 class Rounds:
-    """What is done again and again, each once."""
+    """The repeated tasks of a mailbox, one round each."""
 
     def __init__(
         self,
@@ -279,15 +280,15 @@ class Rounds:
         self._dispatcher = dispatcher
         self._recovery = recovery
         self._is_held_up = False
-        """Whether what was due could not be started: to ask again at once would not help."""
+        """Whether due work could not be started: an immediate retry would not help."""
         self._due_at: int | None = None
         """When the next delayed run is due, in milliseconds since the epoch, as the last poll found it."""
         self._clock = ClockWatch()
 
     async def poll(self) -> int:
-        """Start what is due on any thread, as far as there are slots; return how many were started.
+        """Start due work on any thread, as far as there are slots; return how many runs were started.
 
-        What processes hold that are known to have ended is due as well.
+        Claims of processes that have ended are due as well.
         """
         slots, self._due_at = self._dispatcher.slots, None
         await self._follow_clock()
@@ -297,7 +298,7 @@ class Rounds:
             return 0
         if self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
-        # Those that stand in the line are due as well, and must not hide the others.
+        # Threads in the line are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
         while self._core.has_budgets:
@@ -310,14 +311,14 @@ class Rounds:
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._dispatcher.try_all([one.thread_id for one in due]) if due else 0
-        if len(slots) and slots.free:  # threads wait in the line that have nothing due any more
+        if len(slots) and slots.free:  # threads without due work wait in the line
             await self._dispatcher.next_in_line()
         is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
         self._is_held_up = not started and (bool(due) or is_bounded)
         return started
 
     async def _follow_clock(self) -> None:
-        """Keep short delays and leases as long as they are if the clock was set back since the last look.
+        """Keep the length of short delays and leases if the clock was set back since the last round.
 
         A run that is due in 5 s must not wait for hours.
         """
@@ -346,7 +347,7 @@ class Rounds:
         return held, frozenset(crowded)
 
     async def _end_windows(self) -> None:
-        """Have runs go on that ask about the budget of a window which has ended; one worker is enough."""
+        """Resume runs that ask about the budget of an ended window; one worker is enough."""
         core = self._core
 
         def ended(tx: Transaction) -> list[tuple[RunRecord, str, str]]:
@@ -367,9 +368,9 @@ class Rounds:
                 _LOG.info("budget.answered_before", run_id=run.run_id, reason=error.describe())
 
     def _due(self, tx: Transaction, limit: int) -> tuple[list[DueThread], int | None]:
-        """Return the threads that are due and may begin, in the order in which they are to have slots.
+        """Return the due threads that may start, in the order in which they get slots.
 
-        If there are none, return also when the next delayed run is due.
+        If there are none, also return when the next delayed run is due.
         """
         slots, queue, room = self._dispatcher.slots, tx.runs.dispatches, None
         full_keys: Sequence[str] = ()
@@ -381,7 +382,7 @@ class Rounds:
         if not found:
             return [], queue.later_due_at(places)
         if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
-            # There are more than were looked at, and they may be of others.
+            # There are more than were read, and they may belong to others.
             each = max(limit // (len(tenants) + 1), 1)
             may = [tenant for tenant in ("", *tenants) if room is None or room.has(tenant, "")]
             parts = [
@@ -417,9 +418,9 @@ class Rounds:
         await core.stores.wakeups.wait(timedelta(milliseconds=pause))
 
     async def sweep(self) -> None:
-        """Take back ended leases, tell runs how their dispatches ended, repair what could not be told.
+        """Release expired leases, store the ends of dispatches in their runs, repair the event log.
 
-        What fails is logged; the next round tries again.
+        Failures are logged; the next round tries again.
         """
         try:
             await self._dispatcher.release_unexecuted()
@@ -531,10 +532,10 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
-        """Recover, then start; return when both are done. Harmless when it runs already.
+        """Recover, then start; return when both are done. Has no effect while it runs.
 
         Raises:
-            StoreError: recovery failed as often as it was to be tried; nothing runs.
+            StoreError: All attempts at recovery failed; nothing runs.
         """
         async with self._transition:
             if not self._tasks:
@@ -543,7 +544,7 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def shutdown(self) -> None:
-        """Stop; when it returns no round is being made and no callback is called any more."""
+        """Stop; on return, no round is running and no callback will be called."""
         async with self._transition:
             self._stopping = True
             tasks = set(self._tasks)
@@ -591,7 +592,7 @@ class Lifecycle:
             await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
     async def _poll(self) -> None:
-        """Start what is due, as soon as it is; a store that is out of order is asked again later."""
+        """Start due work as soon as it is due; retry later while the store fails."""
         while True:
             try:
                 if not await self._rounds.poll():

@@ -1,12 +1,12 @@
-"""Claims what is due, keeps the claim, and has it executed so that nothing but a result comes back.
+"""Claims due dispatches, keeps the claims, and executes them, with a result as the only outcome.
 
-    free ─▶ reserved ─▶ claimed ─▶ request rebuilt ─▶ begun ─▶ executor ─▶ ended ─▶ the thread's next
-                                        │ cannot                  │ lease lost
-                                        ▼                         ▼
-                                   dead letter        stopped, nothing written
+    free ─▶ reserved ─▶ claimed ─▶ request rebuilt ─▶ started ─▶ executor ─▶ ended ─▶ the thread's next
+                                     │ impossible                  │ lease lost
+                                     ▼                             ▼
+                                   dead letter                   stopped, nothing written
 
 One task serves a run from its claim to its end, and one timer renews all claims. An executor that ignores its
-cancellation is left behind with its task; what follows from the end is done without it.
+cancellation is abandoned with its task; the steps after the end are done without it.
 """
 
 import asyncio
@@ -92,15 +92,15 @@ PLACE_KEPT_MS = 250
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
 _TRACEBACK_KEPT = 16 * 1024
-"""Characters: the last ones, where it was raised."""
+"""Maximum characters of a traceback: the last ones, with the place of the error."""
 ATTEMPT_FAILED = "RunAttemptFailed"
 
 
 class Slots:
-    """How many runs execute at once, in all and for each tenant, and which threads wait for their turn.
+    """The slots for executions, in total and for each tenant, and the threads that wait for them.
 
-    A thread that finds no slot stands in the line of its tenant. The next free slot goes to the tenant that
-    has the fewest, so that neither a busy thread nor a busy tenant keeps others waiting.
+    A thread without a slot waits in the line of its tenant. The next free slot goes to the tenant with the
+    fewest, so that neither a busy thread nor a busy tenant delays others.
     """
 
     def __init__(self, total: int, per_tenant: int | None) -> None:
@@ -123,7 +123,7 @@ class Slots:
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether who has a slot may go on with it: nobody waits, and no more execute than may."""
+        """Whether the owner of a slot may continue with it: nobody waits, and the limit is kept."""
         return not self._waiting and self.used <= self._total
 
     def used_by(self, tenant: str) -> int:
@@ -131,13 +131,13 @@ class Slots:
         return self._by_tenant[tenant]
 
     def waits(self, thread_id: str) -> bool:
-        """Whether the thread stands in a line."""
+        """Return whether the thread is in a line."""
         return thread_id in self._waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or stand in the line. A tenant that is not known yet is ''.
+        """Take a slot, or join the line. The tenant '' means that it is unknown.
 
-        A thread that has no turn takes no slot which a thread in the line may have.
+        A thread without a turn takes no slot for which a thread in the line is eligible.
         """
         is_free = self.used < self._total and self.has_room(tenant)
         if is_free and (has_turn or not any(map(self.has_room, self._lines))):
@@ -159,7 +159,7 @@ class Slots:
         return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
 
     def move(self, tenant: str, other: str) -> bool:
-        """Give one tenant's slot to another; False when that one is at its bound."""
+        """Move a slot from one tenant to another; return False if the other is at its limit."""
         if not self.has_room(other):
             return False
         self._by_tenant[tenant] -= 1
@@ -207,14 +207,14 @@ class Slots:
 
 
 class Commands:
-    """Looks what is asked of the runs at work in this process."""
+    """Reads the commands for active runs in this process."""
 
     def __init__(self, core: Core, workers: Workers) -> None:
         """Take commands for what the workers execute."""
         self._core = core
         self._workers = workers
         self._taken: set[tuple[str, str]] = set()
-        """The calls of dispatches at work whose decisions the executor has taken."""
+        """The calls of active dispatches whose decisions the executor has accepted."""
         self.is_served = False
         """Whether it listens."""
 
@@ -247,7 +247,7 @@ class Commands:
                 self._hand_over(dispatch_id, command)
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
-        """Tell the executor, once; a decision that it does not take it is asked about again later."""
+        """Pass a command to the executor, once; a refused decision is offered again later."""
         executor = self._core.executor
         decide = executor.send_decision
         try:
@@ -259,12 +259,12 @@ class Commands:
                 call = dispatch_id, call_id
                 if call not in self._taken and decide(dispatch_id, call_id, resume):
                     self._taken.add(call)
-        except Exception:  # an executor is anybody's code; the others are told
+        except Exception:  # an executor is foreign code; the others still get theirs
             _LOG.exception("run.not_told", dispatch_id=dispatch_id, command=command.kind.value)
 
 
 class DispatchAttempt(StrEnum):
-    """What became of one try to start work on a thread."""
+    """The result of an attempt to start work on a thread."""
 
     CLAIMED = "claimed"
     BUSY = "busy"
@@ -273,7 +273,7 @@ class DispatchAttempt(StrEnum):
 
 
 class Dispatcher:
-    """Claims what is due and has it executed, within the bounds that were set."""
+    """Claims and executes due dispatches, within the limits."""
 
     def __init__(
         self,
@@ -292,13 +292,13 @@ class Dispatcher:
         self.accepting = True
         """False while the mailbox drains: nothing new is claimed."""
         self.is_polled = False
-        """Whether somebody looks for due work on all threads; a freed slot is used without a try here."""
+        """Whether due work of all threads is polled; then a freed slot needs no attempt here."""
         self.failed_claims = 0
         """How often in a row a claim failed."""
         self.held: dict[str, int] = {}
         """Scopes of limits in which nothing may begin before an instant."""
         self._readers: dict[str, ReconnectableEventSink] = {}
-        """Who reads along when a queued dispatch executes here, by dispatch."""
+        """The readers of queued dispatches that execute here, by dispatch."""
         self._failed = dict[str, StoreError]()
         """Why the end of an execution could not be stored, by the token of its claim."""
         self._ending = set[asyncio.Future[None]]()
@@ -308,9 +308,9 @@ class Dispatcher:
         self._was_full = False
 
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
-        """Claim the thread's next due dispatch and start it, if nothing of the thread is at work here.
+        """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
 
-        A thread that has no turn waits behind the threads in the line: the first of them takes a free slot.
+        A thread without a turn waits for the threads in the line: the first of them takes a free slot.
         """
         worker = self.workers.get(thread_id)
         if worker is None:
@@ -337,7 +337,7 @@ class Dispatcher:
         return sum(claim.result() is DispatchAttempt.CLAIMED for claim in claims)
 
     async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
-        """Write the claim of a reservation, and start what was claimed."""
+        """Write the claim of a reservation, and start the claimed dispatch."""
         core, limits, asks = self._core, self._core.config.limits, self.asks()
 
         def claim(tx: Transaction) -> Claimed | Held | None:
@@ -370,7 +370,10 @@ class Dispatcher:
         return DispatchAttempt.NO_ELIGIBLE
 
     def look_for_unexecuted(self) -> None:
-        """Release soon, in the background, what is claimed here and not executed: a reply may be lost."""
+        """Release soon, in the background, claims of this process without an execution.
+
+        A reply may be lost.
+        """
         self._core.may_hold_more = True
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
@@ -390,7 +393,7 @@ class Dispatcher:
         self._core.may_hold_more = False
         try:
             for row in await self.unexecuted():
-                self._core.may_hold_more = True  # until a look finds none
+                self._core.may_hold_more = True  # until a check finds none
                 worker = self.workers.get(row.thread_id)
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
@@ -431,7 +434,7 @@ class Dispatcher:
         return True
 
     def unreserve(self, worker: MailboxWorker) -> bool:
-        """Give back what `reserve` took; say whether somebody wanted it meanwhile and has to look again."""
+        """Release a reservation; return whether another caller wanted it and must check again."""
         wanted, worker.is_wanted = worker.is_wanted, False
         if worker.status is WorkerStatus.CLAIMING:
             worker.status = WorkerStatus.IDLE
@@ -439,9 +442,9 @@ class Dispatcher:
         return wanted
 
     def asks(self, *, is_now: bool = False) -> ClaimAsk:
-        """Return what is claimed here; it begins at once unless its tenant is to be looked at first.
+        """Return a claim of this process; it starts at once unless its tenant must be checked first.
 
-        `is_now`: somebody waits for it, and it is claimed before its budgets are looked at.
+        `is_now`: a caller waits for it, and it is claimed before its budgets are checked.
         """
         core = self._core
         return ClaimAsk(
@@ -454,10 +457,10 @@ class Dispatcher:
         )
 
     def asks_next(self, job: Job) -> ClaimAsk | None:
-        """Return what the end of a run is to claim of its thread; None when others come first.
+        """Return the claim that the end of a run makes on its thread; None if others come first.
 
-        Where all slots are taken, a thread with much to do keeps its own for a while: then those who wait
-        unknown to this process, for an instant or from elsewhere, have their turn.
+        If all slots are taken, a busy thread keeps its own for a while. Then threads that wait unknown to
+        this process, for an instant or from elsewhere, get their turn.
         """
         asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(job.dispatch.thread_id)
@@ -473,7 +476,7 @@ class Dispatcher:
         return asks
 
     async def begin_or_release(self, begun: Claimed) -> DispatchAttempt:
-        """Execute what was claimed under a reservation, or give it back when its tenant is at its bound."""
+        """Execute a claim of a reservation, or release it if its tenant is at the limit."""
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
@@ -486,7 +489,7 @@ class Dispatcher:
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, begun: Claimed, stream: EventStream | None) -> None:
-        """Execute what a person waits for, whatever else is at work."""
+        """Execute a dispatch for which a person waits, regardless of other active runs."""
         worker = self.workers.get_or_create(begun.dispatch.thread_id)
         self.slots.overdraw(begun.dispatch.tenant)
         if worker.status is WorkerStatus.CLAIMING:
@@ -520,9 +523,9 @@ class Dispatcher:
         self._core.metrics.waiting_threads.set(len(self.slots))
 
     async def end_readers(self) -> None:
-        """Close the streams of dispatches that have ended while they were queued, or execute elsewhere.
+        """Close the streams of dispatches that ended while queued, or that execute elsewhere.
 
-        The last event of a stream says how its run has ended. A failure is logged.
+        The last event of a stream contains the end of its run. A failure is logged.
         """
         try:
             rows = await self._core.store.read(
@@ -538,7 +541,7 @@ class Dispatcher:
                 self.stop_reading(row.dispatch_id)
 
     async def end_reading(self, ended: RunDispatch) -> None:
-        """Tell the reader of a queued dispatch how its run has ended, and close the stream."""
+        """Send the reader of a queued dispatch the end of its run, and close the stream."""
         if (reader := self._readers.get(ended.dispatch_id)) is not None:
             if not reader.finished:
                 termination = ended.termination or termination_of(ended)
@@ -572,9 +575,11 @@ class Dispatcher:
             await self._idle.wait()
 
     def leave(self, stays: Callable[[str], bool] | None = None) -> None:
-        """Stop every execution and queue its run again; an interruption counts, and no failed attempt.
+        """Stop every execution and queue its run again.
 
-        An execution of a thread for which `stays` returns True goes on.
+        It counts as an interruption, not as a failed attempt.
+
+        An execution of a thread for which `stays` returns True continues.
         """
         self._core.is_leaving = self._core.is_leaving or stays is None
         for job in list(self._leases.jobs.values()):
@@ -656,7 +661,7 @@ class Dispatcher:
                     alarm.cancel()
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
-        """Go on without an executor that does not stop when it is told to; nobody waits for its task."""
+        """Abandon an executor that ignores its cancellation; nobody waits for its task."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
@@ -675,7 +680,7 @@ class Dispatcher:
             _LOG.info("dispatch.lost", dispatch_id=job.dispatch.dispatch_id, reason=error.message)
             await self._completion.reconcile(job.dispatch.dispatch_id)
         except StoreError as error:
-            # It is released when the store can be read again: its run says what is left to do.
+            # It is released when the store can be read again: its run contains the remaining steps.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
             job.may_stay_claimed = True
             if job.has_executed or not error.retryable:
@@ -710,7 +715,7 @@ class Dispatcher:
             job.sink.stream.close()
 
     async def _go_on(self, job: Job) -> None:
-        """Free the worker and look for the thread's next work; behind those that wait for a slot."""
+        """Free the worker and start the thread's next work, after threads that wait for a slot."""
         thread_id = job.dispatch.thread_id
         try:
             self._rest(job)
@@ -773,11 +778,11 @@ async def isolated(run: Awaitable[AgentRunResult], job: Job) -> AgentRunResult |
 
 
 class LeaseKeeper:
-    """Renews the claims of what executes here, all by one timer, and stops a run whose claim is lost.
+    """Renews the claims of executions here, all by one timer, and stops a run whose claim is lost.
 
-    renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease ends
+    renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
-       └──▶ refused, or ended ──▶ lost: the run is stopped before another worker can begin it
+       └──▶ refused, or expired ──▶ lost: the run is stopped before another worker can start it
     """
 
     def __init__(self, core: Core) -> None:
@@ -802,7 +807,7 @@ class LeaseKeeper:
             self._tell()
 
     def let_go(self, job: Job) -> None:
-        """Renew this claim no more; harmless when that is so already."""
+        """Stop renewing this claim; a repeated call has no effect."""
         self.jobs.pop(id(job), None)
         if job.alarm is not None:
             job.alarm.cancel()
@@ -828,7 +833,7 @@ class LeaseKeeper:
             self._keeper = None
 
     def is_late(self, job: Job) -> bool:
-        """Whether its work goes on only when it is sure that nobody else has the claim by now."""
+        """Whether its work must pause until it is certain that nobody else has the claim."""
         return job.end is None and self._core.now() >= job.stops_at
 
     async def settled(self, job: Job) -> None:
@@ -837,9 +842,9 @@ class LeaseKeeper:
             await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
-        """Renew these claims in one change, whenever they began; False when the store failed.
+        """Renew these claims in one change, whenever they began; return False if the store failed.
 
-        It takes no longer than the claims hold: work whose claim is not renewed by then is stopped.
+        It takes no longer than the claims last: work whose claim is not renewed by then is stopped.
         """
         if not jobs:
             return True
@@ -848,7 +853,7 @@ class LeaseKeeper:
             job.dispatch.claim_proof: config.suspended_lease_ms if job.sink.suspended else config.lease_ms
             for job in jobs
         }
-        # If the process stood still, its work waits: there is time for the question.
+        # If the process was frozen, its work waits: there is time for the check.
         ends = {
             job.dispatch.claim_proof: job.stops_at
             if job.stops_at > asked_at
@@ -884,7 +889,7 @@ class LeaseKeeper:
         return True
 
     def _tell(self) -> None:
-        """Say for how long all that executes here surely goes on nowhere else."""
+        """Report for how long all executions here surely run nowhere else."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
@@ -917,10 +922,10 @@ class LeaseKeeper:
 
 
 class _Held:
-    """Work of an executor that makes no step while it is not sure that its claim holds.
+    """Work of an executor that makes no step while its claim is uncertain.
 
-    A process that stood still, or was cut off, goes on anywhere in its work, and another may have it by then:
-    before it makes the next step it asks.
+    A process that was frozen or disconnected may continue anywhere in its work, and another process may have
+    the work by then: it checks before the next step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
@@ -958,7 +963,7 @@ def _stops_at(lease_until: int, length: int) -> int:
 
 
 class Execution:
-    """What is done for one claimed dispatch before and after its executor."""
+    """The steps for one claimed dispatch before and after its executor."""
 
     def __init__(
         self,
@@ -1016,13 +1021,13 @@ class Execution:
         return True
 
     async def conclude(self, job: Job) -> bool:
-        """Write what became of the execution.
+        """Write the result of the execution.
 
         Raises:
-            StaleClaim: the dispatch is not ours any more; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         dispatch, end, ended = job.dispatch, job.end, job.ended
-        if job.is_cancelled and isinstance(ended, BaseException):  # it failed as it was told to end
+        if job.is_cancelled and isinstance(ended, BaseException):  # it failed after the request to end
             ended, end = None, LeaseEnd.CANCELLED
         if ended is None and end is LeaseEnd.CANCELLED:
             ended = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
@@ -1100,13 +1105,13 @@ class Execution:
         core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _prepare(self, job: Job) -> None:
-        """Set the run of a job, and the request as the executor gets it if there is something to execute.
+        """Set the run of a job, and the request for the executor if there is something to execute.
 
         Raises:
-            DeadlinePassed: The deadline of the dispatch is over.
-            UnknownRun, ForeignThread: The dispatch has no run on its thread.
-            InternalError: The registry of the run is gone.
-            InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be put together.
+            DeadlinePassed: The deadline of the dispatch is over. UnknownRun, ForeignThread: The dispatch has
+                no run on its thread.
+            InternalError: The registry of the run is gone. InvalidActivation, UnknownMessage, ResolveFailed:
+                The request cannot be rebuilt.
         """
         core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
         if run is None:
@@ -1151,10 +1156,10 @@ class Execution:
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
-    """Log that an execution failed, and return the event that keeps why; with the place in foreign code.
+    """Log a failed execution, and return the event with the reason, and the place in foreign code.
 
-    A store that was away is no fault of a place. The log holds no traceback of a failure of a model whose
-    kind is known; the event does.
+    An unavailable store has no such place. The log contains no traceback for a known kind of model failure;
+    the event does.
     """
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
     is_known = isinstance(error, InferenceError) and not isinstance(error, InferenceFailed)

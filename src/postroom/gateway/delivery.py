@@ -28,12 +28,11 @@ from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.files import attached, attachment_of, content_of
-from postroom.gateway.handover import inbound_key
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import SessionSource, inbound_key
 from postroom.gateway.splitting import split
 from postroom.gateway.streaming import StreamingPresenter, shows_drafts
 from postroom.log import get_logger

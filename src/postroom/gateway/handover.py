@@ -16,7 +16,6 @@ from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
-    InboundKey,
     InboundMessage,
     InboundMove,
     InboundStatus,
@@ -41,10 +40,10 @@ from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, Forwarded, MessageEvent, MessageType
 from postroom.gateway.group_talk import EARLIER, with_earlier
-from postroom.gateway.session import SessionSource
-from postroom.gateway.sessions import Activity
+from postroom.gateway.session import SessionSource, inbound_key
 from postroom.log import get_logger
 from postroom.ports import RunQueue, ThreadState
+from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.transaction import Transaction
 
@@ -308,16 +307,6 @@ class Handover:
             return False
         per_user = self._config.group_sessions_per_user
         return not (per_user and (self._config.thread_sessions_per_user or source.thread_id is None))
-
-
-def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
-    """Return the platform's permanent name of a message."""
-    return InboundKey(
-        platform=source.platform.value,
-        account=source.account,
-        chat_id=source.chat_id or source.user_id or "",
-        message_id=message_id or "",
-    )
 
 
 def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:

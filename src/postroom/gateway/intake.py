@@ -35,13 +35,13 @@ from postroom.gateway.commands import may_be_changed_into
 from postroom.gateway.config import GatewayConfig, reachable, short_name
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
-from postroom.gateway.handover import CHANGED_INTO_COMMAND, inbound_key
+from postroom.gateway.handover import CHANGED_INTO_COMMAND
 from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage, Metadata
 from postroom.gateway.replies import answer_of, inbound_ids_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import GatewayRunner, Services
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import SessionSource, inbound_key
 from postroom.gateway.worker import AT_ONCE, ChatWorker, album_of
 from postroom.log import get_logger
 

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from msgspec.structs import asdict
 
+from postroom.contracts.chat import InboundKey
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import Record
@@ -108,3 +109,13 @@ def build_session_key(
     if _PLAIN.fullmatch(key) and key.count(":") == len(named) - 1:
         return key
     return ":".join(quote(part, safe="!@#$&'()*+,;=/?~ ") for part in named)
+
+
+def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
+    """Return the platform's permanent name of a message."""
+    return InboundKey(
+        platform=source.platform.value,
+        account=source.account,
+        chat_id=source.chat_id or source.user_id or "",
+        message_id=message_id or "",
+    )

@@ -3,21 +3,21 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_hex
 from urllib.parse import unquote
 
-from postroom.contracts.chat import ChatSession, SessionThread, inbound_id_of, session_locks
+from postroom.contracts.chat import ChatSession, SessionThread, inbound_id_of
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
-from postroom.contracts.messages import Json, Message
+from postroom.contracts.messages import Message
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy, is_one_of_several, label
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.replies import target_of, thread_name
 from postroom.gateway.session import Platform, SessionSource, build_session_key
+from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.transaction import Transaction
 
@@ -35,46 +35,6 @@ _HIDES = "hides"
 """The setting of a session that has had a run undone."""
 _CHOSEN = "agent"
 """The setting of a session that says which agent was chosen there."""
-
-
-@dataclass(slots=True)
-class Activity:
-    """The time and place of a session's last activity, written in the change that stores the message."""
-
-    session_key: str
-    thread_id: str
-    source: dict[str, Json]
-    at: int
-    written: ChatSession | None = None
-    """The session as written."""
-
-    @property
-    def locks(self) -> tuple[str, ...]:
-        """The locks to take before the change."""
-        return session_locks(self.session_key, self.thread_id)
-
-    def noted(self, session: ChatSession) -> ChatSession:
-        """Return the session with it."""
-        return replace(session, active_at=self.at, source=self.source)
-
-    def change(self, tx: Transaction) -> None:
-        """Write it, unless the session has another thread by now."""
-        self.written, stored = None, tx.chats.session(self.session_key)
-        if stored is None or stored.thread_id != self.thread_id:
-            return
-        now = tx.now()
-        written = replace(self.noted(stored), updated_at=now, revision=stored.revision + 1)
-        tx.chats.put_thread(
-            SessionThread(
-                thread_id=self.thread_id,
-                session_key=self.session_key,
-                title=stored.title,
-                created_at=now,
-                active_at=self.at,
-            )
-        )
-        tx.chats.put_session(written)
-        self.written = written
 
 
 class Sessions:

@@ -19,8 +19,7 @@ from postroom.contracts.chat import InboundMove, InboundStatus
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
 from postroom.gateway.events import MessageEvent
-from postroom.gateway.handover import inbound_key
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import SessionSource, inbound_key
 from postroom.stores.chats.intake_log import IntakeLog
 
 AT_ONCE = "stop"

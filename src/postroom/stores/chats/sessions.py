@@ -1,5 +1,7 @@
 """Storage of chat sessions and their present and former threads."""
 
+from dataclasses import dataclass
+
 from postroom.contracts.chat import MAX_INBOUND, ChatSession, SessionThread, session_locks
 from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
 from postroom.contracts.messages import Json
@@ -7,6 +9,46 @@ from postroom.contracts.records import replace
 from postroom.stores.chats.rows import page, plain, refuse_unfit
 from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
+
+
+@dataclass(slots=True)
+class Activity:
+    """The time and place of a session's last activity, written in the change that stores the message."""
+
+    session_key: str
+    thread_id: str
+    source: dict[str, Json]
+    at: int
+    written: ChatSession | None = None
+    """The session as written."""
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """The locks to take before the change."""
+        return session_locks(self.session_key, self.thread_id)
+
+    def noted(self, session: ChatSession) -> ChatSession:
+        """Return the session with it."""
+        return replace(session, active_at=self.at, source=self.source)
+
+    def change(self, tx: Transaction) -> None:
+        """Write it, unless the session has another thread by now."""
+        self.written, stored = None, tx.chats.session(self.session_key)
+        if stored is None or stored.thread_id != self.thread_id:
+            return
+        now = tx.now()
+        written = replace(self.noted(stored), updated_at=now, revision=stored.revision + 1)
+        tx.chats.put_thread(
+            SessionThread(
+                thread_id=self.thread_id,
+                session_key=self.session_key,
+                title=stored.title,
+                created_at=now,
+                active_at=self.at,
+            )
+        )
+        tx.chats.put_session(written)
+        self.written = written
 
 
 class ChatSessions:
