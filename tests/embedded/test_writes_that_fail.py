@@ -164,11 +164,11 @@ async def test_output_that_an_outage_puts_off_is_kept_later_and_told_once(
     stores, faults = faulty
 
     async def work(run: Run) -> str:
-        faults.refuses = "appended"
+        faults.refuses = "added"
         for number in range(5):
             await run.stream(f"{number} ")
             await run.log("what was streamed is written before this")
-        faults.refuses = "appended" if run.text == "ends in the outage" else ""
+        faults.refuses = "added" if run.text == "ends in the outage" else ""
         await run.stream("end")
         return "done"
 
