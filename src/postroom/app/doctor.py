@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 PAGE: Final = 500
 _SHOWN_RECORDS: Final = 5
 LONGEST_UNTAKEN: Final = timedelta(minutes=5)
+"""Maximum wait of a run that nothing holds back."""
 _LONGEST_UNEXECUTED: Final = timedelta(seconds=10)
 """Time after which a claim that no slot of this server executes should have been released."""
-"""Maximum wait of a run that nothing holds back."""
 
 Look = Callable[[], Awaitable[list[CheckResult]]]
 
