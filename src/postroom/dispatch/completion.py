@@ -332,6 +332,8 @@ class Job:
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
+    may_stay_claimed: bool = False
+    """Whether the dispatch may stay claimed when the job ends, because its end may not be stored."""
     can_pause: bool = False
     """Whether the work waits, and is not stopped, while it is not known if the claim holds."""
 

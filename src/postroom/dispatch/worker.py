@@ -626,7 +626,7 @@ class Dispatcher:
                 self._ending.add(job.concluded)
                 await self._guarded(job, self._execution.conclude(job))
         except BaseException:
-            self._core.may_hold_more = True
+            job.may_stay_claimed = True
             if not job.is_left_behind:
                 self._rest(job)
                 self._over()
@@ -682,20 +682,24 @@ class Dispatcher:
         except StoreError as error:
             # It is released when the store can be read again: its run contains the remaining steps.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
-            self._core.may_hold_more = True
+            job.may_stay_claimed = True
             if job.has_executed or not error.retryable:
                 self._failed[job.dispatch.claim_token or ""] = error
         except DeadlinePassed as error:
             _LOG.warning("dispatch.too_late", dispatch_id=job.dispatch.dispatch_id)
+            job.may_stay_claimed = True
             job.comes_again = await self._completion.put_back(job.dispatch, error)
         except Exception as error:
             _LOG.exception("dispatch.failed", dispatch_id=job.dispatch.dispatch_id)
+            job.may_stay_claimed = True
             job.comes_again = await self._completion.put_back(job.dispatch, error)
         return False
 
     def _rest(self, job: Job) -> None:
         """Free the worker, unless it runs something newer by now, and its slot."""
         self._leases.let_go(job)
+        if job.may_stay_claimed:  # only now: a look before this moment takes the claim for an executed one
+            self._core.may_hold_more = True
         self._ending.discard(job.concluded)
         job.concluded.set_result(None)
         self._core.metrics.active_runs.add(amount=-1)
@@ -912,7 +916,7 @@ class LeaseKeeper:
         if job.end is not None or id(job) not in self.jobs:
             return
         self._core.metrics.lease_lost()
-        self._core.may_hold_more = True
+        job.may_stay_claimed = True
         _LOG.warning("lease.lost", dispatch_id=job.dispatch.dispatch_id, reason=reason)
         job.stop(LeaseEnd.LOST)
 
