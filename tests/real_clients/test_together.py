@@ -21,10 +21,10 @@ TASK = "Mend the quay, and have Bo hang the lanterns."
 ERRAND = "Hang the lanterns on the quay, please: quay.txt."
 QUESTION = "May the lanterns burn all night?"
 SHOWN = {
-    "timeline": "Ada held quay.txt alone",
+    "timeline": "Ada held quay.txt exclusively",
     "threads": "The quay is mended; Bo hangs the lanterns.",
     "questions": "they are pretty",
-    "runs": "Nothing runs",
+    "runs": "No open runs",
 }
 """What each page shows in the end."""
 
