@@ -24,7 +24,7 @@ SHOWN = {
     "timeline": "Ada held quay.txt exclusively",
     "threads": "The quay is mended; Bo hangs the lanterns.",
     "questions": "they are pretty",
-    "runs": "Nothing runs",
+    "runs": "No open runs",
 }
 """What each page shows in the end."""
 
