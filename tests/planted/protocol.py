@@ -234,7 +234,7 @@ PLANTS = (
     plant(
         "an interrupt leaves the epoch as it is",
         DISPATCHES,
-        "        new_dispatch_epoch=epoch + 1,\n",
-        "        new_dispatch_epoch=epoch,\n",
+        '{"thread_id": thread_id, "epoch": epoch + 1}',
+        '{"thread_id": thread_id, "epoch": epoch}',
     ),
 )
