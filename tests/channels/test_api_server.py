@@ -15,6 +15,7 @@ from channels.fetching import fetched
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from platform_tables import table_of
 from postroom.app.gateway_wiring import open_paths
+from postroom.app.operations import TABLE
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
@@ -25,6 +26,7 @@ from postroom.gateway.platforms.api_server_ids import response_id_of
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.permissions import table
 from postroom.http_api.routes import application
 from postroom.services.login_codes import EndedSessions, Sessions
 from postroom.stores.sqlite import SqliteStore
@@ -529,7 +531,7 @@ async def test_unknown_paths_and_wrong_methods_are_errors_that_openais_sdk_reads
     rules = GuardRules(channels=open_paths([adapter]))
 
     def door(_: ASGIApp) -> ASGIApp:
-        return Guard(application(list(adapter.routes())), rules, credentials)
+        return Guard(application(list(adapter.routes()), permissions=table(TABLE)), rules, credentials)
 
     asked = [
         ("POST", "/embeddings", 404, "not_found"),
