@@ -249,15 +249,11 @@ class Handover:
 
     async def dropped(self, thread_id: str) -> tuple[Message, ...]:
         """Withdraw and return all waiting messages of a thread, and close their inbound messages."""
-        waiting = await self._run_queue.pending(thread_id)
-        gone = [entry.message for entry in waiting if await self.taken_back(thread_id, entry.pending_id)]
+        move = InboundMove(status=InboundStatus.RETRACTED, reason="dropped by command")
+        gone = await self._intake_log.withdraw(thread_id, move)
         found = (inbound_id_of(message.id or "") for message in gone)
-        inbound_ids = [inbound_id for inbound_id in found if inbound_id is not None]
-        if inbound_ids:
-            move = InboundMove(status=InboundStatus.RETRACTED, reason="dropped by command")
-            await self._intake_log.move(inbound_ids, move)
-            self._closed(inbound_ids)
-        return tuple(gone)
+        self._closed([inbound_id for inbound_id in found if inbound_id is not None])
+        return gone
 
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:
         """Give an edited message its new words on its thread; one on its way gets them on arrival.
@@ -278,11 +274,11 @@ class Handover:
         return True
 
     async def follow_deletion(self, inbound: InboundMessage, *, reason: str | None = None) -> bool:
-        """Take a deleted message back from its thread; False: a run has read it."""
-        thread_id = inbound.thread_id if inbound.status is InboundStatus.HANDED_OVER else None
-        if thread_id is not None and not await self.taken_back(thread_id, inbound.thread_message_id):
-            return False
+        """Withdraw a deleted message from its thread; return False if a run has read it."""
         move = InboundMove(status=InboundStatus.RETRACTED, reason=reason, since=inbound.status)
+        if inbound.status is InboundStatus.HANDED_OVER and inbound.thread_id is not None:
+            name = inbound.thread_message_id
+            return bool(await self._intake_log.withdraw(inbound.thread_id, move, message_id=name))
         try:
             await self._intake_log.move([inbound.inbound_id], move)
         except IllegalTransition:
@@ -290,14 +286,6 @@ class Handover:
             if found is not None and found.status.is_open and found.status is not inbound.status:
                 return await self.follow_deletion(found, reason=reason)  # it was handed over meanwhile
             _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
-            return False
-        return True
-
-    async def taken_back(self, thread_id: str, message_id: str) -> bool:
-        """Take back a message; False when a run has read it."""
-        try:
-            await self._run_queue.retract_pending(thread_id, message_id)
-        except (AlreadyConsumed, UnknownMessage):
             return False
         return True
 

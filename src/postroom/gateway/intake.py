@@ -52,6 +52,7 @@ _FORGOTTEN = "forgotten_answers"
 """The setting of a session in which earlier versions listed messages whose answers are not shown."""
 _CANCELLED = "cancelled by its caller"
 """The reason stored with a message whose caller hung up or cancelled it."""
+_CANCEL = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
 _LEFT_BEHIND_MS = 60_000
 """After which a message that still waits counts as left by a process that died."""
 _MOST_ALBUMS = 1_000
@@ -314,12 +315,12 @@ class Intake:
             message = await self._log.find(key)
             if message is not None and message.thread_id is None:
                 return message.status is InboundStatus.RETRACTED
-        elif message is None or not message.status.is_open:
+        elif message is None or not (message.status.is_open or message.reason == _CANCELLED):
             return False
         if message is None or message.thread_id is None:
             return False
-        if await self._handover.taken_back(message.thread_id, message.thread_message_id):
-            await self._note_cancelled(message)
+        name = message.thread_message_id
+        if await self._log.withdraw(message.thread_id, _CANCEL, message_id=name):
             return True
         run, _ = await self._stores.run_that_read(message)
         if run is None or run.status is RunStatus.DONE:
@@ -334,9 +335,8 @@ class Intake:
 
     async def _note_cancelled(self, message: InboundMessage) -> None:
         """Store that the caller of a message has cancelled it, unless it is answered by now."""
-        cancelled = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
         with suppress(IllegalTransition):
-            await self._log.move([message.inbound_id], cancelled)
+            await self._log.move([message.inbound_id], _CANCEL)
 
     async def _answer_to(self, message: InboundMessage) -> tuple[str, Metadata]:
         """Return the text and the details of the answer to a closed message."""

@@ -10,10 +10,12 @@ from postroom.contracts.chat import (
     InboundStatus,
     Received,
     chat_lock,
+    inbound_id_of,
 )
 from postroom.contracts.errors import InvalidRecord, UnknownMessage
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, Message
 from postroom.contracts.records import replace
+from postroom.contracts.run_stores import thread_lock
 from postroom.stores.chats.rows import page, plain, refuse_unfit
 from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Transaction
@@ -107,6 +109,28 @@ class IntakeLog:
             return moved
 
         return await self._store.write(change, key=min(chats, default=""))
+
+    async def withdraw(
+        self, thread_id: str, move: InboundMove, *, message_id: str | None = None
+    ) -> tuple[Message, ...]:
+        """Take pending messages off a thread and move their inbound messages in the same change.
+
+        `message_id` names one message of the thread; without it, all pending messages are taken. Return the
+        messages that were taken, in order: none if runs have read them.
+        """
+
+        def withdrawn(tx: Transaction) -> tuple[Message, ...]:
+            tx.lock(thread_lock(thread_id))
+            pending = tx.runs.messages.waiting(thread_id)
+            taken = [one for one in pending if message_id in (None, one.pending_id)]
+            tx.runs.messages.take(thread_id, [one.version for one in taken])
+            ids = {inbound_id_of(one.message.id or "") for one in taken} - {None}
+            found = tx.chats.inbound_by_id([one for one in ids if one is not None])
+            tx.lock(*{chat_lock(message.key) for message in found})
+            tx.chats.move_inbound([message.inbound_id for message in found], move, tx.now())
+            return tuple(one.message for one in taken)
+
+        return await self._store.write(withdrawn, key=thread_id)
 
     async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
         """Replace the body of an open message and raise its revision; an equal body changes nothing.
