@@ -17,6 +17,7 @@ from openai.types.responses import Response
 from channels.http_room import until
 from chats.test_openai_sdk import ADA, CONFIG, KEY, Harbour, harbour
 from gateway_room import Room, all_answered
+from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.messages import STOPPED_MARK
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
@@ -181,6 +182,25 @@ async def test_a_background_response_is_answered_at_once_and_goes_on_until_it_is
     async with harbour(room) as it:
         assert (await it.sdk.responses.retrieve(begun.id)).status == "cancelled"
         assert (await it.sdk.responses.retrieve(other.id)).output_text == "All of it."
+
+
+async def test_a_cancel_that_was_stored_for_the_message_only_is_completed_by_its_repetition(room) -> None:
+    async with endless(room, ENDLESS) as (it, endpoint):
+        begun = await it.sdk.responses.create(model="postroom", input="Begin", background=True)
+        await endpoint.asked(1)
+        [(_, run_queue)] = room.opened
+        cancel = run_queue.cancel
+
+        async def refused(run_id):
+            run_queue.cancel = cancel
+            raise StoreUnavailable("the connection broke")
+
+        run_queue.cancel = refused
+        with pytest.raises(openai.InternalServerError):
+            await it.sdk.with_options(max_retries=0).responses.cancel(begun.id)
+        assert (await it.sdk.responses.cancel(begun.id)).status == "cancelled"
+        await endpoint.hung_up(1)
+        assert await ended(room) == ["cancelled"]
 
 
 async def test_a_background_stream_is_resumed_where_its_reader_hung_up(room) -> None:

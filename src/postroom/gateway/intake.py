@@ -278,14 +278,13 @@ class Intake:
         answer, details = (None, {}) if message.status.is_open else await self._answer_to(message)
         session = await self._sessions.load(message.session_key)
         is_listed = session is not None and message_id in session.settings.get(_FORGOTTEN, ())
-        is_cancelled = message.status is InboundStatus.RETRACTED and message.reason == _CANCELLED
         return KnownMessage(
             event=MessageEvent.from_body(message.body, inbound_id=message.inbound_id),
             received_at=message.received_at,
             answer=answer,
             details=details,
             is_forgotten=message.body.get("metadata", {}).get("forgotten", False) or is_listed,
-            is_cancelled=is_cancelled,
+            is_cancelled=_is_cancelled(message),
         )
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
@@ -315,7 +314,7 @@ class Intake:
             message = await self._log.find(key)
             if message is not None and message.thread_id is None:
                 return message.status is InboundStatus.RETRACTED
-        elif message is None or not (message.status.is_open or message.reason == _CANCELLED):
+        elif message is None or not (message.status.is_open or _is_cancelled(message)):
             return False
         if message is None or message.thread_id is None:
             return False
@@ -324,7 +323,7 @@ class Intake:
             return True
         run, _ = await self._stores.run_that_read(message)
         if run is None or run.status is RunStatus.DONE:
-            return False
+            return _is_cancelled(message)
         read, _ = await self._stores.answered(inbound_ids_of(run)[:MAX_INBOUND], run.thread_id, None)
         for other in read:
             is_background = other.body.get("metadata", {}).get("background", False)
@@ -430,6 +429,11 @@ class Intake:
         if len(event.text) > MOST_TEXT:
             raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
         return source
+
+
+def _is_cancelled(message: InboundMessage) -> bool:
+    """Return whether the caller of a message has cancelled it."""
+    return message.status is InboundStatus.RETRACTED and message.reason == _CANCELLED
 
 
 def _too_late(known: InboundMessage) -> str:

@@ -237,7 +237,9 @@ class ApiServerAdapter(HttpAdapter):
         chat_id, message_id, known = found
         shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
         answer = self._answer_of(chat_id, message_id, known)
-        if answer is None and await self._cancel_run(chat_id, message_id):
+        # A stored cancel may not have reached its run: the repetition completes it.
+        is_open = answer is None or known.is_cancelled
+        if is_open and await self._cancel_run(chat_id, message_id):
             exchange = self._exchanges.find(chat_id, message_id)
             answer = Answer(text="" if exchange is None else exchange.text, is_cancelled=True)
         return json_response(shape.whole(answer))
