@@ -300,7 +300,7 @@ async def test_the_list_tells_all_but_the_token(tokens: NamedTokens, clock: Manu
         "id": used.id,
         "scopes": list(SCOPES),
         "project": None,
-        "state": "good",
+        "state": "valid",
         "created_at": told["created_at"],
         "expires_at": None,
         "revoked_at": None,
