@@ -9,7 +9,7 @@ import pytest
 from dispatch_room import done
 from gateway_room import Agent, all_answered, at_work, both_engines, busy, settled
 from postroom.contracts.chat import InboundStatus
-from postroom.contracts.errors import StoreUnavailable
+from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import BusyPolicy
@@ -105,7 +105,8 @@ async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_no
     await settled(agent.began(2), lambda: not gateway.intake.tasks)
     ends[1].set()
     await all_answered(room, gateway, 2)
-    assert [text for text in channel.texts() if not text.startswith("Queued")] == ["re: first", "re: second"]
+    told = [text for text in channel.texts() if not text.startswith("Queued")]
+    assert told == ["re: first\n\nStopped.", "re: second"]
 
 
 async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_next(room) -> None:
@@ -116,6 +117,26 @@ async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_ne
     agent.free.set()
     await all_answered(room, gateway, 2)
     assert [text for text in channel.texts() if not text.startswith("Queued")] == ["Stopped.", "re: second"]
+
+
+@both_engines
+async def test_a_message_interrupts_the_active_run_also_if_the_reply_to_its_hand_over_is_lost(room) -> None:
+    agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.INTERRUPT))
+    await at_work(agent, channel, "first")
+    run_queue = room.opened[-1][1]
+    accepting = run_queue.accepting
+
+    async def lost(*given, **more):
+        run_queue.accepting = accepting
+        await accepting(*given, **more)
+        raise CommitUnknown("the connection broke before the answer")
+
+    run_queue.accepting = lost
+    await channel.say("second")
+    await settled(agent.began(2), room.hurry(gateway))
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert channel.texts() == ["Stopped.", "re: second"]
 
 
 async def test_collected_messages_are_read_together_by_sender(room) -> None:

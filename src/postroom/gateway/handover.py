@@ -25,6 +25,7 @@ from postroom.contracts.chat import (
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
 from postroom.contracts.inference import CallerRequest
+from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.messages import (
     Boundary,
     ContentBlock,
@@ -78,8 +79,6 @@ class Admission:
 
     kind: AdmissionKind
     text: str | None = None
-    interrupts: str | None = None
-    """The dispatch that was active when the message arrived, and must end for it."""
 
 
 class NotHandedOver(ChangeUndone):
@@ -156,8 +155,6 @@ class Handover:
 
         admission = await self._run_queue.accepting([thread_id], change, key=thread_id)
         event.handed_over = admission.kind is not AdmissionKind.REJECTED
-        if admission.interrupts is not None:
-            await self._run_queue.cancel(admission.interrupts)
         return admission
 
     def _finder(
@@ -205,10 +202,10 @@ class Handover:
             case BusyPolicy.STEER:
                 return Admission(AdmissionKind.STEERED, wording.READ_AT_NEXT_STEP)
             case _:
-                text = wording.queued(ids.index(inbound.thread_message_id))
-                # Read here: after the commit, the run of this very message may be the active one.
-                claimed = tx.runs.dispatches.claimed(thread_id) if mode is BusyPolicy.INTERRUPT else None
-                return Admission(AdmissionKind.QUEUED, text, claimed.dispatch_id if claimed else None)
+                # In this change: after the commit, the run of this very message may be the active one.
+                if mode is BusyPolicy.INTERRUPT and (active := tx.runs.dispatches.claimed(thread_id)):
+                    tx.runs.dispatches.put_command(active, LiveRunCommand(kind=LiveCommandKind.CANCEL))
+                return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
         """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
