@@ -21,22 +21,15 @@ async def test_how_far_work_is_is_told_while_it_goes_on_and_not_afterwards() -> 
         await goes_on.wait()
         return JSONResponse({})
 
-    routes = [
-        Route("/admin/backup", work.watched("/admin/backup", copy), methods=["POST"]),
-        Route("/admin/progress", work.told),
-    ]
+    routes = [Route("/admin/backup", work.watched("/admin/backup", copy), methods=["POST"])]
     transport = httpx2.ASGITransport(app=Starlette(routes=routes))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-
-        async def told(of: str) -> object:
-            return (await client.get("/admin/progress", params={"of": of})).json()
-
         nothing = {"doing": "", "done": 0, "total": 0}
-        assert await told("/admin/backup") == nothing
+        assert await work.progress("/admin/backup") == nothing
         asked = asyncio.create_task(client.post("/admin/backup"))
         await begun.wait()
-        assert await told("/admin/backup") == {"doing": "copying: pages", "done": 3, "total": 9}
-        assert await told("/admin/prune") == nothing
+        assert await work.progress("/admin/backup") == {"doing": "copying: pages", "done": 3, "total": 9}
+        assert await work.progress("/admin/prune") == nothing
         goes_on.set()
         await asked
-        assert await told("/admin/backup") == nothing
+        assert await work.progress("/admin/backup") == nothing

@@ -300,7 +300,7 @@ async def test_the_list_tells_all_but_the_token(tokens: NamedTokens, clock: Manu
         "id": used.id,
         "scopes": list(SCOPES),
         "project": None,
-        "state": "good",
+        "state": "valid",
         "created_at": told["created_at"],
         "expires_at": None,
         "revoked_at": None,
@@ -309,7 +309,7 @@ async def test_the_list_tells_all_but_the_token(tokens: NamedTokens, clock: Manu
     assert told["last_used_at"] > told["created_at"]
     await rotated(tokens, "used")
     states = [(one["name"], one["state"]) for one in await tokens.listed(ended=True)]
-    assert states == [("old", "revoked"), ("used", "replaced"), ("used", "good")]
+    assert states == [("old", "revoked"), ("used", "replaced"), ("used", "valid")]
 
 
 class Turns:

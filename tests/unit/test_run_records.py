@@ -253,7 +253,9 @@ def test_a_record_reads_back_whole_and_does_not_change(record: Any) -> None:
     text = codec.encode(record)
     assert codec.decode(type(record), text, where="x") == codec.decode(type(record), text.encode(), where="x")
     assert codec.decode(type(record), text, where="x") == record
-    assert set(record.__struct_fields__) == codec.decode_json(text, where="x").keys()
+    assert codec.decode_json(text, where="x").keys() <= set(
+        record.__struct_fields__
+    )  # defaults are not stored
     with pytest.raises(AttributeError):
         setattr(record, record.__struct_fields__[0], "x")
     with pytest.raises(TypeError):
