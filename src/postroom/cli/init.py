@@ -50,9 +50,9 @@ def init(
     dry_run: setup.DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Prepare this folder: start the server, connect the clients, create the project, write agent rules.
+    """Start the server, connect clients, prepare this folder.
 
-    Each step that is done already is left alone, so you can repeat the command. Exit code 78 if a client's
+    This creates the project of the folder and, after a yes, writes rules for agents to its AGENTS.md. Each step that is done already is left alone, so you can repeat the command. Exit code 78 if a client's
     file is refused, 1 if a test call fails.
     """
     target = SetupScope(environment=places.environment(), scope="user", is_dry_run=dry_run)
@@ -167,7 +167,7 @@ def _told(document: dict[str, Any]) -> str:
 
 @app.command()
 def whoami(as_json: AsJson = False) -> None:
-    """Show which agent acts in this folder, and its project, unread messages and server."""
+    """Show which agent acts in this folder."""
     name, source = places.environment().get("POSTROOM_AGENT", ""), "POSTROOM_AGENT"
     if not name:
         name, source = agent_of_folder(), f"git config {AGENT_SETTING}"
