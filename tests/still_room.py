@@ -83,6 +83,9 @@ class StillRoom:
     def count_dead_in_chats(self, tx: object) -> int:
         return 0
 
+    def count_in_chats(self, tx: object) -> int:
+        return 1
+
     def open_questions(self, tx: object, slug: str) -> Sequence[OpenQuestion]:
         return [
             OpenQuestion(

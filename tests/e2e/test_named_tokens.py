@@ -106,7 +106,7 @@ def test_a_revoked_token_opens_nothing_at_once_and_a_restart_changes_nothing(
     server.start()
     told: dict[str, Any] = json.loads(postroom(server, "tokens", "list", "--json"))
     kept = [one for one in told["tokens"] if one["name"] == "ci"]
-    assert [one["state"] for one in kept] == ["replaced", "good"]
+    assert [one["state"] for one in kept] == ["replaced", "valid"]
     assert all(one["last_used_at"] for one in kept)
     postroom(server, "tokens", "revoke", "ci")
     for token in (first, second):
