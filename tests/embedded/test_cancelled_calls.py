@@ -159,16 +159,19 @@ class Office:
         return handle
 
     async def settled(self) -> None:
-        """Return when nothing is queued or claimed.
+        """Return when nothing is queued or claimed, and no run is open that does not wait.
+
+        The change of a cancelled call may reach the store after a look.
 
         Raises:
-            TimeoutError: a run lies there.
+            TimeoutError: a run was left behind.
         """
-        queue = self.mailbox.stores.dispatches
+        queue, runs = self.mailbox.stores.dispatches, self.mailbox.stores.threads
         async with asyncio.timeout(PATIENCE):
             while True:
                 counts = await queue.count_by_status()
-                if not counts[RunDispatchStatus.QUEUED] and not counts[RunDispatchStatus.CLAIMED]:
+                open_runs = await runs.list_runs(RunQuery(statuses=(RunStatus.CREATED, RunStatus.RUNNING)))
+                if not (counts[RunDispatchStatus.QUEUED] or counts[RunDispatchStatus.CLAIMED] or open_runs):
                     return
                 await asyncio.sleep(0)
 
