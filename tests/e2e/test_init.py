@@ -40,11 +40,9 @@ def postroom(folder: Path) -> Iterator[Postroom]:
         "POSTROOM_PORT": "0",
     }
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "postroom", *words]
-        return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+    def run(*words: str, path: str = programs) -> subprocess.CompletedProcess[str]:
+        command, given = [sys.executable, "-m", "postroom", *words], {**environment, "PATH": path}
+        return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
 
     yield run
     if note := places.read_server_note(data):
@@ -94,3 +92,13 @@ def test_whoami_says_what_to_do_if_no_agent_is_chosen_or_it_is_not_registered(
     said = postroom("whoami").stdout
     assert "not registered" in said
     assert "postroom agents register Nobody" in said
+
+
+def test_init_without_git_registers_the_agent_and_says_how_to_act_as_it(
+    folder: Path, postroom: Postroom
+) -> None:
+    empty = folder.parent / "programs"
+    empty.mkdir()
+    (empty / "postroom").symlink_to(Path(sys.executable).parent / "postroom")
+    done = postroom("init", "--as", "Ada", "--no-rules", "--json", path=str(empty))
+    assert (document(done)["agent"], document(done)["default"]) == ("Ada", False)

@@ -114,10 +114,12 @@ def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:
         asked = {"project_key": key, "name": agent, "program": "cli", "model": "unknown"}
         agent = str(show.fields(server.call_tool("register_agent", asked))["name"])
         command = ("git", "config", AGENT_SETTING, agent)
-        done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - fixed words
-        if done.returncode:
-            return {"project": slug, "folder": key, "agent": agent, "default": False}
-        return {"project": slug, "folder": key, "agent": agent, "default": True}
+        try:
+            done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - fixed words
+            is_default = done.returncode == 0
+        except OSError:  # Git is not installed; the answer says how to act as the agent without it
+            is_default = False
+        return {"project": slug, "folder": key, "agent": agent, "default": is_default}
     return {"project": slug, "folder": key, "agent": agent_of_folder() or None}
 
 
