@@ -285,7 +285,7 @@ async def main():
 
 asyncio.run(main())
 """
-SAID = ["ValueError: no forged line", "Odd: its text cannot be told (KeyError)", f"RuntimeError: {'x' * 46}"]
+SAID = ["ValueError: no forged line", "Odd: its text cannot be read (KeyError)", f"RuntimeError: {'x' * 46}"]
 
 
 @pytest.mark.long

@@ -69,7 +69,7 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\nrecepie = 'y'", "unknown field"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = '5'", "duration"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = true", "time"),
-        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntask = 1", "task is no text"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntask = 1", "not text"),
         (2 * "[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\n", "declared twice"),
     ],
 )

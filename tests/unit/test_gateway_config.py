@@ -366,20 +366,20 @@ def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(
 
 
 UNSAFE = rows(r"""
-[platforms.telegram]\ntoken = "{SECRET}"\n | token stands in the file itself
-[platforms.api_server]\napi_key = "{SECRET}"\n | api_key stands in the file itself
-[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | api_key stands in the file itself
-[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | signing_secret stands
-[platforms.email]\npassword = "{SECRET}"\n | password stands in the file itself
-[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | secret stands in the file itself
-[platforms.web.people.ben]\ntoken = "{SECRET}"\n | token stands in the file itself
+[platforms.telegram]\ntoken = "{SECRET}"\n | the file contains the secret token itself
+[platforms.api_server]\napi_key = "{SECRET}"\n | the file contains the secret api_key itself
+[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | the file contains the secret api_key itself
+[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | the secret signing_secret itself
+[platforms.email]\npassword = "{SECRET}"\n | the file contains the secret password itself
+[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | the file contains the secret secret itself
+[platforms.web.people.ben]\ntoken = "{SECRET}"\n | the file contains the secret token itself
 [platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | no password
-[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | a password stands in the address
+[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the address contains a password
 [platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
 [platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
-[platforms.web]\ntoken_env = 7\n | token_env is no text
+[platforms.web]\ntoken_env = 7\n | token_env is not text
 [platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | settings of the server
 [platforms.web]\ntoken_env = "EMPTY"\n | is not set
 [platforms.web]\ntoken_env = "LINES"\n | not one line

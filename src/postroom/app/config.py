@@ -204,7 +204,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_hosts: Annotated[
         tuple[str, ...],
         _read_by(lambda value: tuple(map(_host, _names(value)))),
-        _about("Additional names to accept in Host and Origin, besides loopback and the bound address."),
+        _about("Additional names to accept in Host and Origin. Loopback and the bound address are always accepted."),
     ] = ()
     owner: Annotated[
         str,
@@ -464,7 +464,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     file = places.config_file(environment)
     told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
-        raise ConfigError(f"{file} {name}: it is no list of tables", remedy=f"write [[{name}]] before each")
+        raise ConfigError(f"{file} {name}: it is not a list of tables", remedy=f"write [[{name}]] before each")
     return [(TableName(file, name, number), one) for number, one in enumerate(told, start=1)]
 
 
@@ -571,7 +571,7 @@ def _sqlite_file(name: str, url: str) -> str:
 def _absolute(name: str, found: _Found, environment: Mapping[str, str]) -> _Found:
     text = str(found.value)
     if not isinstance(found.value, str | Path) or not text or "\0" in text:
-        raise _wrong(name, found, "it is no path", "write a path")
+        raise _wrong(name, found, "it is not a path", "write the path of a file or a folder")
     return _Found(places.absolute(text, environment, base=found.base), found.origin, found.base)
 
 

@@ -234,7 +234,7 @@ def _models(
         name = str(key)
         if not _OWN_NAME.fullmatch(name) or name.casefold() in _NOT_NAMES:
             table.refuse(
-                f"{name!r} is no name for an agent",
+                f"{name!r} cannot be the name of an agent",
                 value=name,
                 remedy=f"write letters, digits, _ and -, 64 at most, and not {' or '.join(_NOT_NAMES)}",
             )

@@ -98,7 +98,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
                 f"{wish.database} exists already",
                 value=str(wish.database),
                 remedy=(
-                    "add --force to replace the database (the old file is kept beside it), or use --to "
+                    "add --force to replace the database (the old file stays in the same folder), or use --to "
                     "with another path"
                 ),
             )

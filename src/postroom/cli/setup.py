@@ -146,7 +146,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLIENT",
-        help=f"{', '.join(one.name for one in CLIENTS)}. Default: all that are installed.",
+        help=f"{', '.join(one.name for one in CLIENTS)}. Default: all installed clients.",
         show_default=False,
     ),
 ]

@@ -483,7 +483,7 @@ class ResultConflict(StateError):
     """The dispatch already has another result. Nothing was changed."""
 
     code = "result_conflict"
-    default_remedy = "send no more results for this dispatch: the first one counts"
+    default_remedy = "send one result for each dispatch: only the first counts"
 
 
 class StaleResult(StateError):

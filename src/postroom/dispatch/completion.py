@@ -165,7 +165,7 @@ def _told_by(error: BaseException) -> str:
     try:
         said = str(error)
     except Exception as own:  # foreign code: how it fails to tell is all that it tells
-        said = f"its text cannot be told ({type(own).__name__})"
+        said = f"its text cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
 
 

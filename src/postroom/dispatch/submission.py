@@ -1757,7 +1757,7 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
     raise IdempotencyConflict(
         f"the key {key!r} names run {run_id!r} of thread {request.thread_id!r}, which has other content",
         value=key,
-        remedy="give another job a key of its own; with the same content the call returns the same run",
+        remedy="use another key for another job; with the same content, the call returns the existing run",
         details={"key": key, "run_id": run_id},
     )
 

@@ -174,7 +174,7 @@ class RunHandle:
             except TimeoutError:
                 raise TimeoutError(
                     f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run goes on: call "
-                    "result() again to wait on, or cancel() to end the run."
+                    "result() again to keep waiting, or cancel() to end the run."
                 ) from None
         text = run.final_output or ""
         if _state(run) is not State.DONE:

@@ -422,7 +422,7 @@ class Intake:
         source = event.source
         if source is None or not event.message_id or not (source.chat_id or source.user_id):
             raise InvalidRecord(
-                "a message needs a source, a chat and an id of its own", value=event.message_id
+                "a message needs a source, a chat and a unique id", value=event.message_id
             )
         if event.metadata.get("verified") is False:  # its sender address may be forged
             source = event.source = replace(source, user_id=None)

@@ -24,7 +24,7 @@ from postroom.contracts.inference import MISPLACED_RESULT
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 
 NO_ANSWER = "(The agent ended without an answer.)"
-ANSWER_NOT_STORED = "The answer to this message is not stored any more. Send the message again."
+ANSWER_NOT_STORED = "The answer to this message is no longer stored. Send the message again."
 STOPPED = "Stopped."
 NO_LONGER_ASKED = "Stopped. This question is no longer open."
 CUT_OFF = "(The answer is cut off: it reached the model's limit of tokens.)"
@@ -204,10 +204,10 @@ def _failed(reason: TerminationReason) -> str:
         case RequestRefused.code | ContentFiltered.code:
             return "The model rejected this message, and it was skipped: rephrase it, or continue."
         case Unauthorized.code | ModelNotFound.code | NoModelEndpoint.code:
-            return f"The agent could not answer: {why}. Tell the operator, then send /retry once it is fixed."
+            return f"The agent could not answer: {why}. Tell the operator. After the fix, send /retry."
         case AgentNotFound.code | RunnerNotFound.code:
             plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
-            return f"No agent answers: {plain}; tell the operator, and send /retry once it is fixed."
+            return f"No agent answers: {plain}; tell the operator. After the fix, send /retry."
         case _:
             return f"The agent could not answer: {why}"
 

@@ -807,7 +807,7 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
         swallowed = next((one for one in _SWALLOWED.findall(value) if one in fields), None)
         if swallowed is not None:
             raise InvalidArgument(
-                f"the text of `{name}` goes on with the argument `{swallowed}`, which is lost",
+                f"the text of `{name}` also contains the argument `{swallowed}`, which would be lost",
                 value=value[-_LONGEST_SHOWN:],
                 remedy=f"repeat the call with `{name}` and `{swallowed}` as two arguments",
             )

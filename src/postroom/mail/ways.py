@@ -67,7 +67,7 @@ def _by_runner(runner: str | None) -> str:
     except InvalidRunner as error:
         return f"a run starts, and will fail: {error.describe()}"
     recipe = f", {known.recipe.value}" if isinstance(known, Runner) else ""
-    return f"a run starts, or is queued behind the active run: {known.kind.value}{recipe}"
+    return f"a run starts, or waits until the active run has ended: {known.kind.value}{recipe}"
 
 
 def _by_hook(*, has_session: bool) -> str:

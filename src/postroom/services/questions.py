@@ -177,7 +177,7 @@ class QuestionService:
                 if await mailbox.take_back_decision(run.thread_id, run_id, decision_id):
                     return
         raise StaleDecision(
-            f"the answer to question {number} cannot be taken back: the agent has already received it",
+            f"the answer to question {number} cannot be withdrawn: the agent has already received it",
             value=number,
             remedy="write to the agent, or cancel its run",
         )

@@ -320,11 +320,11 @@ class WorkService:
         work = await self.named(run)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
-                f"run {work.run_id} is {SHOWN_STATES[work.state]}, and does not wait for another attempt",
+                f"run {work.run_id} is {SHOWN_STATES[work.state]} and has no attempt to wait for",
                 value=run,
                 remedy=(
-                    "only a queued run that is tried again later can be retried now; "
-                    f"`postroom runs why {work.run_id}` says why this run does not go on"
+                    "only a queued run that waits for its next attempt can be retried now; "
+                    f"`postroom runs why {work.run_id}` explains why this run does not continue"
                 ),
             )
         await self._runs.mailbox.hasten(work.dispatch_id)

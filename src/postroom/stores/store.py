@@ -194,7 +194,7 @@ class SqlStore:
             raise
         self._room.found(wanted)
         if row is None or row[0] != now:
-            raise StoreCorrupt("the probe row differs from what was written", value=now)
+            raise StoreCorrupt("the probe row was read back with another value", value=now)
         store_id = None if found is None else found[0]
         if self._store_id not in (None, store_id):
             raise WrongStore(

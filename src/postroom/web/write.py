@@ -48,7 +48,7 @@ _REMEDIES: Final = {
     InvalidRecipients.code: "choose at least one agent",
     UnknownAgent.code: "choose an agent in the list, or correct the name under Others",
     UnknownMessage.code: "open the message that you want to answer, and press Reply",
-    UnknownProject.code: "correct the name of the project behind the @",
+    UnknownProject.code: "correct the name of the project after the @",
 }
 _LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
 """What the form calls the arguments of the tool that sends its message."""

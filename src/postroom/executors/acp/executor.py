@@ -38,7 +38,7 @@ _STOPS: Final = {
     "max_tokens": "it reached its limit of tokens",
     "max_turn_requests": "it reached its limit of model requests",
     "refusal": "it refused to continue",
-    "cancelled": "it reported that its turn was cancelled, but no one here cancelled it",
+    "cancelled": "it reported that its turn was cancelled, but postroom had not cancelled it",
 }
 
 

@@ -292,7 +292,7 @@ class Program:
         if ended.left:
             _LOG.error("command.processes_left", run_id=self._work.active.identity.run_id, pids=ended.left)
         elif ended.is_late:
-            raise StaleClaim("the program was ended: its server stood still, or could not renew the claim")
+            raise StaleClaim("the program was ended: its server was suspended, or could not renew the claim")
         return ended
 
     def _started(self, launch: Launch) -> Started:

@@ -92,7 +92,7 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
             refuse_address("webhook_url", self.webhook_url, plain=True)
             if not _SECRET.fullmatch(self.api_key or ""):
                 raise ConfigError(
-                    "the webhook has no secret, or one that Telegram does not send",
+                    "the webhook secret is missing, or Telegram does not accept its form",
                     remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
                 )
 

@@ -47,8 +47,7 @@ _KEY: Final = {
 }
 _STREAM: Final = (
     "With `Accept: text/event-stream` a stream: `id` is the number of an event, `event` its kind, "
-    "`data` the entry as JSON. An event of the kind `refused` is the last event and says why the "
-    "stream ends."
+    "`data` the entry as JSON. An event of the kind `refused` ends the stream and contains the reason."
 )
 _LAST_ID: Final = {
     "name": "Last-Event-ID",

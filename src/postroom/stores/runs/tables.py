@@ -354,7 +354,7 @@ def delivered(
         raise ForeignThread(f"the dispatch is of thread {asked.thread_id!r}", value=asked.run_id)
     if asks is not None and state.held_by not in (None, asked.run_id):
         raise ActiveRunConflict(
-            f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
+            f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and other runs of the thread wait for that run",
             value=thread_id,
             remedy="answer the question, or cancel that run",
         )

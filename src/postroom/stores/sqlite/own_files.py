@@ -91,7 +91,7 @@ class OwnFiles:
             _LOG.error("store.taken_away", reason=reason, rescued=str(self.rescued))
             self.when_changed(self.rescued)
         raise WrongStore(
-            f"{reason} while the server was running; the server accepts no more changes",
+            f"{reason} while the server was running; the server refuses all changes now",
             value=str(self._path),
             remedy=self._remedy(self.rescued),
         )
