@@ -4,10 +4,10 @@ from channels.content_kinds import BEGIN, END, KINDS, PAGE, outcome, table
 
 NAMED = {
     ("a story, a gift, paid media", "telegram"),
-    ("content of a kind that is not known", "telegram"),
-    ("content of a kind that is not known", "slack"),
-    ("a file that the platform does not give", "slack"),
-    ("a file that the platform does not give", "matrix"),
+    ("content of an unknown kind", "telegram"),
+    ("content of an unknown kind", "slack"),
+    ("a file that the platform withholds", "slack"),
+    ("a file that the platform withholds", "matrix"),
 }
 REFUSED = {
     "a mail of a machine or a list",
