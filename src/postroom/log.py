@@ -54,7 +54,7 @@ class Logger:
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        """Write a line about a temporary failure, or one that is reported elsewhere, too."""
+        """Also write a log line about a failure that is temporary, or reported elsewhere."""
         self._write(logging.WARNING, event, facts)
 
     def error(self, event: str, **facts: Any) -> None:

@@ -89,7 +89,7 @@ class RunQueue(Protocol):
     async def drain(
         self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
     ) -> None:
-        """Claim no more runs, give active runs the grace time to end, then stop and queue them again.
+        """Stop claiming runs, give active runs the grace time to end, then stop them and queue them again.
 
         `waits_for` says for the id of a thread whether its run gets the grace time; without it, each run gets
         it.
@@ -101,7 +101,7 @@ class RunQueue(Protocol):
         ...
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that its run has not begun to read; return False if the run has it."""
+        """Withdraw a decision that its run has not read yet; return False if the run has read it."""
         ...
 
 
@@ -210,7 +210,7 @@ class RunControl:
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The agent of the run, if it is an agent of mail, as it was when the run got its messages."""
+    """The agent of the run, if it is an agent of mail, in its state when the run got its messages."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
@@ -266,7 +266,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell the writer of a message that the chat will not show it; a repeated call has no effect.
+        """Tell the author of a message that the chat will not show it; a repeated call has no effect.
 
         Raises:
             StoreError: The note could not be stored.

@@ -170,7 +170,9 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "undone_to_the_byte": Yes(),
         "undone_after_a_rewrite": Yes(),
         "woken_and_answers": Yes(),
-        "session_of_a_thread_resumed": NotOffered("it cannot resume a session and print JSON in the same turn"),
+        "session_of_a_thread_resumed": NotOffered(
+            "it cannot resume a session and print JSON in the same turn"
+        ),
         "question_answered": Yes(),
         "steered": Yes(),
         "run_cancelled": Yes(),

@@ -45,7 +45,7 @@ LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
 """Factor of the database's size that must be free: for the copy, and as much for new mail."""
 _SOME: Final = 2
-"""Number of backups from which one can be deleted."""
+"""Fewest backups of which one may be deleted."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
 SUFFIX: Final = ".db"
 COPY: Final = ".copy"
@@ -115,7 +115,9 @@ class Backups:
         self._tasks = Tasks("backups")
 
     def start(self) -> None:
-        """Start to check whether a backup is due, first after a minute; do nothing if the timer is off.
+        """Start the timer that checks whether a backup is due.
+
+        The first check is after one minute; without a timer, do nothing.
 
         PostgreSQL must be backed up by its own tools.
         """

@@ -1,9 +1,9 @@
 """Settings: one frozen object, read once at start from defaults, a TOML file, the environment and flags.
 
 Later sources win, in that order; in the environment `POSTROOM_*` wins over the older names without prefix.
-Every setting has the origin of its value. Nothing is guessed: an unknown name, a value out of range or a
-duration without a unit stops the start with a `ConfigError` that names the setting, the value, its source and
-the remedy.
+Every setting has the origin of its value. The reader never guesses: an unknown name, a value out of range or
+a duration without a unit stops the start with a `ConfigError` that names the setting, the value, its source
+and the remedy.
 """
 
 import difflib
@@ -204,7 +204,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_hosts: Annotated[
         tuple[str, ...],
         _read_by(lambda value: tuple(map(_host, _names(value)))),
-        _about("Additional names to accept in Host and Origin. Loopback and the bound address are always accepted."),
+        _about("Additional names to accept in Host and Origin. Loopback and the bound address always pass."),
     ] = ()
     owner: Annotated[
         str,
@@ -464,7 +464,9 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     file = places.config_file(environment)
     told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
-        raise ConfigError(f"{file} {name}: it is not a list of tables", remedy=f"write [[{name}]] before each")
+        raise ConfigError(
+            f"{file} {name}: it is not a list of tables", remedy=f"write [[{name}]] before each"
+        )
     return [(TableName(file, name, number), one) for number, one in enumerate(told, start=1)]
 
 

@@ -269,7 +269,7 @@ class ExecutorRegistry:
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
     async def close(self) -> None:
-        """Close connections and supporting processes; whoever started the runs must end them."""
+        """Close connections and supporting processes. The caller that started the runs must end them."""
         await self._models.close()
         await self.results.close()
         await self._commands.close()

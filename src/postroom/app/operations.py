@@ -400,7 +400,7 @@ class ListRunners(Query, frozen=True):
 
 
 class SetRunner(Command, frozen=True):
-    """Have the server run an agent when mail comes for it."""
+    """Set the runner of an agent: the server starts a run when mail arrives for it."""
 
     project: _Project
     agent: _AgentName
@@ -408,7 +408,7 @@ class SetRunner(Command, frozen=True):
 
 
 class RemoveRunner(Command, frozen=True):
-    """Have the server run an agent no more. Its mail waits in its inbox."""
+    """Remove the runner of an agent: the server starts no further runs of it. Its mail waits in its inbox."""
 
     project: _Project
     agent: _AgentName

@@ -57,7 +57,7 @@ def checked(source: Place, target: Place, *, now: int) -> dict[str, object]:
 
 @contextmanager
 def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator[_Sides]:
-    """Open both sides, of which one is a file.
+    """Open both databases; one of them is a file.
 
     Raises:
         InvalidArgument: Both use the same engine.

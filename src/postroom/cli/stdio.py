@@ -69,7 +69,7 @@ class Proxy:
     before it tries to start a server again.
 
     If a server dies before its answer, requests that change nothing or have an idempotency key are sent once
-    more, to the next server. For other calls the client is told that the outcome is unknown.
+    more, to the next server. For other calls, the client gets an error that says the outcome is unknown.
     """
 
     def __init__(

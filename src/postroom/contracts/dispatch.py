@@ -225,7 +225,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
-        """Return the record as it is first stored: with the thread's epoch, which replaces the caller's.
+        """Return the record in its first stored form, with the epoch of the thread instead of the caller's.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.

@@ -607,7 +607,7 @@ class ExecutorMisbehaved(RunFailure):
 
 
 class PhaseError(RunFailure):
-    """A phase of the agent loop failed because of its own state. The run ends."""
+    """A phase of the agent loop failed because of the loop's own state. The run ends."""
 
     code = "phase_error"
 

@@ -1,4 +1,4 @@
-"""What msgspec says of a value that does not fit, in words: "`to[2]` must be text, not a whole number"."""
+"""Messages for values of a wrong type: "`to[2]` must be text, not a whole number"."""
 
 import re
 from typing import Final

@@ -34,7 +34,7 @@ def thread_lock(thread_id: str) -> str:
 
 
 class ThreadState(Record, frozen=True, kw_only=True):
-    """What a step of a thread is decided on, seen in one consistent view."""
+    """The data for the decision about a step of a thread, read in one consistent view."""
 
     thread: Thread | None
     run: RunRecord | None = None
@@ -52,7 +52,7 @@ class ThreadState(Record, frozen=True, kw_only=True):
     waiting: int = 0
     """How many messages wait on the thread that `pending` does not hold, counted as far as was asked."""
     pending: tuple[PendingMessage, ...] = ()
-    """The first pending messages, as far as they were read."""
+    """The first pending messages; there may be more."""
     held_by: str | None = None
     """The run that waits for answers and holds back the thread's other runs."""
     has_parent: bool = False
@@ -250,7 +250,7 @@ class CommitCoordinator(Protocol):
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.
             UnknownThread: The parent thread does not exist, or the thread of a claim was removed in between.
-            StoreError: Nothing was written; after CommitUnknown the commit may have been.
+            StoreError: Nothing was written, except that after CommitUnknown the commit may have been.
         """
         ...
 

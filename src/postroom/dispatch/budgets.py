@@ -246,7 +246,7 @@ def is_start(run: RunRecord) -> bool:
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:
-    """Return whether the run stored as the one that asks for a scope does so, or is about to."""
+    """Return whether the run that is stored as the asker for a scope asks, or is about to ask."""
     run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
     if run is None or run.status is RunStatus.DONE:
         return False
@@ -321,7 +321,7 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
 
 
 def answers_budget(call_ids: Sequence[str]) -> bool:
-    """Return whether a decision may be about a budget: such a one is written under the lock of limits."""
+    """Return whether a decision may be about a budget, and so is written under the lock of limits."""
     return any(call_id.startswith(f"{BUDGET_TOOL}/") for call_id in call_ids)
 
 

@@ -119,7 +119,7 @@ class MailboxRunOutcome:
     error: str = ""
     retry_after_ms: int | None = None
     code: str | None = None
-    """The error's code, if it is one of ours."""
+    """The error's code if the error is a `PostroomError`."""
     may_be_outage: bool = False
     """Whether the failure may pass without a change to the program, when others work again."""
 
@@ -362,7 +362,9 @@ class MailboxWorker:
     is_wanted: bool = False
     """Whether another caller found the worker reserved and would have started work."""
     foreground: int = 0
-    """The number of foreground submissions for the thread; queued dispatches are not claimed meanwhile."""
+    """The number of foreground submissions for the thread; the thread's queued dispatches are not claimed as
+    long as there is one.
+    """
     storing: int = 0
     """How many of them are being stored: their claims may be in the database before they are known here."""
 
@@ -448,7 +450,7 @@ class Workers:
         return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
 
     def forget(self, thread_id: str) -> None:
-        """Drop an idle worker; a worker that got work meanwhile stays."""
+        """Drop a worker if it is still idle."""
         worker = self._workers.get(thread_id)
         if worker is not None and _rests(worker):
             del self._workers[thread_id]
@@ -534,7 +536,7 @@ def budgeted(
 
 
 def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
-    """Return whether the deadline of a dispatch is over."""
+    """Return whether the deadline of a dispatch has passed."""
     return dispatch.deadline_at is not None and tx.now() > dispatch.deadline_at
 
 
@@ -1003,7 +1005,7 @@ class Completion:
                 break
 
     async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
-        """End a run that waits for a person; return False if it has changed meanwhile."""
+        """End a run that waits for a person; return False if it has changed since it was read."""
         core = self._core
 
         def cancel(tx: Transaction) -> RunRecord | None:
@@ -1026,7 +1028,7 @@ class Completion:
     ) -> RunRecord | None:
         """End a run that waits for a person, under the lock of its thread; return None if it does not wait.
 
-        Return the run as it was; call `told_cancelled` after the commit.
+        Return the run as it was before the change; call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (
@@ -1055,7 +1057,7 @@ class Completion:
         await self._events.waiting_cancelled(run)
 
     async def _release_abandoned(self) -> None:
-        """Let another run ask if the run that asked for all has ended; after a failure, the sweep does it."""
+        """If the run that asked for all has ended, let another run ask. If this fails, the sweep does it."""
         if not self._core.has_budgets:
             return
         try:
@@ -1073,7 +1075,7 @@ class Completion:
         failed: CanonicalEventDraft | None = None,
         is_failed: bool = True,
     ) -> RunDispatch:
-        """Move a dispatch of ours, and store the error of its execution, if any.
+        """Move a dispatch that this process has claimed, and store the error of its execution, if any.
 
         If that ends the dispatch, its run ends as well, counted as `outcome`.
         """

@@ -162,7 +162,7 @@ class Control:
         return True
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that its run has not begun to read: the question is open again.
+        """Withdraw a decision that its run has not read yet, and open the question again.
 
         Return False, with nothing changed, if the run has the decision or never had it.
         """
@@ -210,7 +210,7 @@ class Control:
         return SteeredRun(dispatch_id=target.dispatch_id or target.run_id, run_id=target.run_id)
 
     async def wake(self, thread_id: str) -> None:
-        """Tell the thread's active run, in any process, that messages wait for its next step."""
+        """Notify the thread's active run, in any process, that messages wait for its next step."""
         worker = self._workers.get(thread_id)
         if worker is not None and worker.is_running:
             self._core.executor.wake_pending_boundary(worker.run_id or "")
@@ -223,7 +223,7 @@ class Control:
         """Store decisions for an active run; None if it is not active.
 
         Raises:
-            StaleDecision: A call already has a decision, or its time is over.
+            StaleDecision: A call already has a decision, or its question has timed out.
         """
         core, run_id = self._core, request.run_id or ""
 
@@ -299,7 +299,7 @@ class Control:
         return woken or not await self._retracted(target.thread_id, messages)
 
     async def _retracted(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
-        """Withdraw staged messages; False if a run has read them meanwhile, so that they are delivered."""
+        """Withdraw staged messages; False if the run has already read them, so that they are delivered."""
         for message in messages:
             try:
                 await self._core.threads.retract_pending(thread_id, message.id or "")
@@ -371,7 +371,7 @@ def fresh_decisions(
     """Return the decisions that are new to an active run with others stored; repeated ones are not.
 
     Raises:
-        StaleDecision: A question has another answer already, or its time is over.
+        StaleDecision: A question already has another answer, or has timed out.
     """
     asked = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
     told = {one.ticket.tool_call_id: one.decision for one in run.answered}

@@ -90,7 +90,7 @@ class Pinning:
 
 
 def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:
-    """Return agents and models as published, and everything else as it is live."""
+    """Return the published form of agents and models; return everything else live."""
     kinds: dict[str, dict[str, Json]] = defaultdict(dict)
     for entry in manifest.entries:
         kinds[entry.kind][entry.id] = entry.value

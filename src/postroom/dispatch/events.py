@@ -1,8 +1,8 @@
 """The mailbox's own events in the event log.
 
 They go to a publisher, if there is one. A publisher on the same storage as the run stores writes them in the
-commit that they describe. With another one, publishing is advisory: a failure is logged and stops no run, and
-failed events about committed messages go onto the repair queue. Keys are derived only from ids, so that a
+commit that they describe. With any other store, publishing is advisory: a failure is logged and stops no run,
+and failed events about committed messages go to the repair queue. Keys are derived only from ids, so that a
 repeated event equals the stored one.
 """
 
@@ -106,7 +106,7 @@ class ServerEvents:
             await self.publish(self.of_dispatch(kind, dispatch, **payload))
 
     async def waiting_cancelled(self, run: RunRecord) -> None:
-        """Publish that a run was cancelled while it waited for a person; it had no open dispatch."""
+        """Publish that a run was cancelled during its wait for a person; it had no open dispatch."""
         if self.is_on:
             key = f"RunCancelled/{run.run_id}/waiting"
             await self.publish(

@@ -20,10 +20,12 @@ from postroom.stores.transaction import Transaction
 
 
 class SeveralExecutors(RunDispatchExecutor):
-    """Several executors behind one mailbox: each run has its own, and later calls for the run reach it.
+    """Combines several executors behind one mailbox.
 
-    Executors commit through the context of the run. One that ends its runs itself may be combined with one
-    that does not: the mailbox ends only runs that are left open.
+    Each run has one executor, which also gets all later calls for the run.
+
+    Executors commit through the context of the run. You can combine executors that end their runs themselves
+    with executors that do not: the mailbox ends only the runs that are left open.
     """
 
     @abstractmethod
@@ -31,7 +33,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executor of a run.
 
         Raises:
-            PostroomError: No executor here runs it; `retryable` says whether that may change.
+            PostroomError: No executor here runs it; `retryable` says whether a later attempt may succeed.
         """
 
     @abstractmethod
@@ -73,7 +75,7 @@ class SeveralExecutors(RunDispatchExecutor):
         return any(one.send_messages(id, messages) for one in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the executor of the run that messages wait."""
+        """Notify the executor of the run that messages wait."""
         return any(one.wake_pending_boundary(id) for one in self.each())
 
     def listen_to(self, live: LiveChannels | None) -> None:

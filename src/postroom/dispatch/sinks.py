@@ -5,8 +5,8 @@ watch it:
 
     text, calls ─▶ buffered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
-While the database is away the output is buffered, and stored later; an execution that ends meanwhile loses
-its buffer. The log reports either once per outage. The answer of a run is stored when it ends.
+If the database is unavailable, the output is buffered and stored later. An execution that ends before that
+loses its buffer. The log reports either once per outage. The answer of a run is stored when it ends.
 """
 
 import asyncio
@@ -304,7 +304,7 @@ async def output_after(events: EventStore, scope: EventScope, after: int) -> tup
 
 
 async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
-    """Return the last lines of a run's output, in `most` characters, as far as they were kept."""
+    """Return the last stored lines of a run's output, in at most `most` characters."""
     newest = end = await events.count(scope)
     parts, length = list[str](), 0
     while end > 0 and length <= most:

@@ -482,7 +482,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     """Return the rows of the submission if nothing has changed since the state was read.
 
     Raises:
-        StaleDecision: A question already has another answer, or its time is over.
+        StaleDecision: A question already has another answer, or has timed out.
     """
     request = request if existing is None else _of_its_run(request, existing)
     messages, consumes = request.messages, tuple[PendingVersion, ...]()
@@ -593,7 +593,7 @@ def max_interruptions(options: DeliveryOptions | None, config: MailboxConfig) ->
 
 
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Return the request as one that resumes a run; the mark of a self-woken run stays."""
+    """Return the request in the form that resumes a run; the mark of a self-woken run is kept."""
     activation = activation.continuing(run_id)
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
@@ -617,7 +617,7 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
     """Return the run's questions that the request answers; a repeated decision counts once.
 
     Raises:
-        StaleDecision: A question has another answer, its time is over, or the run asks other questions now.
+        StaleDecision: A question has another answer or has timed out, or the run asks other questions now.
     """
     found: list[AnsweredTicket] = []
     tickets = run.waiting.tickets if run.waiting is not None else ()
@@ -660,7 +660,7 @@ class MailboxDispatchStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxSubmitResult:
-    """The accepted work. `joined` says that it became part of an already queued dispatch."""
+    """The accepted work; `joined` is true if the message became part of a queued dispatch."""
 
     dispatch_id: str
     run_id: str
@@ -772,7 +772,7 @@ class Submissions:
         alone are stored for an active run, in any process: it gets them there, or when it waits or restarts.
 
         Raises:
-            StaleDecision: A call already has a decision, or its time is over.
+            StaleDecision: A call already has a decision, or its question has timed out.
             SubmissionRejected: The thread is busy and the strategy is `reject`.
             QueueFull: The maximum number of messages waits on the thread.
             DedupeKeyInUse: An open dispatch of the thread has the key.
@@ -1111,7 +1111,7 @@ class Submissions:
             raise
 
     async def _stored_now(self, submission: Submission) -> Prepared:
-        """Store a submission with its claim, which is protected from recovery meanwhile."""
+        """Store a submission together with its claim, which recovery cannot release before it is stored."""
         worker = self._dispatcher.workers.get_or_create(submission.request.thread_id)
         worker.storing += 1
         try:
@@ -1176,7 +1176,7 @@ class Submissions:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Put messages where they are read as their mode says; return the run that was started for them.
+        """Store messages where their mode says; return the run that was started for them, if any.
 
         Messages with known ids are ignored, so that the call may be repeated.
 
@@ -1712,8 +1712,8 @@ def _hurried(active: RunDispatch, tx: Transaction) -> None:
 def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a queued run may resume with a submission's answers, in milliseconds since the epoch.
 
-    Each answer can be withdrawn until the delay of its submission is over. The run reads all answers at once,
-    so it resumes when the last of these delays is over.
+    Each answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
+    once, so it resumes after the longest of these delays.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own

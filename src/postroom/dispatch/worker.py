@@ -832,7 +832,7 @@ class LeaseKeeper:
     async def renewed(self, jobs: list[Job]) -> bool:
         """Renew these claims in one change, whenever they began; return False if the store failed.
 
-        It takes no longer than the claims last: work whose claim is not renewed by then is stopped.
+        It takes at most as long as the claims last: work whose claim was not renewed in that time is stopped.
         """
         if not jobs:
             return True
@@ -911,8 +911,8 @@ class LeaseKeeper:
 class _Held:
     """Work of an executor that makes no step while its claim is uncertain.
 
-    A process that was frozen or disconnected may continue anywhere in its work, and another process may have
-    the work by then: it checks before the next step.
+    A process that was frozen or disconnected may continue at any point of its work, after another process has
+    claimed the work: it checks its claim before the next step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
@@ -1094,8 +1094,8 @@ class Execution:
         """Set the run of a job, and the request for the executor if there is something to execute.
 
         Raises:
-            DeadlinePassed: The deadline of the dispatch is over. UnknownRun, ForeignThread: The dispatch has
-                no run on its thread.
+            DeadlinePassed: The deadline of the dispatch has passed. UnknownRun, ForeignThread: The dispatch
+                has no run on its thread.
             InternalError: The registry of the run is gone. InvalidActivation, UnknownMessage, ResolveFailed:
                 The request cannot be rebuilt.
         """

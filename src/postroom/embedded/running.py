@@ -324,7 +324,7 @@ class Run:
         )
 
     async def sleep(self, until: timedelta | datetime, *, name: str | None = None) -> None:
-        """Resume later, after a time or at an instant; meanwhile the run needs no worker.
+        """Resume later, after a time or at an instant; until then the run needs no worker.
 
         The function starts again then, so put earlier work into steps.
 
@@ -623,7 +623,8 @@ def _suspension(raised: BaseException) -> Suspended:
     """Return the suspension of a function; with several in a task group, the first.
 
     Raises:
-        BaseException: An error beside the suspension; several errors as their group.
+        BaseException: An error that was raised together with the suspension; several errors are raised as
+            their group.
     """
     if isinstance(raised, Suspended):
         return raised

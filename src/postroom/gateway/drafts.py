@@ -42,7 +42,10 @@ Step: TypeAlias = Look | None
 
 
 class Draft:
-    """The draft of one answer in one chat. Instants are in milliseconds; it has no clock of its own."""
+    """The draft of one answer in one chat.
+
+    Instants are in milliseconds, and the caller passes the present time.
+    """
 
     def __init__(self, capabilities: ChannelCapabilities, *, least_new: int, interval_ms: int) -> None:
         """A look needs `least_new` new characters, and two of them are `interval_ms` apart."""
@@ -134,7 +137,7 @@ class Draft:
         return look
 
     def _look(self, now: int) -> Step:
-        """Return a step that shows the present text, if it is more than what is shown."""
+        """Return a step that shows the present text, if it is longer than the shown text."""
         self._looked_at = self._length
         look, shown = self._draw(), self._shown
         if look is None:
@@ -154,7 +157,7 @@ class Draft:
     def _draw(self) -> Look | None:
         """Return the first part of the received text; None if it is blank and there is no reasoning.
 
-        It reads no more of the answer than one part can need.
+        It reads only as much of the answer as one part can need.
         """
         text = "".join(self._deltas)
         self._deltas = [text]

@@ -245,7 +245,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ButtonPress:
-    """A press of a button on a card of ours, by `source.user_id`."""
+    """A press of a button on a card that postroom sent, by `source.user_id`."""
 
     source: SessionSource
     value: str

@@ -4,7 +4,7 @@
        │ temporary failure: the run is retried, a few times
        └ permanent failure: its record contains the reason, and its sender gets a notice
 
-Nothing is unpacked, and no name from a sender is used as a path.
+Archives are not unpacked, and names that a sender chose are never used as paths.
 """
 
 import asyncio

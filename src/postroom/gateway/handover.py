@@ -346,7 +346,7 @@ def _foreign_files(files: Sequence[Attachment]) -> str:
 def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, caller: Json = None) -> Message:
     """Return an inbound message as a message of its thread: words, sender, time and files.
 
-    `caller` is its chat's requirements for the agent, if the message has no `CallerRequest` of its own.
+    `caller` is the chat's requirements for the agent, for messages without a `CallerRequest`.
     """
     source = event.source
     data = {

@@ -379,7 +379,7 @@ class Intake:
         return taken
 
     async def _resume(self, message: InboundMessage) -> bool:
-        """Put a message that waits in the store into the queue of its chat; return whether it is there."""
+        """Put a stored message that waits into the queue of its chat; return whether it is in the queue."""
         try:
             event = MessageEvent.from_body(
                 message.body, inbound_id=message.inbound_id, revision=message.revision
@@ -421,9 +421,7 @@ class Intake:
     def _checked(self, event: MessageEvent) -> SessionSource:
         source = event.source
         if source is None or not event.message_id or not (source.chat_id or source.user_id):
-            raise InvalidRecord(
-                "a message needs a source, a chat and a unique id", value=event.message_id
-            )
+            raise InvalidRecord("a message needs a source, a chat and a unique id", value=event.message_id)
         if event.metadata.get("verified") is False:  # its sender address may be forged
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:

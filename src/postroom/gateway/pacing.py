@@ -6,8 +6,8 @@
 
 A call counts from its beginning until the scope's time after its end, because nobody knows when in between
 the platform counts it. Calls of low priority (drafts, typing) get a turn only if nobody waits and half of the
-room is left; a refusal of a call without content (typing, marks) pauses only its own kind. Nothing is stored:
-after a restart the platform's first refusal restores the state.
+room is left; a refusal of a call without content (typing, marks) pauses only its own kind. The state is not
+stored: after a restart, the platform's first refusal restores it.
 """
 
 from collections import deque

@@ -73,7 +73,7 @@ class Reply(Record, frozen=True, kw_only=True):
     error: str | None = None
     """The reason for a missing answer, for a channel whose callers get it as a status."""
     code: str | None = None
-    """The code of that error, if it is one of ours."""
+    """The error's code if the error is a `PostroomError`."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the caller is asked to use: the answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
@@ -83,7 +83,7 @@ class Reply(Record, frozen=True, kw_only=True):
     choices: tuple[Button, ...] = ()
     """Buttons below a notice."""
     output: str | None = None
-    """The agent's own words, if `text` extends or replaces them with a sentence of ours."""
+    """The agent's own words, if postroom changed or extended them in `text`."""
     is_cut: bool = False
     """Whether the model's limit of tokens cut the answer off."""
     questions: tuple[Question, ...] = ()
@@ -257,7 +257,7 @@ class ChatEffects(RunEffects):
         self._attempts = attempts
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Tell the sender that the answer is delayed, once, if the next attempts are minutes away."""
+        """Tell the sender, once, that the answer is delayed, if the next attempts are minutes later."""
         if is_chat(row.thread_id) and row.attempt_count == self._attempts:
             text = wording.tried_again(row.last_error or "")
             notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)

@@ -193,7 +193,8 @@ class Sessions:
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
         """Move a group's sessions to its new id; return their number.
 
-        A session that was started there meanwhile continues; the earlier one is kept under the old id.
+        If a session has already been started there, it continues, and the earlier one is kept under the old
+        id.
         """
         old, new = (
             build_session_key(SessionSource(platform=platform, chat_type="group", chat_id=group))

@@ -265,7 +265,7 @@ class StreamingPresenter:
     ) -> None:
         """Show the answer as it grows, no more often than the platform allows.
 
-        Text that arrives too soon after an edit is shown later, even if no more text follows.
+        Text that arrives too soon after an edit is shown later, even if no further text follows.
         """
         shown, label = await self._draft_of(adapter, source.chat_id, run), self.sessions.label(source)
         between, is_begun = "", False

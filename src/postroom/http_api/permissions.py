@@ -192,7 +192,7 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
 
 
 class _Checked:
-    """The target of a route, behind the check."""
+    """The endpoint of a route, wrapped by the check."""
 
     def __init__(self, app: ASGIApp, who: Mapping[str, Who]) -> None:
         self._app = app

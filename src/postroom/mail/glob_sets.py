@@ -29,7 +29,7 @@ class Glob:
 
     `pieces` are the parts between its stars; `start` and `end` the text before its first wildcard and after
     its last. `head` is the length of `start` if a star follows it, `tail` that of `end` if a star precedes
-    it; otherwise both exceed every length. `is_text` says that it has no wildcards except stars.
+    it; otherwise both exceed every length. `is_text` is true if it has no wildcards except stars.
     """
 
     pieces: tuple[Sequence[Character], ...]

@@ -379,7 +379,7 @@ def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agr
     """Return whether the pieces find places along `row`, one after the other.
 
     A short row is tried position by position. For a long row, sets of positions are integers, one bit per
-    position: a piece of n units is placed in n steps, however often it nearly fits.
+    position: a piece of n units is placed in n steps, whatever the number of near matches.
     """
     first = 0
     if len(row) <= _SHORT:

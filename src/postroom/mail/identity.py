@@ -84,7 +84,7 @@ def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[
     """Return the person that `human:name` or `chat:platform/id` names.
 
     Raises:
-        UnknownAgent: Nobody has that name or that chat; the error lists the nearest names.
+        UnknownAgent: No agent or person has that name or that chat; the error lists the nearest names.
     """
     project = projects.project(PEOPLE_KEY)
     everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)

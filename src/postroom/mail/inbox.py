@@ -169,7 +169,7 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages, or the one with the given id; reading sets no marks.
+    """Return an agent's messages, or the message with the given id; reading changes no marks.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
@@ -295,7 +295,7 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
 
 
 def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
-    """Return the attachment with the digest or the name that was asked for; without both, the only one.
+    """Return the attachment with the given digest or name; without both, the only attachment.
 
     Raises:
         InvalidArgument: Several attachments fit.

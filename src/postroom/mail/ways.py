@@ -13,7 +13,7 @@ from postroom.mail.waking.runners import read_runner, reads_at_work
 
 
 class WayView(TypedDict):
-    """One way. `taken` says whether a message would use it now, `why` gives the reason in both cases."""
+    """One way. `taken` is true if a message would use it now; `why` gives the reason in both cases."""
 
     way: str
     taken: bool

@@ -102,7 +102,7 @@ class Engine(Protocol):
         ...
 
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Refuse a user who lacks a right to one of the tables; one query, however many tables there are.
+        """Refuse a user who lacks a right to one of the tables, with one query for all tables.
 
         Raises:
             StoreReadOnly: A right is missing; the remedy grants it.

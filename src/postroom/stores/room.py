@@ -7,7 +7,7 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 LEAST: Final = 300_000
-"""Bytes to look for first: enough for a long message and its indexes, or many usual ones."""
+"""Bytes to check first: enough for a long message and its indexes, or many usual messages."""
 MOST: Final = 1 << 24
 """Maximum number of bytes that a check allocates; it frees them again."""
 
@@ -16,7 +16,7 @@ class Room:
     """Remembers a refused write. Small writes that succeed in between do not prove that a large one fits.
 
     The size of the refused write is unknown. If a write is refused although the check had succeeded, later
-    checks look for twice as much, so that the reported state changes a few times at most and then stays.
+    checks ask for twice as much, so the reported state changes a few times at most and then stays.
     """
 
     def __init__(self) -> None:

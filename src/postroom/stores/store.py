@@ -37,7 +37,7 @@ def refuse_forked(opened_by: int) -> None:
     """Refuse a call in a process that was forked after the mailbox was opened: it would never be answered.
 
     Raises:
-        MailboxForked: This process is not the one with the id `opened_by`.
+        MailboxForked: The process that opened it has the id `opened_by`, and this is another process.
     """
     if (this := os.getpid()) != opened_by:
         raise MailboxForked(

@@ -69,7 +69,7 @@ LONGEST_NAME = 128
 """Characters of a name in a filter that are read."""
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
-"""What remedies for agents name: tools, and in backticks their arguments."""
+"""Matches the tools, and the arguments in backticks, in remedies for agents."""
 _REMEDIES: Final[Mapping[str, str]] = {
     UnknownProject.code: "see the list of projects",
     UnknownAgent.code: "see the project's agents",

@@ -4,7 +4,7 @@
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities we declare only notices: requests for files and terminals are refused.
+Of the optional capabilities we declare only notices; we refuse requests for files and terminals.
 """
 
 import asyncio
@@ -90,7 +90,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The content for an agent: `former` is a session to resume, `anew` is the prompt for a new one."""
+    """The content for an agent: `former` is the session to resume.
+
+    `anew` is the prompt if that session does not exist.
+    """
 
     prompt: str
     anew: str
@@ -180,7 +183,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:
-        """Process a piece of the agent's output; ignored when the conversation is over."""
+        """Process a piece of the agent's output; ignore it if the conversation has ended."""
         await self._has_begun.wait()  # an earlier answer would reach nobody
         if self._over.is_set():
             return
@@ -195,7 +198,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what="wrote JSON that is nested too deeply"))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Have the agent end its turn and then exit; send nothing more."""
+        """Ask the agent to end its turn and then exit; send nothing else afterwards."""
         if self._stdin is None:
             return
         alarm = self._tasks.start(
@@ -227,7 +230,7 @@ class Conversation:
         self._peer.ask(method, params)
 
     def _cancel(self) -> None:
-        """Have the agent end its turn; sent at most once."""
+        """Ask the agent to end its turn, at most once."""
         if self.session is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._peer.tell("session/cancel", {"sessionId": self.session})

@@ -63,7 +63,7 @@ class Outcome:
         """Return the run's result, or what it waits for.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` give details.
         """
         run_id, talk, ended = activation.run_id or "", self.talk, self.ended
         failing = self._failing()
@@ -88,7 +88,7 @@ class Outcome:
         return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
-        """Return the program's last output, and where it broke the protocol."""
+        """Return the program's last output, and the place where it broke the protocol."""
         fault, talk = self.talk.fault, self.talk
         said = (fault.what, fault.words) if fault else ()
         is_broken = fault is not None and fault.kind is AgentProtocolBroken

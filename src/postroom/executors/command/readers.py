@@ -27,7 +27,7 @@ class Said:
     must_end: bool = False
     """Whether the program always reports its end unless it is cut off."""
     earlier: str = ""
-    """The answers of earlier turns: messages after them get answers of their own."""
+    """The answers of earlier turns; messages that arrived after them get separate answers."""
     last: str = ""
     """The last thing that happened, in the program's terms."""
     starts_anew: bool = False
@@ -168,7 +168,8 @@ def gemini(said: Said, line: Mapping[str, Any]) -> str:
 def opencode(said: Said, line: Mapping[str, Any]) -> str:
     """Read `opencode run --format json`: the texts of the last step with text are the answer.
 
-    A step after the last one of its turn answers messages that came meanwhile: both answers are kept.
+    A step after the last step of its turn answers messages that arrived during the turn: both answers are
+    kept.
     """
     kind, part = line.get("type"), _table(line, "part")
     said.session = _text(line, "sessionID") or _text(part, "sessionID") or said.session

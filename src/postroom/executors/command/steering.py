@@ -38,7 +38,7 @@ class Steering(Protocol):
     """Sends messages to a program while it works. It does no I/O itself: it writes with `say`."""
 
     is_over: bool
-    """Whether the program gets no more messages, because its work is done."""
+    """Whether the program gets no further messages, because its work is done."""
 
     def begin(self) -> None:
         """Send the prompt."""
@@ -66,7 +66,7 @@ class ClaudeSteering:
         self.tell(self._prompt)
 
     def tell(self, text: str) -> str | None:
-        """Send a message; it is read between two steps, or in a turn of its own after this one."""
+        """Send a message. The program reads it between two steps, or in a separate turn after this one."""
         if self.is_over:
             return None
         name = str(uuid.uuid4())  # a name that it knows from before, it passes over
@@ -102,7 +102,7 @@ class CodexSteering:
         self._ask("initialize", {"clientInfo": us})
 
     def tell(self, text: str) -> str | None:
-        """Send a message into the turn; return None before it has started and when it is over."""
+        """Send a message into the turn; return None before the turn has started and after it has ended."""
         if self.is_over or self._turn is None:
             return None
         return self._told("turn/steer", text, expectedTurnId=self._turn)

@@ -44,7 +44,7 @@ class LastWords:
     words: str = ""
     """The text of all its outputs."""
     version: str = ""
-    """The version as reported in its output; else the program is asked for it."""
+    """The version from the client's output; if empty, the client itself is asked."""
     expected: str = ""
     found: str = ""
     """The output found instead, if its format is different."""

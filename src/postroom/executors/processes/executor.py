@@ -47,7 +47,7 @@ class Finished(Protocol):
         """Return the run's result.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` give details.
         """
         ...
 
@@ -143,7 +143,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command of a runner, as far as it is known before a run."""
+        """Return the command of a runner; parts that only a run can define are left out."""
 
     @property
     def executing(self) -> int:
@@ -293,7 +293,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return await within(active.ended.wait(), most, self.process_runner.timer)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the run with this id about new messages; return False if its program takes none."""
+        """Notify the run with this id about new messages; return False if its program accepts none."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 

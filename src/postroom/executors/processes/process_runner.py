@@ -209,7 +209,8 @@ class ProgramEnd:
         code: The exit code, negative for a signal; None if the program could not be ended.
         taken: The number of bytes of its output, with standard error.
         left: Processes that could not be ended.
-        is_late: Whether it was killed at its deadline, because another server could begin its run by then.
+        is_late: Whether the program was killed at its deadline, because another server could start its run
+        from that time on.
     """
 
     code: int | None

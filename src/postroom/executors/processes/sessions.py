@@ -1,7 +1,7 @@
 """A client's session for a thread: stored with the thread's state, if the run is still ours.
 
-It is stored for each agent and mail thread, or for the agent if its runner says so. It is valid only for the
-same program and working folder.
+It is stored for each agent and mail thread, or once for the agent if its runner is set to that. It is valid
+only for the same program and working folder.
 """
 
 from collections.abc import Sequence

@@ -87,7 +87,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     """Runs each agent by the server that its runner names.
 
     `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, `address` our own address.
-    The executor is also one of the mailbox's effects, so it learns what is durable.
+    The executor is also one of the mailbox's effects, which tells it when data is durable.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -121,7 +121,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Runs.
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Have the other server execute a run and return its answer.
+        """Let the other server execute a run, and return its answer.
 
         If cancelled from outside, the other server keeps working: the next worker posts the same run again,
         under the same key.

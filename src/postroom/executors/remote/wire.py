@@ -53,7 +53,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
-    """Return a run as it is sent; `base` is our own address, None if we cannot be reached.
+    """Return a run in its form for the wire; `base` is our own address, None if we cannot be reached.
 
     The same run has the same bytes each time, unless its runner was changed or its mail was read.
     """

@@ -5,7 +5,7 @@
 
 An adapter acknowledges a message to its platform (moves an offset, answers 200, acks an envelope) only after
 `handle_message` has returned: then the message is on disk. When it raises, the adapter does not acknowledge,
-and the platform sends the message again. It knows nothing of sessions, agents or policies.
+and the platform sends the message again. It does not know sessions, agents or policies.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ __all__ = [
 _LOG = get_logger(__name__)
 _LOOK_AGAIN_MS: Final = 1_000
 MOST_TRIES: Final = 3
-"""How often an update that hits a defect of ours is tried before it becomes a dead letter."""
+"""Attempts at an update that hits a defect of postroom, before it becomes a dead letter."""
 LONGEST_RAW: Final = 200_000
 """Characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
@@ -462,7 +462,7 @@ class BasePlatformAdapter(ABC):
     ) -> SendResult:
         """Send a message in Markdown, at most `capabilities.limit` long. One message, or none.
 
-        If the platform refuses the marks of its own dialect, the message is sent as plain text. A caller's
+        If the platform refuses its markup, the message is sent as plain text. A caller's
         `metadata["dedupe_key"]` makes a repetition harmless on platforms that support it.
         """
 
@@ -628,8 +628,9 @@ class BasePlatformAdapter(ABC):
         """Process one update; when this returns, it may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
-        would end alike. It does not degrade the channel: anybody can send such an update. An update that hits
-        a defect of ours is tried three times before, and then the channel continues, degraded.
+        would fail too. It does not degrade the channel: anybody can send such an update. An update that hits
+        a defect of postroom is tried three times. Then it becomes a dead letter, and the channel continues,
+        degraded.
 
         Raises:
             PostroomError: The update was not processed: retry after a pause, and do not acknowledge it.

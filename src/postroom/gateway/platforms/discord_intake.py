@@ -125,7 +125,7 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether no more updates fit into memory."""
+        """Whether memory is full and holds no further updates."""
         return len(self._held) >= self._options.max_held
 
     async def room(self) -> None:
@@ -133,7 +133,7 @@ class Intake:
         await self._room.wait()
 
     async def settled(self, within_seconds: float) -> None:
-        """Return when all updates are stored, or the time is over."""
+        """Return when all updates are stored, or the time has passed."""
         try:
             async with asyncio.timeout(within_seconds):
                 await self._settled.wait()

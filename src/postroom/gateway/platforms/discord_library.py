@@ -1,10 +1,10 @@
 """The only module that uses discord.py: one bot's connection, its REST calls and its gateway.
 
-The library handles heartbeats, compression, RESUME and the buckets of the rate limits. Reconnecting, reading
-of updates and the meaning of failures are ours: the library's own loop reads updates even if there is no room
-for them, pauses for up to 17 minutes, and ends at the first unreadable update. So this module drives the
-library's socket directly, with four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`,
-its `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails when one of them changes.
+The library handles heartbeats, compression, RESUME and the buckets of the rate limits. postroom itself
+reconnects, reads updates and classifies failures: the library's own loop reads updates without limit, pauses
+for up to 17 minutes, and ends at the first unreadable update. So this module drives the library's socket
+directly, with four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`, its
+`_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails when one of them changes.
 """
 
 import asyncio

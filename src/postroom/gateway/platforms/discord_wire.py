@@ -32,7 +32,7 @@ _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
 class RestFailure(Exception):
-    """Discord refused a request, or did not answer; `taken` says whether it may have been performed."""
+    """Discord refused a request, or did not answer; `taken` is true if it may have been performed."""
 
     def __init__(
         self, text: str, *, status: int = 0, code: int = 0, wait_ms: int | None = None, taken: bool = False
@@ -451,7 +451,7 @@ def _author(answered: Mapping[str, Any]) -> str | None:
 
 
 def _answered_files(answered: object, me: Me) -> tuple[Attachment, ...]:
-    """Return the files of the answered message, unless it is ours."""
+    """Return the files of the answered message, unless postroom sent that message."""
     is_ours = not isinstance(answered, dict) or _inner(answered, "author").get("id") == me.user_id
     return () if is_ours or not isinstance(answered, dict) else Attachment.foreign(_files(answered))
 

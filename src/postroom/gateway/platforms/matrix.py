@@ -51,7 +51,7 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
     """How long the homeserver may wait for something new."""
     command_prefix: str = "!"
-    """The prefix of commands besides `/`, which clients intercept; empty: none."""
+    """A prefix of commands besides `/`, which clients intercept; empty for none."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)

@@ -25,7 +25,7 @@ FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The outcome of a request. Status 0: there was no answer; `lost` says whether it may have arrived."""
+    """The outcome of a request. Status 0: there was no answer; `lost` is true if it may have arrived."""
 
     status: int = 0
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)

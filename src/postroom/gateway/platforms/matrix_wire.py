@@ -207,7 +207,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """Our identity on this homeserver, and the prefix of commands besides a slash."""
+    """The bot's identity on this homeserver, and the prefix of commands besides a slash."""
 
     user_id: str
     name: str | None = None
@@ -504,7 +504,7 @@ def _begins_with_name(text: str, me: Ourselves) -> bool:
 
 
 def _without_names(text: str, names: Sequence[str]) -> str:
-    """Return the text without our names where they only address us: at the beginning, or in full."""
+    """Return the text without the name that addresses the bot at its beginning, and without full names."""
     for name in sorted(set(names), key=len, reverse=True):
         found = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
         if found is not None:

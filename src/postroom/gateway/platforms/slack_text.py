@@ -1,7 +1,7 @@
 """Slack's text dialect, both ways: Markdown becomes mrkdwn, and incoming text becomes plain words.
 
-In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Since every
-`<` of ours is written as an entity, an agent's text cannot notify a whole channel. Each function takes time
+In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Every `<`
+that postroom writes is an entity, so an agent's text cannot notify a whole channel. Each function takes time
 in proportion to the text, whatever it contains.
 """
 

@@ -7,8 +7,8 @@
 sends with each update.
 
 Telegram has no key that makes a repeated send harmless, and does not report deleted messages to bots. A
-command without a bot's name counts as addressed to the bot, in groups too; one with another bot's name is
-ignored.
+command without a bot's name counts as addressed to the bot, also in groups; a command with another bot's name
+is ignored.
 """
 
 import asyncio
@@ -341,7 +341,7 @@ _ENVELOPE: Final = frozenset(
     forward_sender_name forward_date reply_markup text entities caption caption_entities
     """.split()  # noqa: SIM905 - as a list they are a hundred lines
 )
-"""Fields of a message without content of their own, and its words."""
+"""Fields of a message that add no content, and its words."""
 _EVENTS: Final = frozenset(
     """
     new_chat_members new_chat_member new_chat_participant left_chat_member left_chat_participant
@@ -546,7 +546,7 @@ def mended(text: str) -> str:
 
 
 def _mended(value: Json) -> Json:
-    """Return JSON with mended texts."""
+    """Return JSON whose texts can be stored."""
     if isinstance(value, str):
         return mended(value)
     if isinstance(value, dict):

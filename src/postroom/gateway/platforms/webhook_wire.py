@@ -146,7 +146,7 @@ def may_command(route: HookRoute) -> bool:
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
     """Return the prompt: the template with its fields, else the body's `text`, else the body.
 
-    Values are inserted once and not searched for further fields; an absent one is empty.
+    Values are inserted once and not searched for further fields; a missing value is an empty text.
 
     Raises:
         Refused: The prompt is blank or too long.

@@ -220,4 +220,4 @@ def encoded(*, session_cookie: str) -> bytes:
 BASE: Final = "/v1"
 DOCUMENT: Final = f"{BASE}/openapi.json"
 EVENTS: Final = f"{BASE}/events"
-"""The address to wait for events: the only one that is not an operation."""
+"""The address to wait for events, which is not an operation."""

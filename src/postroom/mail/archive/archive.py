@@ -109,7 +109,7 @@ class Archive:
         A repeated write has the same files and changes nothing.
 
         Raises:
-            ArchiveUnavailable: Nothing was written; the rows keep waiting.
+            ArchiveUnavailable: Nothing was written; the rows stay in the backlog.
         """
         project_id = int(rows[0].target)
         if project_id not in self._slugs:
@@ -213,7 +213,7 @@ class Archive:
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
-        """Rename a project's repository to this name, and write another one from the database.
+        """Rename a project's repository to this name, and write a new repository from the database.
 
         Raises:
             ArchiveUnavailable: It cannot be renamed, or not all records were written; then run `rebuild`.

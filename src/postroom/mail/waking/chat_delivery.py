@@ -69,7 +69,7 @@ class StoredChatDelivery:
         Return the person's address.
 
         Raises:
-            UnknownAgent: None of these chats, or more than one person, is an address.
+            UnknownAgent: None of these chats is an address, or several persons have one.
             StoreError: It could not be stored.
         """
 

@@ -69,7 +69,7 @@ class ChatSessions:
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
         """Store a new session and its thread; return an existing session with this key unchanged.
 
-        Of concurrent callers one creates the session, and all get it.
+        Of concurrent callers, one creates the session, and all get it.
 
         Raises:
             InvalidRecord: The session key or the thread id is blank.

@@ -122,7 +122,7 @@ class EventRecorder:
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Lock a project and the projects of its messages' recipients.
 
-        Return the messages that other projects know of, each with the project; hidden copies do not count.
+        Return the messages that other projects also have, each with the project; hidden copies do not count.
         """
         reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
         self.lock([project_id, *(row[1] for row in reached)])

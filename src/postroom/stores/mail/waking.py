@@ -95,7 +95,7 @@ class WakingReads:
         return question_id in stands
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose result a message reports; None for a message that somebody wrote."""
+        """Return the run whose result a message reports; None if the message reports no run."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 

@@ -78,7 +78,7 @@ def is_unspaced(word: str) -> bool:
 
 
 def asked_words(text: str) -> tuple[list[str], bool]:
-    """Return adjacent words to find, and whether the last one is only the start of a word."""
+    """Return adjacent words to find, and whether the last word is only the start of a word."""
     found = folded(text)
     if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
         return list(found), False

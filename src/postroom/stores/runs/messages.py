@@ -49,7 +49,7 @@ class Messages(Tables):
         return tuple(rows.message(row).message for row in found)
 
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
-        """Return the messages that no summary covers, or only one with a number above `after`, in order."""
+        """Return the messages that no summary covers, or only those with a number above `after`, in order."""
         if after is None:
             found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
         else:

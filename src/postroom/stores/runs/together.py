@@ -73,7 +73,7 @@ class Together(Tables):
     def state(
         self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]
     ) -> ThreadState | None:
-        """Return a thread as it is with what was added to it.
+        """Return a thread together with its additions.
 
         Return None if one of the ids exists, or messages or runs wait on the thread: the caller must then
         read it alone.

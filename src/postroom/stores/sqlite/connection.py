@@ -75,7 +75,9 @@ _OTHERS: Final = (
 
 
 def refuse_no_file(path: Path, what: str = "database") -> None:
-    """Refuse a path to something other than a file; SQLite's own error does not say so, or misses it.
+    """Refuse a path to something other than a file.
+
+    SQLite's own error does not name the cause, or SQLite does not notice it.
 
     Raises:
         StoreReadOnly: The path is a folder, a pipe, a socket or a device.
@@ -218,8 +220,8 @@ def store_error(error: sqlite3.Error) -> StoreError:
 def refuse_denied(path: Path) -> None:
     """Refuse a database, or a file next to it, that this process must not write, before anything opens it.
 
-    SQLite creates the files next to a database with the database's mode and leaves them behind when it fails:
-    they would lock out the next process that opens it, even that of its own user.
+    SQLite creates the files next to a database with the database's mode, and leaves them there if it fails:
+    they would lock out the next process that opens it, even a process of the same user.
 
     Raises:
         StoreReadOnly: A file is not writable; the error names its owner and the remedy.

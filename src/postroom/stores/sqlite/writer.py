@@ -92,7 +92,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no more work; the thread finishes submitted work, closes the connection and ends."""
+        """Accept no further work; the thread finishes submitted work, closes the connection and ends."""
         self.pending.stop()
 
     def close(self) -> None:
