@@ -217,7 +217,7 @@ class Mailbox:
                 with its index; nothing was written.
             IdempotencyConflict: Another item has the same thread and key and other content; nothing was
                 written. Or a stored run has: earlier commits remain.
-            QueueFull: The thread of an item accepts no further work; the items before it are stored.
+            QueueFull: The thread of an item accepts no further work; items of earlier commits stay stored.
             MailboxClosed: The mailbox is closing.
         """
         refuse_forked(self.process)

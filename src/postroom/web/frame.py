@@ -43,7 +43,7 @@ class Frame:
     faces: Mapping[str, Face] = field(default_factory=dict)
 
     def face(self, name: str, *, is_person: bool | None = None) -> Face:
-        """Return the query for a name; `is_person` if the caller knows whether it is a person's."""
+        """Return the appearance of a name; `is_person` if the caller knows whether it is a person's."""
         known = self.faces.get(name.casefold())
         if known is None or (is_person is not None and known.is_person != is_person):
             return Face(tone(name), bool(is_person))
