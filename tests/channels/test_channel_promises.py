@@ -61,6 +61,7 @@ from postroom.contracts.runs import (
     Usage,
     WaitingReason,
 )
+from postroom.extras import install_command
 from postroom.gateway import voices, wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendErrorKind
@@ -1300,7 +1301,7 @@ async def test_a_library_that_is_missing_is_named_with_its_extra(
             with pytest.raises(MissingExtra, match=library) as caught:
                 await adapter.connect()
         extra = stage.driver.platform.value
-        assert caught.value.remedy == f"pip install 'postroom[{extra}]' (in a clone: make dev)"
+        assert caught.value.remedy == install_command(extra)
         assert adapter.liveness.state is AdapterState.STOPPED
 
 

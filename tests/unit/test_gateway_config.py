@@ -13,6 +13,7 @@ from postroom.app.gateway_wiring import examine, outline
 from postroom.app.tables import read_table
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
+from postroom.extras import install_command
 from postroom.gateway.config import (
     BusyPolicy,
     ChatRules,
@@ -499,7 +500,7 @@ def test_a_model_without_its_client_names_what_to_install(
     monkeypatch.delitem(sys.modules, "postroom.runtime.openai_endpoint", raising=False)
     with pytest.raises(MissingExtra) as caught:
         examine(told, Settings(data_dir=home))
-    assert 'pip install "postroom[openai]" (in a clone: make dev)' in caught.value.remedy
+    assert install_command("openai") in caught.value.remedy
 
 
 @each_row("platform", ADAPTERS)

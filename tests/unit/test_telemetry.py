@@ -21,6 +21,7 @@ from postroom.app.telemetry import open_tracing, traces_of
 from postroom.app.wiring import Application
 from postroom.contracts.errors import MissingExtra, UnknownAgent
 from postroom.contracts.tracing import OFF
+from postroom.extras import install_command
 from postroom.mail.context import Caller
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.services.calls import Calls
@@ -172,7 +173,7 @@ def test_on_without_its_libraries_nothing_is_started_and_the_extra_is_named(
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match="telemetry is on and requires opentelemetry") as refused:
         Application.open(Settings(data_dir=tmp_path / "data", telemetry=True))
-    assert "pip install 'postroom[otel]' (in a clone: make dev)" in (refused.value.remedy or "")
+    assert install_command("otel") in (refused.value.remedy or "")
     assert not (tmp_path / "data").exists()
 
 

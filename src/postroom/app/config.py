@@ -156,7 +156,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about(
             "A PostgreSQL database instead of the file: postgresql://user:password@host:port/name; "
             "through a Unix socket postgresql:///name?host=/var/run/postgresql. Requires "
-            "postroom[postgres]."
+            "the extra `postgres`."
         ),
     ] = ""
     database_direct_url: Annotated[

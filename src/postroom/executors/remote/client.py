@@ -8,6 +8,7 @@ from postroom.contracts.errors import MissingExtra, RemoteMisbehaved, RemoteRefu
 from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.signing import signed
 from postroom.executors.remote.wire import LARGEST_BODY
+from postroom.extras import install_command
 
 if TYPE_CHECKING:
     import httpx2
@@ -91,7 +92,7 @@ def check_installed() -> None:
         raise MissingExtra(
             f"runners of the kind http require {error.name}, which is not installed",
             value=error.name,
-            remedy='pip install "postroom[openai]" (in a clone: make dev)',
+            remedy=install_command("openai"),
         ) from error
 
 

@@ -70,9 +70,9 @@ _REFUSALS: Mapping[int, tuple[str, str, str]] = {
     4012: (
         "library",
         "Discord no longer supports this version of its API",
-        "pip install -U 'postroom[discord]'",
+        "upgrade postroom: this release uses a version of the API that has ended",
     ),
-    4013: ("intents", "Discord rejected an invalid intent", "pip install -U 'postroom[discord]'"),
+    4013: ("intents", "Discord rejected an invalid intent", "upgrade postroom"),
     4014: (
         "missing_intent",
         "the bot may not read messages: the privileged intent `Message Content` is off",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.contracts.errors import MissingExtra, ServerUnavailable
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.platforms.base import bounded
 from postroom.gateway.platforms.discord_wire import RestFailure
 
@@ -85,7 +86,7 @@ def load() -> None:
         raise MissingExtra(
             "the library discord.py for Discord is not installed",
             value=error.name,
-            remedy="pip install 'postroom[discord]' (in a clone: make dev)",
+            remedy=install_command("discord"),
         ) from error
     logger = logging.getLogger("discord")
     if logger.level < logging.ERROR:  # below, it writes what people said, and addresses that hold secrets

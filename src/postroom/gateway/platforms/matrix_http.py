@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from postroom.contracts.errors import MissingExtra, TooLarge
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.platforms.base import bounded
 
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -87,7 +88,7 @@ class Homeserver:
             raise MissingExtra(
                 "the library httpx2 for Matrix is not installed",
                 value="matrix",
-                remedy="pip install 'postroom[matrix]' (in a clone: make dev)",
+                remedy=install_command("matrix"),
             ) from error
 
     async def close(self) -> None:
