@@ -44,6 +44,5 @@ def test_an_environment_without_pip_is_given_the_command_of_uv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.delitem(sys.modules, "pip", raising=False)
     assert install_command("otel") == f"run `uv pip install --python {sys.executable} 'postroom[otel]'`"
