@@ -1,7 +1,7 @@
 """Try the files of a release: `python tests/try_package.py DIST`, the folder with the sdist and the wheel.
 
-The wheel is installed beside an application that has its own folders `gateway` and `mcp_agent_mail`; both must work.
-Then each extra is installed in an environment of its own. Prints a line for each step; exits with 1 at the first failure.
+The wheel is installed next to an application that has its own folders `gateway` and `mcp_agent_mail`; both must work.
+Then each extra is installed in a separate environment. Prints a line for each step; exits with 1 at the first failure.
 """
 
 import json

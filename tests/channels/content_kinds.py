@@ -1,6 +1,6 @@
-"""What becomes of each kind of content on each platform, found out with a sample of what the platform sends.
+"""The handling of each kind of content on each platform, tested with a sample from the platform.
 
-`given`: the agent reads it. `named`: the agent and the sender are told that it is not read. `refused`: it is for
+`given`: the agent reads it. `named`: the agent and the sender learn that it is not read. `refused`: it is for
 nobody, and no agent is called. Run as a program it writes the table of docs/content.md.
 """
 
@@ -268,7 +268,7 @@ sample(
 
 
 def outcome(event: MessageEvent | None) -> str:
-    """Say what becomes of a message."""
+    """Return how a message is handled."""
     if event is None or "automatic" in event.metadata:
         return "refused"
     key = InboundKey(platform="x", account="x", chat_id="x", message_id="x")

@@ -1,4 +1,4 @@
-"""Nothing that a platform sends vanishes: each kind of content is given to the agent, named, or refused."""
+"""No content from a platform is lost: each kind is given to the agent, named, or refused."""
 
 from channels.content_kinds import BEGIN, END, KINDS, PAGE, outcome, table
 

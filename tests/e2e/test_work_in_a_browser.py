@@ -86,7 +86,7 @@ def press(browser: Browser, selector: str) -> None:
 
 
 def fill(browser: Browser, selector: str, text: str) -> None:
-    """Write into a field in the place of what stands there, such as a name that the browser remembers."""
+    """Replace the content of a field, such as a name that the browser remembers."""
     browser.see(f"document.querySelector({selector!r}).focus()")
     browser.see(f"document.querySelector({selector!r}).select()")
     browser.ask("Input.insertText", text=text)

@@ -1,4 +1,4 @@
-"""Agents that do not keep to the protocol: a typed failure that says why, bounded memory, nothing left running."""
+"""Agents that break the protocol: a typed failure with the reason, bounded memory, no process left."""
 
 import asyncio
 import json

@@ -51,7 +51,7 @@ def word(cell: Cell) -> str:
 
 
 Words = Mapping[tuple[str, str], str]
-"""What is said of a client and a scenario: a word, and behind a colon what is to be noted."""
+"""The result of a client and a scenario: a word, and after a colon the note."""
 
 
 def page(words: Words, dates: Mapping[str, str]) -> str:
@@ -108,7 +108,7 @@ def _named(scenario: str) -> str:
 
 
 def _short(said: str, notes: dict[str, int]) -> str:
-    """Return a cell: the word, and the number of the note with what is to be said of it."""
+    """Return a cell: the word, and the number of its note."""
     word, _, note = said.partition(": ")
     return f"{word} ({notes.setdefault(note, len(notes) + 1)})" if note else word
 

@@ -1,4 +1,4 @@
-"""What is tried with every client. A scenario fails, or returns what stands in the table's cell beside `yes`."""
+"""The scenarios that are tried with every client. A scenario fails, or returns the text of the table's cell next to `yes`."""
 
 import threading
 import time
@@ -396,11 +396,11 @@ def run_cancelled(bench: Bench) -> str:
 
 
 TOLD = 'newest from "Ada"'
-"""What stands in the line in which a hook tells of mail."""
+"""The text in the line in which a hook announces mail."""
 WELCOMED = "The tool start_session registers this session."
-"""What a hook tells a session at its start."""
+"""The text of a hook at the start of a session."""
 HELD = 'addressed to "Bo"'
-"""What stands in the line with which a hook lets a turn go on."""
+"""The text in the line with which a hook continues a turn."""
 OF_A_PERSON: Mapping[str, Scenario] = {
     one.__name__: one
     for one in (
@@ -421,7 +421,7 @@ OF_A_PERSON: Mapping[str, Scenario] = {
         undone_after_a_rewrite,
     )
 }
-"""What a client does whose sessions a person begins."""
+"""The acts of a client whose sessions a person begins."""
 OF_THE_SERVER: Mapping[str, Scenario] = {
     one.__name__: one
     for one in (
@@ -432,5 +432,5 @@ OF_THE_SERVER: Mapping[str, Scenario] = {
         run_cancelled,
     )
 }
-"""What an agent does that the server runs."""
+"""The acts of an agent that the server runs."""
 SCENARIOS: Mapping[str, Scenario] = {**OF_A_PERSON, **OF_THE_SERVER}

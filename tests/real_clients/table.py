@@ -16,7 +16,7 @@ class Yes:
 
 @dataclass(frozen=True, slots=True)
 class No:
-    """The scenario is tried and fails, and the failure says `because`: a limit of the client, not of ours."""
+    """The scenario is tried and fails, and the failure contains `because`: a limit of the client, not of postroom."""
 
     reason: str
     because: str

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible model against a server on real sockets that says exactly what it is told to."""
+"""The OpenAI-compatible model against a server on real sockets with scripted answers."""
 
 import asyncio
 import builtins

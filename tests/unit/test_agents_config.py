@@ -1,4 +1,4 @@
-"""Agents in the configuration file: what they are read as, and in which words a wrong one is refused."""
+"""Agents in the configuration file: their values, and the words that refuse a wrong one."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Budgets in the configuration file: what they are read as, and in which words a wrong one is refused."""
+"""Budgets in the configuration file: their values, and the words that refuse a wrong one."""
 
 from pathlib import Path
 

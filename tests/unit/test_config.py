@@ -1,4 +1,4 @@
-"""Settings: where values come from, what is refused, and in which words."""
+"""Settings: the sources of values, refusals, and their words."""
 
 import json
 import stat

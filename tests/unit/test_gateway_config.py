@@ -1,4 +1,4 @@
-"""What `gateway.toml` may say, what is refused and in which words, and that no secret is ever shown."""
+"""The content of `gateway.toml`: refusals with their words, and no secret is ever shown."""
 
 import re
 import sys

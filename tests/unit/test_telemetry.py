@@ -1,4 +1,4 @@
-"""Telemetry: off unless it is asked for, told by the conventions, and never in anybody's way."""
+"""Telemetry: off by default, named by the conventions, and never blocking."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ async def test_a_header_that_names_no_place_begins_a_trace(edge: Edge, watched: 
 
 
 async def test_over_mcp_a_client_names_its_trace_in_meta(edge: Edge, watched: Watched) -> None:
-    """Through a real client of the protocol, in memory: it says so in `_meta`."""
+    """Through a real client of the protocol, in memory: it has the trace in `_meta`."""
     other = f"00-{'c' * 32}-{'d' * 16}-01"
     async with Client(edge.mcp) as client:
         asked: dict[str, Any] = {"project_key": HARBOR, "agent_name": "Ben"}
@@ -130,7 +130,7 @@ def held_up(stuck: Stuck) -> OtelTracing:
 async def test_a_collector_that_hangs_is_in_nobodys_way(
     held_up: OtelTracing, stuck: Stuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More spans than are kept end while nothing is taken; the loop goes on, and the end is not waited for."""
+    """More spans than the buffer holds end before it is read; the loop continues, and the end does not wait."""
     monkeypatch.setattr(otel, "CLOSE_SECONDS", 0.01)
     for _ in range(20):
         with held_up.executing("whois"):

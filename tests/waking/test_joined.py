@@ -166,7 +166,7 @@ async def test_a_send_that_is_repeated_under_its_key_wakes_once(room):
 
 
 async def told_of_runs(room: Room) -> list[str]:
-    """Return what the log of the project tells of runs and of what they do with messages."""
+    """Return the entries of the project's log about runs and their messages."""
     found = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0}, caller=OPERATOR)
     return [one["kind"] for one in found["events"] if one["run_id"] is not None]
 
@@ -429,7 +429,7 @@ async def test_readers_who_were_given_runners_meanwhile_are_locked_and_woken_as_
 
 
 async def held_up(room: Room, name: str) -> asyncio.Event:
-    """Have an agent begin with a message; return the event that lets its run end."""
+    """Let an agent begin with a message; return the event that ends its run."""
     goes_on, began = asyncio.Event(), asyncio.Event()
 
     async def act(activation):
