@@ -51,7 +51,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Let the loops of all tests yield the processor to the tasks that they wait for."""
+    """Make the loops of all tests yield the processor to the tasks that they wait for."""
     return {"patient": patient_loop}
 
 

@@ -339,7 +339,7 @@ def sample_dispatch(thread_id: str, run_id: str, dispatch_id: str, *, now: int, 
 
 
 def put_to_work(mailbox: Mailbox, dispatch: RunDispatch, sink: ReconnectableEventSink) -> None:
-    """Let the worker of the thread report that it executes this dispatch."""
+    """Make the worker of the thread report that it executes this dispatch."""
     worker = mailbox.get_or_create_worker(dispatch.thread_id)
     concluded = asyncio.get_running_loop().create_future()
     begun = Claimed(dispatch=dispatch, instance_id="i")
@@ -396,7 +396,7 @@ async def read_to_end(stream: Any) -> list[Any]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let other tasks run until the condition holds."""
+    """Yield to other tasks until the condition holds."""
 
     async def look() -> object:
         return condition()
@@ -405,7 +405,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def turns() -> None:
-    """Let other tasks run for a while, in which a forbidden effect would happen."""
+    """Yield to other tasks for a while, in which a forbidden effect would happen."""
     for _ in range(200):
         await asyncio.sleep(0)
 

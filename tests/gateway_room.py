@@ -232,7 +232,7 @@ async def at_work(agent, channel, text: str) -> None:
 
 
 async def tried(room, agent, times: int) -> None:
-    """Let hours pass until the agent was called this often, and until the last of these attempts has ended."""
+    """Advance the time by hours until the agent was called this often, and until the last of these attempts has ended."""
     [(_, mailbox)] = room.opened
     await settled(agent.began(1))
     await mailbox.settled()

@@ -67,7 +67,7 @@ def all_names() -> list[str]:
 
 @dataclass
 class Edge:
-    """The mail room behind its middleware, and its callers."""
+    """The mail room with its middleware, and its callers."""
 
     rules: Rules | None = None
     channels: tuple[OpenPath, ...] = ()

@@ -32,7 +32,7 @@ _POOLERS = ExitStack()
 
 
 def checked(store: SqlStore) -> SqlStore:
-    """Let the store run every change twice."""
+    """Make the store run every change twice."""
     store.engine = CheckingEngine(store.engine)
     return store
 

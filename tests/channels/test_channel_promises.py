@@ -190,7 +190,7 @@ class Stage:
         return [text for texts in self.agent.read for text in texts]
 
     async def hold(self) -> Sent:
-        """Let the agent work on a first message until `agent.free` is set."""
+        """Make the agent work on a first message until `agent.free` is set."""
         self.agent.free.clear()
         first = await self.driver.say("first")
         await self.until(self.agent.began(1))
@@ -671,7 +671,7 @@ async def test_a_stop_keeps_the_part_of_the_answer_that_was_shown(stage) -> None
 
 
 def asking(agent: Agent, tickets: int = 1) -> None:
-    """Let the agent ask before it answers."""
+    """Make the agent ask before it answers."""
 
     async def act(activation: Any, sink: Any) -> Any:
         if activation.decisions:
@@ -788,7 +788,7 @@ async def test_a_press_of_a_button_that_was_left_takes_the_buttons_off(stage) ->
 
 
 def speaking(stage: Stage, *, streams: bool) -> None:
-    """Let the agent write a text before it asks; `streams` has the chat see the words as a draft."""
+    """Make the agent write a text before it asks; `streams` has the chat see the words as a draft."""
     asking(stage.agent)
     ask = stage.agent.act
 

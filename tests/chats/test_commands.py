@@ -509,7 +509,7 @@ async def test_background_work_is_done_beside_the_conversation(room) -> None:
 
 
 def asking(agent: Agent) -> None:
-    """Let the agent ask before it answers."""
+    """Make the agent ask before it answers."""
 
     async def act(activation, sink):
         if activation.decisions:

@@ -88,7 +88,7 @@ class Held(ScriptedModel):
 
 @dataclass
 class Harbour:
-    """A gateway with the API before it, a scripted model behind it, and the SDK."""
+    """A gateway with the API before it, a scripted model, and the SDK."""
 
     room: Room
     model: Held

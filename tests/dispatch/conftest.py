@@ -116,7 +116,7 @@ class Room:
             await self.stores.threads.create_run(run)
 
     async def waits(self, thread_id: str, mode: Any, *words: str) -> None:
-        """Let messages wait on a thread, each with its text as its id, as after the death of a process."""
+        """Store messages that wait on a thread, each with its text as its id, as after the death of a process."""
         messages = [Message.user(word, id=word) for word in words]
         await self.stores.threads.append_pending(thread_id, messages, mode)
 

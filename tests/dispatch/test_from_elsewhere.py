@@ -137,7 +137,7 @@ async def test_what_is_queued_behind_another_run_is_cancelled_and_that_one_goes_
 
 
 class Obeying(Blocking):
-    """Ends when the test says so, with a failure that allows a retry."""
+    """Ends at the command of the test, with a failure that allows a retry."""
 
     def cancel(self, id):
         self.release.set()

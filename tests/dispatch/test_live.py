@@ -67,7 +67,7 @@ async def running_elsewhere(room, run_id="r"):
 
 
 def works_here(mailbox, run_id, dispatch_id):
-    """Let the thread's worker report that it executes this."""
+    """Make the thread's worker report that it executes this."""
     put_to_work(mailbox, sample_dispatch("t", run_id, dispatch_id, now=0), ReconnectableEventSink())
 
 

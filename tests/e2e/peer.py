@@ -1,4 +1,4 @@
-"""One of two agents that know of each other only through the server: run as a process of its own.
+"""One of two agents that know of each other only through the server: run as a separate process.
 
     python peer.py <role> <url> <token> <client> <project>
 

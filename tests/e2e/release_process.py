@@ -1,4 +1,4 @@
-"""`postroom` of one of three releases that follow one another, run as a process of its own.
+"""`postroom` of one of three releases that follow one another, run as a separate process.
 
     python release_process.py <release> <place> <words of the command line>
 

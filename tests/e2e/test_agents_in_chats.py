@@ -35,7 +35,7 @@ else:
 
 
 def agent_of(server: RunningServer, yard: Path) -> None:
-    """Let the server run an agent."""
+    """Make the server run an agent."""
     yard.mkdir()
     (yard / "agent.py").write_text(AGENT)
     runner = {

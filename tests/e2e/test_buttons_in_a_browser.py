@@ -75,7 +75,7 @@ class Shop:
         return f"{self.server.url}/p/{self.slug}"
 
     def stir(self, path: str) -> None:
-        """Let runs ask, fail and work, two agents reserve files, and Ana get a message; `path` tells times apart."""
+        """Make runs ask, fail and work, two agents reserve files, and Ana get a message; `path` tells times apart."""
         with self.server.line() as line:
             for name, held in product(("Bo", "Cy"), (f"{path}/a.py", f"{path}/b.py")):
                 line.tool("file_reservation_paths", **self.project, agent_name=name, paths=[held])

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class FakeRemote(ThreadingHTTPServer):
-    """A fake of another server that runs agents, for tests: it accepts each run, and answers when the test says so."""
+    """A fake of another server that runs agents, for tests: it accepts each run, and answers at the command of the test."""
 
     daemon_threads = True
 

@@ -127,7 +127,7 @@ def test_what_was_answered_before_a_kill_is_there_exactly_once(cut_server: Runni
 
 
 def cut(server: RunningServer, writers: list[Writer], ledger: Ledger, *, after: float) -> None:
-    """Let all writers write, and kill the server during it."""
+    """Make all writers write, and kill the server during it."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(writers)) as pool:
         working = [pool.submit(writer.write, server, stop, ledger) for writer in writers]

@@ -120,7 +120,7 @@ def furnish(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[World]:
-    """The mail room behind its HTTP middleware, called without a socket."""
+    """The mail room with its HTTP middleware, called without a socket."""
     edge = Edge(allowed_hosts=(HOST,))
     world = World(schemathesis.openapi.from_asgi("/v1/openapi.json", edge.app, headers=OPERATOR), TOKEN, None)
     furnish(world)

@@ -1,4 +1,4 @@
-"""Servers behind a real Caddy are replaced by those of the next release, one after the other, during clients' calls.
+"""Servers with a real Caddy in front are replaced by those of the next release, one after the other, during clients' calls.
 
 Clients are the official MCP SDK's. They try a call once more whose answer they did not get, with the same
 idempotency key; nothing else is forgiven.
@@ -128,7 +128,7 @@ class Client:
 
 @asynccontextmanager
 async def sending(clients: list[Client]) -> AsyncIterator[None]:
-    """Let clients send during the block, and each this many messages before it; a failed call ends it."""
+    """Make clients send during the block, and each this many messages before it; a failed call ends it."""
     stop = asyncio.Event()
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for client in clients:

@@ -1,4 +1,4 @@
-"""The chat page in a real browser, with a fake agent behind it: sending, drafts, cards, cuts, and appearance."""
+"""The chat page in a real browser, with a fake agent: sending, drafts, cards, cuts, and appearance."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Programs that accept messages during their work, behind a real mailbox: accepted messages are answered, the others wait."""
+"""Programs that accept messages during their work, with a real mailbox: accepted messages are answered, the others wait."""
 
 import tempfile
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Programs behind a real mailbox, over every store: the handling of an answer, a failure and a lost lease."""
+"""Programs with a real mailbox, over every store: the handling of an answer, a failure and a lost lease."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -25,7 +25,7 @@ class AtOnce:
     """A timer that never waits."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Let other tasks run."""
+        """Yield to other tasks."""
         await asyncio.sleep(0)
 
 

@@ -232,7 +232,7 @@ async def test_tries_after_a_failure_come_after_pauses_that_grow(
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """Let the system refuse to write files of this process beyond a size, like a full disk."""
+    """Make the system refuse to write files of this process beyond a size, like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -32,7 +32,7 @@ def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> subproce
 
 
 def let_through(folder: Path) -> None:
-    """Let another user reach a folder of pytest, which is private to its user."""
+    """Make another user reach a folder of pytest, which is private to its user."""
     for above in (folder, *folder.parents):
         if above is folder or above.name.startswith(("pytest-", "popen-")):
             above.chmod(0o755)

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Let another process own the file until the block ends, or until it is killed."""
+    """Make another process own the file until the block ends, or until it is killed."""
     child = subprocess.Popen(
         [sys.executable, str(HERE / "holding_process.py"), str(path)],
         stdin=subprocess.PIPE,

@@ -303,7 +303,7 @@ INSERT INTO moods (name) SELECT DISTINCT topic FROM messages;
 
 
 def _look_around(store: PostgresStore, dsn: str, schema: str) -> None:
-    """Let it do the periodic work of a server, which is due every ten seconds."""
+    """Make it do the periodic work of a server, which is due every ten seconds."""
     engine = store.store.engine
     assert isinstance(engine, PostgresEngine)
     with connected(dsn, schema) as connection:

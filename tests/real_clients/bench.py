@@ -44,7 +44,7 @@ class Bench:
             self.call("register_agent", name=name, program="test", model="none")
 
     def as_agent(self, name: str) -> None:
-        """Let the client's sessions act as an agent."""
+        """Make the client's sessions act as an agent."""
         self.home.environment["POSTROOM_AGENT"] = name
 
     def send(self, sender: str, to: str, subject: str, text: str, **more: Any) -> Any:
@@ -75,7 +75,7 @@ class Bench:
         return True
 
     def employ(self, name: str) -> None:
-        """Let the server run an agent by the client's recipe, as shipped."""
+        """Make the server run an agent by the client's recipe, as shipped."""
         passed = [word for variable in (*self.client.pass_env, *PROXIES) for word in ("--pass-env", variable)]
         resume = () if self.client.name == "cline" else ("--resume",)
         self.home.postroom("agents", "set-runner", name, *self.client.runner, *resume, *passed)
@@ -113,7 +113,7 @@ class Bench:
         session: str = "",
         flags: Sequence[str] = (),
     ) -> Done:
-        """Let the client do one turn; the model gives these replies, one for each request."""
+        """Make the client do one turn; the model gives these replies, one for each request."""
         self.model.script = script or in_turn(*replies)
         words, before = self.client.talk(prompt, *flags, session=session), len(self.model.asked)
         try:

@@ -52,7 +52,7 @@ async def bounded(work: Awaitable[T]) -> T:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let other tasks run until the condition holds."""
+    """Yield to other tasks until the condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The runtime behind a real mailbox: promises that need both of them."""
+"""The runtime with a real mailbox: promises that need both of them."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -120,7 +120,7 @@ class SimulatedChannel(FakeChannel):
 
 
 class ChatServer:
-    """The parts of a server of a chat world besides its mailbox: a gateway, its relay and its leases."""
+    """The parts of a server of a chat world in addition to its mailbox: a gateway, its relay and its leases."""
 
     def __init__(
         self,

@@ -222,7 +222,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.current = self.outside
 
     def _jump(self) -> None:
-        """Let time jump to the next timer or thaw."""
+        """Move the time to the next timer or thaw."""
         while self._timers and self._timers[0][2].cancelled_at_once:
             heapq.heappop(self._timers)
         coming = [one.frozen_until for one in self.processes if one.ready]

@@ -75,7 +75,7 @@ class Agents(RunDispatchExecutor):
 
 
 class MailServer:
-    """The parts of a server of a mail world besides its mailbox: the mail room, and the waker of its agents."""
+    """The parts of a server of a mail world in addition to its mailbox: the mail room, and the waker of its agents."""
 
     def __init__(self, stores: Stores, agents: Agents, options: dict[str, Any]) -> None:
         self.mail = Mail(stores, stores.clock, waker=lambda: self.waker)

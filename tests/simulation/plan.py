@@ -416,7 +416,7 @@ def _part(draw: Random) -> list[list[Any]]:
 
 
 def _other_acts(draw: Random, plan: Draft) -> Iterator[Act]:
-    """Draw the acts of callers and operators besides the jobs."""
+    """Draw the acts of callers and operators in addition to the jobs."""
     jobs, servers = plan.jobs, plan.servers
     has_schedule = any(act.kind == "schedule" for act in plan.acts)
 

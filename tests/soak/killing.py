@@ -94,7 +94,7 @@ class _Killing:
         return self.kills >= self._chosen.kills
 
     async def _round(self) -> None:
-        """Let it live for a while, kill programs that it runs, and then kill it."""
+        """Keep it alive for a while, kill programs that it runs, and then kill it."""
         chosen, dice, done = self._chosen, self._dice, self.done
         over = time.monotonic() + (chosen.kill_every or dice.uniform(0, LONGEST_LIFE))
         for left in range(dice.choice(PROGRAMS), 0, -1):
@@ -167,7 +167,7 @@ def make_callers(chosen: Soak, deployment: Deployment, around: Peers) -> tuple[l
 async def until_answered(
     callers: list[Caller], work: Awaitable[None], waits: Callable[[], None] = lambda: None
 ) -> None:
-    """Let callers ask until the work is done, and wait for the answers.
+    """Make callers ask until the work is done, and wait for the answers.
 
     `waits` is called when only answers are missing; an answer missing after `PATIENCE` is found later (`compare_answers`).
     """

@@ -126,7 +126,7 @@ class Telegram(FakeTelegram):
 
 
 async def settle() -> None:
-    """Let earlier data be read: the end of one connection may come after the beginning of another."""
+    """Wait until earlier data is read: the end of one connection may come after the beginning of another."""
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -111,7 +111,7 @@ async def cluster(number: int, folder: Path, apart: Sequence[Network] = ()) -> A
 
 @asynccontextmanager
 async def served(cluster: Cluster, around: Peers, agents: Sequence[str]) -> AsyncIterator[None]:
-    """Let all servers serve these agents at one address."""
+    """Make all servers serve these agents at one address."""
     servers = cluster.servers
     await furnish(servers[0], around, agents, cluster.echoes)
     for server, url in zip(servers, around.telegram_urls, strict=True):
@@ -248,7 +248,7 @@ class Faults:
 
 
 async def soak_several(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soaked:
-    """Let callers ask several servers under all faults, and return the result."""
+    """Make callers ask several servers under all faults, and return the result."""
     with networks(chosen.servers if chosen.networks else 0) as apart:
         return await _soak(chosen, folder, apart, tell)
 

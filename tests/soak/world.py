@@ -55,7 +55,7 @@ It holds a lock of its thread, which ends with its last process: two at once are
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The environment of a process of `postroom`, besides its data folder."""
+    """The environment of a process of `postroom`, in addition to its data folder."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     """Variables of its environment."""

@@ -78,7 +78,7 @@ def transcripts() -> Iterator[Transcript]:
 
 
 def tell(fake: FakePostroom, answers: dict[str, Any]) -> None:
-    """Let the server give this answer, and no other."""
+    """Make the server give this answer, and no other."""
     fake.tools.clear()
     fake.admin.clear()
     for name, answer in answers.items():

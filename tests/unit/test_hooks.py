@@ -631,7 +631,7 @@ def ms(count: int) -> timedelta:
 
 
 async def bind(room: Room, name: str) -> None:
-    """Let the session `s` call a tool as an agent."""
+    """Make the session `s` call a tool as an agent."""
     found = await ask(room, "PostToolUse", session_id="s", acts_as=name, acts_in=HARBOR)
     assert found == ("silent", "")
 

@@ -16,7 +16,7 @@ DECIDE = f"{HOME}/reservations/decide"
 
 
 async def overlapping(room: WorkRoom) -> tuple[int, int]:
-    """Let two agents reserve the same file, and return their reservations."""
+    """Make two agents reserve the same file, and return their reservations."""
     found = []
     for name, path in (("Ada", "src/**"), ("Bo", "src/total.py")):
         reserved = {"project_key": PROJECT, "agent_name": name, "paths": [path], "reason": "mending"}

@@ -188,7 +188,7 @@ async def every_page(client):
 
 
 def handled(writes, message_id, names, *, began=NOW - 3 * MINUTE):
-    """Let agents run on a message: the first succeeds, the second fails, the third is active."""
+    """Make agents run on a message: the first succeeds, the second fails, the third is active."""
     orchard = writes.project("orchard").id
     for name, ends in zip(
         names, ({}, {"failed": True, "error": "exit 3: <script>alert(1)</script>"}, None), strict=False

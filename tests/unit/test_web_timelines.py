@@ -71,7 +71,7 @@ async def orchard(here: Here, agents: int, *pairs: tuple[int, int]) -> None:
 
 
 async def orchard_message(here: Here, at: int) -> None:
-    """Let the first agent write once more."""
+    """Make the first agent write once more."""
     await here.store.write(
         lambda tx: Writer(tx).send(tx.agents(1, include_retired=False, limit=1)[0], "Again", "x", at=at)
     )
@@ -308,7 +308,7 @@ async def test_where_a_question_ends_its_answer_is_marked(here: Here) -> None:
 
 
 async def busy(here: Here, *, agents: int, messages: int) -> None:
-    """Let every agent but the last write in turn to the next, once a second up to the present."""
+    """Make every agent but the last write in turn to the next, once a second up to the present."""
 
     def fill(tx: MailWrites) -> None:
         project = Writer(tx).project("orchard", "/orchard")
@@ -456,7 +456,7 @@ async def test_a_span_that_is_none_is_told_with_those_there_are(here: Here) -> N
 
 
 async def wrote(here: Here, *ago: int) -> None:
-    """Let an agent write, and another work on it for ten minutes, each the given milliseconds ago."""
+    """Make an agent write, and another work on it for ten minutes, each the given milliseconds ago."""
 
     def fill(tx: MailWrites) -> None:
         project = Writer(tx).project("orchard", "/orchard")

@@ -61,7 +61,7 @@ def subject(activation: Any) -> str:
 
 
 def asks_first(room: Room):
-    """Let the agent ask a person about its first message, and answer all others at once."""
+    """Make the agent ask a person about its first message, and answer all others at once."""
 
     async def act(activation):
         if any(not decision.decision_id.startswith("mail/") for _, decision in activation.decisions):
@@ -236,7 +236,7 @@ async def reply(room: Room, question: Any, text: str, *, by: str = "Ada") -> Any
 
 
 def asks_twice(room: Room):
-    """Let the agent ask two questions about its first message, the second when the first is answered."""
+    """Make the agent ask two questions about its first message, the second when the first is answered."""
 
     async def act(activation):
         if len(room.agents.prompts) > 2:
@@ -446,7 +446,7 @@ async def test_what_is_tried_again_while_a_run_is_at_work_waits_behind_the_quest
 
 
 def asks_under_a_key(room: Room, answers: list[dict[str, Any]], *, ends: list[str]):
-    """Let the agent ask under one key in each attempt; the first attempts end as given, before their turn ends."""
+    """Make the agent ask under one key in each attempt; the first attempts end as given, before their turn ends."""
 
     async def act(activation):
         if activation.decisions:

@@ -65,7 +65,7 @@ def boxes(room):
 
 
 def with_chats(room, chats):
-    """Let these chats show the messages of people."""
+    """Make these chats show the messages of people."""
     room.waker = room.waker_of(room.mailbox, chats)
     return chats
 

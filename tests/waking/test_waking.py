@@ -82,7 +82,7 @@ async def states(room, sent):
 
 
 async def held(room, *names):
-    """Let agents begin with a message each; return the events that end them."""
+    """Make agents begin with a message each; return the events that end them."""
     goes_on, began = asyncio.Event(), asyncio.Semaphore(0)
 
     async def act(activation):
@@ -470,7 +470,7 @@ async def test_who_asks_outside_a_run_and_names_none_is_refused(room):
 
 
 async def asking_run(room):
-    """Let Bo ask a person, with all slots taken, and return the waiting run."""
+    """Make Bo ask a person, with all slots taken, and return the waiting run."""
 
     async def act(activation):
         if activation.decisions:

@@ -136,7 +136,7 @@ async def said(stores: RunStores, *message_ids: str, thread: str = "t") -> Commi
 async def waiting(
     stores: RunStores, *message_ids: str, thread: str = "t", mode: DeliveryMode | None = None
 ) -> tuple[PendingMessage, ...]:
-    """Let messages of a person wait on a thread; return the messages of this call."""
+    """Store messages of a person that wait on a thread; return the messages of this call."""
     messages = [Message.user(f"text of {one}", id=one) for one in message_ids]
     return await stores.threads.append_pending(thread, messages, mode or DeliveryMode())
 
