@@ -106,7 +106,7 @@ def bound_facts() -> Mapping[str, Any]:
 
 @contextmanager
 def binding(**facts: Any) -> Iterator[None]:
-    """Add facts to every line that this task, and what it starts, logs in the block."""
+    """Add facts to every line that this task, and tasks that it starts, log in the block."""
     token = _BOUND.set({**_BOUND.get(), **facts})
     try:
         yield

@@ -180,7 +180,7 @@ class PendingBoundary(Protocol):
         ...
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add live messages to the waiting ones, for this run; known ids are ignored."""
+        """Add live messages to the waiting ones, for this run; ignore known ids."""
         ...
 
 
@@ -198,7 +198,7 @@ class RunControl:
     run: RunRecord | None = None
     """The run as it was claimed for this execution."""
     registry: RegistrySet | None = None
-    """The registry that the run is pinned to; None means the live one."""
+    """The registry that the run is pinned to; None means the live configuration."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
     store_output: Callable[[], Awaitable[None]] = _stored

@@ -554,7 +554,7 @@ async def test_status_knows_the_run_of_another_agent_of_the_chat(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True, config=WITH_BO)
     await at_work(agent, channel, "@bo go")
     await channel.say("/status")
-    busy = "Active: yes, another agent of this chat\nWaiting: 0"
+    busy = "Active: yes, with another agent of this chat\nWaiting: 0"
     await settled(lambda: any(busy in one for one in channel.texts()), room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 2)

@@ -43,7 +43,7 @@ LONGEST_WAIT: Final = timedelta(minutes=10)
 FIRST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
-"""Factor of the database's size that must be free: for the copy, and as much for new mail."""
+"""Factor of the database's size that must be free: once for the copy, and once for new mail."""
 _SOME: Final = 2
 """Fewest backups of which one may be deleted."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")

@@ -261,7 +261,9 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 100_000
     case_sensitive_paths: Annotated[
         Switch,
-        _about("Treat paths that differ in upper and lower case as different. Default: as on this system."),
+        _about(
+            "Treat paths that differ in upper and lower case as different. Default: the rule of this system."
+        ),
     ] = sys.platform != "darwin"
     guard_mode: Annotated[
         Literal["warn", "block", "off"],

@@ -183,7 +183,7 @@ class ExecutorRegistry:
             check_installed()
 
     def looked_at(self, runner: AnyRunner) -> str:
-        """Return what a runner would start or call, without doing so. Blocks.
+        """Return the command or address that a runner would use, without using it. Blocks.
 
         Raises:
             InvalidRunner: Its kind has no executor here.

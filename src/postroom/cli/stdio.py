@@ -178,7 +178,7 @@ class Proxy:
         return endpoint, exchange
 
     def _connected_to_a_new_server(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Start a server unless one answers by now, and connect to it; one thread at a time.
+        """Start a server unless one already answers, and connect to it; one thread at a time.
 
         Raises:
             ServerUnavailable: No server came up, or the last start failed too short a time ago.

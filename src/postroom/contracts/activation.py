@@ -205,7 +205,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
 
     For the executor `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or `continue_run_id`
     names the run, `attempt` counts attempts from 1, and `recovery` is the reason for this execution.
-    `control` is what lives in this process alone; it is never stored.
+    `control` exists only in this process; it is never stored.
     """
 
     thread_id: str

@@ -52,7 +52,7 @@ class Spending(Record, frozen=True, kw_only=True):
     until: int | None = None
     """The end of the scope's window; None if it has no window."""
     asked_by: str = ""
-    """The run that asks, on behalf of the scope, for as much again. Used in stored form."""
+    """The run that asks, on behalf of the scope, for the same amount again. Used in stored form."""
     is_refused: bool = False
     """Whether a person has refused that. Used in stored form."""
 

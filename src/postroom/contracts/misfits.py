@@ -28,7 +28,7 @@ def place_of(said: str) -> str:
 
 
 def misfit(said: str) -> str:
-    """Return what is wrong with the value, with its place before it."""
+    """Return the fault of the value, preceded by its place."""
     place, reason = place_of(said), _AT.sub("", said)
     if found := _FIELD.match(reason):
         where = f" in `{place}`" if place else ""

@@ -163,7 +163,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
     are_new: bool = False
-    """Whether the ids of `messages` are fresh, so that no stored message can have one of them."""
+    """Whether the ids of `messages` were newly made, so that no stored message can have one of them."""
     summary: SummaryDraft | None = None
     """A summary that replaces those with its number or a later one."""
     spends: tuple[Spending, ...] = ()

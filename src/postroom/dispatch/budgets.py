@@ -9,7 +9,8 @@ Held runs stay queued. The row of a held run contains the time before which it i
 nothing until then.
 
 Time, tokens and money are known only when a run ends. So only as many runs start at once as the rest of the
-budget pays for, if each costs as much as the most expensive recent run; while no cost is known, at most 4.
+budget can pay, if each costs as much as the most expensive recent run. As long as no cost is known, at most 4
+start.
 """
 
 from collections import Counter
@@ -191,7 +192,7 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return what an execution, or a step of it, adds to the scopes that are counted."""
+        """Return the amounts that an execution, or a step of it, adds to the counted scopes."""
         cost = _costs(used, wall_ms)
         if not any(cost.values()):
             return ()
@@ -266,7 +267,7 @@ def held_threads(
 ) -> tuple[list[tuple[str, Held]], list[str]]:
     """Return which of these threads are held by their next due run, and which wait for others to end.
 
-    `starting` counts the runs of each scope that may start by this look.
+    `starting` counts the runs of each scope that this decision lets start.
     """
     found, crowded = [], []
     for dispatch in tx.runs.dispatches.first_due(thread_ids):
@@ -326,7 +327,7 @@ def answers_budget(call_ids: Sequence[str]) -> bool:
 
 
 def window_ended(scope: str, *, now: int) -> ToolCallResume:
-    """Return what answers a question about a budget whose window has ended."""
+    """Return the answer to a question about a budget whose window has ended."""
     return ToolCallResume(
         decision_id=f"{MAILBOX}/{scope}/window-ended",
         action=ResumeDecisionAction.RESUME,
@@ -373,7 +374,7 @@ def _once(counted: Iterator[tuple[Budget, Spending]]) -> list[Spending]:
 
 
 def _allowed(run: RunRecord) -> set[str | None]:
-    """Return the scopes of which a person has said yes to what the run waits for."""
+    """Return the scopes for which a person has approved the run's question."""
     yes = {one.ticket.ticket_id for one in run.answered if one.decision.approved}
     tickets = run.waiting.tickets if run.waiting is not None else ()
     return {_scope_of(one) for one in tickets if one.ticket_id in yes}

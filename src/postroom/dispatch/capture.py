@@ -1,7 +1,7 @@
 """The selection of an execution's events to store, and their kinds.
 
 Stored events are staged in a buffer and written together with the run's next checkpoint: a step and its
-events become durable together, or not at all. The live stream never waits for that.
+events become durable together, or not at all. The live stream never waits for the stored one.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ _FINISHES = {
 
 
 def kept_as(event: live.AgentEvent, *, resumed: bool) -> tuple[Kept, ...]:
-    """Return as what an event is kept; a suspended call that asks for permission is kept twice."""
+    """Return the stored forms of an event; a suspended call that asks for permission has two."""
     if isinstance(event, live.RunStart):
         return (("RunResumed" if resumed else "RunStarted", Fidelity.COMMITTED),)
     if isinstance(event, live.RunFinish):
@@ -155,7 +155,7 @@ class Capture:
         *,
         resumed: bool,
     ) -> CapturingSink:
-        """Return a sink that stages what this execution tells."""
+        """Return a sink that stages the events of this execution."""
         return CapturingSink(inner, buffer, self, dispatch, resumed=resumed)
 
 

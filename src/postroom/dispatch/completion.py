@@ -137,7 +137,7 @@ COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 def classify(
     ended: AgentRunResult | BaseException, give_up_on: tuple[type[Exception], ...] = ()
 ) -> MailboxRunOutcome:
-    """Return what the end of an execution means for its dispatch.
+    """Return the effect of an execution's end on its dispatch.
 
     A result of any termination is consumed. So are a phase that failed on its own state and a resume of
     nothing: there is nothing to retry. An error of postroom says by `retryable` whether the run is retried.
@@ -606,7 +606,7 @@ class Completion:
         resumes: Resumes,
         after_run: Callable[[str], Awaitable[None]],
     ) -> None:
-        """Keep what it works with; `after_run` is called when a run has ended without being executed."""
+        """Keep the given parts; `after_run` is called when a run has ended without being executed."""
         self._core = core
         self._events = events
         self._accepting = accepting
@@ -750,7 +750,7 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return what this end wrote before, if only the reply of the store was lost; else None.
+        """Return the result that this end wrote before, if only the reply of the store was lost; else None.
 
         The dispatch that it claimed then is claimed again.
         """
@@ -931,7 +931,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, row)
 
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
-        """Count a run that was withdrawn, and have others ask what it asked for all."""
+        """Count a withdrawn run, and let other runs ask the question that it asked for all."""
         cancelled = self.told(dispatch, ended)
         await self._release_abandoned()
         await self._events.dispatch_happened("RunCancelled", cancelled)
@@ -942,8 +942,8 @@ class Completion:
     ) -> tuple[RunDispatch, RunRecord | None]:
         """End the run of a dispatch that has ended unacked, in the change that ends it, under its lock.
 
-        A run with another dispatch by now continues with that. Return the row, and the ended run; call `told`
-        after the commit.
+        A run that already has another dispatch continues with that dispatch. Return the row, and the ended
+        run; call `told` after the commit.
         """
         if dispatch.status not in _RECONCILIATIONS or dispatch.reconciled:
             return dispatch, None
@@ -970,7 +970,7 @@ class Completion:
         return dispatch
 
     def interrupted_in(self, tx: Transaction, interrupt: Interrupt) -> tuple[Interrupt, EndedRuns]:
-        """End the runs of what an interrupt has superseded, in the same change."""
+        """End the runs that an interrupt has superseded, in the same change."""
         ended = [self.ended_in(tx, row) for row in interrupt.superseded_dispatches]
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
@@ -991,7 +991,7 @@ class Completion:
             _LOG.warning("dispatch.not_reconciled", dispatch_id=dispatch_id, reason=error.describe())
 
     async def reconcile_all(self) -> None:
-        """End the run of every ended dispatch that was not told yet: what an interrupt took from others."""
+        """End the run of every dispatch that ended without it, for example by an interrupt."""
         core = self._core
         seen: set[str] = set()
         while rows := await core.observed(
@@ -1049,7 +1049,7 @@ class Completion:
         return run
 
     async def told_cancelled(self, run: RunRecord) -> None:
-        """Count a run that waited and was cancelled, and have others ask what it asked for all."""
+        """Count a cancelled run that waited, and let other runs ask its question for all."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
         self._core.metrics.runs.add("cancelled")
@@ -1238,7 +1238,7 @@ def finish_event(dispatch: RunDispatch, termination: TerminationReason, response
 
 
 def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
-    """Return whether the end of this dispatch is the end of this run."""
+    """Return whether this dispatch ends together with this run."""
     is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
     return is_its and run.is_open
 

@@ -71,8 +71,8 @@ class Control:
     def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:
         """Cancel the run or dispatch with this id under the lock of its thread.
 
-        Return the active dispatch that is asked to end, the queued dispatch that was withdrawn with its run,
-        the run that waited, the address of a run that only a live channel reaches, or None.
+        Return the active dispatch that was asked to end, the queued dispatch that was withdrawn with its run,
+        the waiting run, the address of a run that only a live channel reaches, or None.
         """
         row, run = _named_in(tx, id)
         if run is not None and run.status is RunStatus.DONE:
@@ -88,7 +88,7 @@ class Control:
         return ended or (live_target(run) if run.status in _ACTIVE else None)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
-        """Supersede what the thread has queued and ask its active run to end, without waiting for it."""
+        """Supersede the thread's queued runs and ask its active run to end, without waiting for it."""
         core = self._core
 
         def interrupt(tx: Transaction) -> tuple[Interrupt, EndedRuns]:
@@ -262,7 +262,7 @@ class Control:
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
         """Ask the process that executes a run to stop it; return False if that process surely does not hear.
 
-        With live channels, no answer of the process means that it does not hear. The request is stored.
+        With live channels, a missing answer means that no process listens. The request is stored.
         """
         if self._core.live is not None and not await self._sent(live_target(active), _GIVE_WAY):
             return False

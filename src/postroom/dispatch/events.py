@@ -190,7 +190,7 @@ class ServerEvents:
         """Return the events of messages that were committed.
 
         Raises:
-            InternalError: there are not as many messages as numbers.
+            InternalError: The numbers of messages and of positions differ.
         """
         thread_id, run_id, first_seq, last_seq = task.thread_id, task.run_id, task.first_seq, task.last_seq
         if len(messages) != last_seq - first_seq + 1:
@@ -262,7 +262,7 @@ def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
 
 
 def message_kind(message: Message) -> str:
-    """Return what an event calls such a message."""
+    """Return the name of such a message in events."""
     if message.role in (Role.ASSISTANT, Role.TOOL):
         return "assistant_output" if message.role is Role.ASSISTANT else "tool_result"
     said = "system" if message.role is Role.SYSTEM else "user_input"

@@ -202,7 +202,7 @@ class Mailbox:
         return await self._completion.cancel_waiting(run, reason)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
-        """Supersede what a thread has queued and ask its active run to end, without waiting for it."""
+        """Supersede a thread's queued runs and ask its active run to end, without waiting for it."""
         return await self._control.interrupt(thread_id)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
@@ -538,10 +538,10 @@ class Mailbox:
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry that a pin stands for; None when no registry is attached.
+        """Return the registry of a pin; None when no registry is attached.
 
         Raises:
-            InternalError: the pin stands for nothing.
+            InternalError: The pin names no registry.
         """
         return await self._core.pinning.materialize(resolution_id)
 

@@ -33,7 +33,7 @@ class PendingInput:
     run_id: str
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Return what the run would read at this boundary, in order; it waits on."""
+        """Return the messages that the run would read at this boundary, in order; they keep waiting."""
 
         def look(tx: Transaction) -> tuple[PendingMessage, ...]:
             return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
@@ -78,7 +78,7 @@ class PendingInput:
         return messages
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Put messages that came live among those that wait, for this run; known ids are passed over."""
+        """Add messages that arrived live to the waiting messages, for this run; ignore known ids."""
         mode = DeliveryMode(boundary=boundary, target_run_id=self.run_id)
         for message in messages:
             try:

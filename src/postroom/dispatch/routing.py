@@ -52,7 +52,7 @@ class SeveralExecutors(RunDispatchExecutor):
         return await executor.run(activation, sink)
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """A run that was cut off is resumed: what that means, its executor is asked when it is chosen."""
+        """A run that was cut off is resumed; its executor decides how."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
@@ -84,7 +84,7 @@ class SeveralExecutors(RunDispatchExecutor):
             one.listen_to(live)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return what the run is pinned to."""
+        """Return the pin of the run."""
         return await (await self.chosen(activation)).resolve(activation, pinned=pinned)
 
 
@@ -100,7 +100,7 @@ class ExecutorsByThread(SeveralExecutors):
         self._routes[prefix] = executor
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return what executes the thread's runs.
+        """Return the executor of the thread's runs.
 
         Raises:
             AgentNotFound: nothing here runs such threads.
@@ -142,7 +142,7 @@ class JoinedEffects(RunEffects):
         self._parts = list(parts)
 
     def add(self, part: RunEffects) -> None:
-        """Ask one more room what a run's end causes."""
+        """Add a room that may write rows at a run's end."""
         self._parts.append(part)
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:

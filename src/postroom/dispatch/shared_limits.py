@@ -46,7 +46,7 @@ class Room:
 
 
 def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] = frozenset()) -> Room:
-    """Look what the limits leave."""
+    """Check the free places of the limits."""
     room = Room(limits=limits, closed=closed)
     if any(limit.at_once is not None for limit in limits):
         for tenant, key, count in tx.runs.dispatches.claimed_by_limit():
@@ -56,7 +56,7 @@ def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] =
 
 
 def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> Held | None:
-    """Return what keeps a dispatch from beginning now; to be decided on under the lock of limits."""
+    """Return the limits that keep a dispatch from beginning now; decide under the lock of limits."""
     room, now = room_in(tx, limits), tx.now()
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)

@@ -240,7 +240,7 @@ def refuse_bad_delivery(request: RunActivation) -> None:
         if not call.strip() or not resume.decision_id.strip():
             raise InvalidSubmission(
                 "a decision needs an id and the id of its tool call",
-                remedy="take the id of the tool call from the open question, and make an id for the decision",
+                remedy="take the tool call's id from the open question, and choose a new id for the decision",
             )
 
 
@@ -351,7 +351,9 @@ class Prepared(Record, frozen=True, kw_only=True):
     commit: ThreadCommit
     """The step that stores the run and its messages, without a dispatch."""
     queued_at: int
-    """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
+    """The time from which it counts as queued: after all earlier work of the thread, whatever the clocks of
+    others say.
+    """
     joins: RunDispatch | None = None
     """The queued dispatch that it becomes part of."""
     answers: tuple[AnsweredTicket, ...] = ()
@@ -424,7 +426,7 @@ def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None
 def selected_messages(
     request: RunActivation, state: ThreadState, run_id: str, *, pending_zone: bool, now: int
 ) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
-    """Return what the run reads first, and what of it waited on the thread.
+    """Return the first input of the run, and the part of it that waited on the thread.
 
     Raises:
         DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
@@ -1325,7 +1327,7 @@ class Submissions:
         return started
 
     async def after_run(self, thread_id: str) -> None:
-        """Look after what a run left when it ended; a failure is logged, recovery looks again."""
+        """Start a run for the input that an ended run left. A failure is logged, and recovery tries again."""
         try:
             await self.take_up_left_over(thread_id)
         except PostroomError as error:
@@ -1433,7 +1435,7 @@ class Submissions:
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
     async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
-        """Make the ids of a new run and dispatch, and ask the executor what a new run is pinned to."""
+        """Make the ids of a new run and dispatch, and get the pin of a new run from the executor."""
         core, request = self._core, submission.request
         submission.run_id, submission.pin = request.run_id or core.new_id(), None
         if is_new:

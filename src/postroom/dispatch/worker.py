@@ -210,7 +210,7 @@ class Commands:
     """Reads the commands for active runs in this process."""
 
     def __init__(self, core: Core, workers: Workers) -> None:
-        """Take commands for what the workers execute."""
+        """Accept commands for the active executions."""
         self._core = core
         self._workers = workers
         self._taken: set[tuple[str, str]] = set()
@@ -666,7 +666,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guarded(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return what the step returns; False when it failed, after which the dispatch goes its way alone."""
+        """Return the step's result; False when it failed, after which the dispatch goes its way alone."""
         try:
             return await step
         except StaleClaim as error:
@@ -686,7 +686,7 @@ class Dispatcher:
         return False
 
     def _rest(self, job: Job) -> None:
-        """Free the worker, unless it runs something newer by now, and its slot."""
+        """Free the worker, unless it already executes another run, and its slot."""
         self._leases.let_go(job)
         self._ending.discard(job.concluded)
         job.concluded.set_result(None)
@@ -726,7 +726,7 @@ class Dispatcher:
             self._over()
 
     async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
-        """Execute what the end of a run has claimed, in the slot of that run."""
+        """Execute the run that the end of another has claimed, in the slot of that run."""
         claimed = begun.dispatch
         if not self.accepting:
             await self._execution.give_back(claimed)
@@ -959,7 +959,10 @@ class Execution:
         completion: Completion,
         asks_next: Callable[[Job], ClaimAsk | None],
     ) -> None:
-        """Keep what it works with; `asks_next` returns what the end of a run claims of its thread."""
+        """Keep the given parts.
+
+        `asks_next` returns the query for the thread's next dispatch at the end of a run.
+        """
         self._core = core
         self._events = events
         self._completion = completion
@@ -1037,9 +1040,9 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Give back a claimed dispatch that is not executed here; harmless if another owns it by now.
+        """Release a claimed dispatch that is not executed here; harmless if another owner already has it.
 
-        No attempt is counted, unless its execution `failed`. If the store fails, a later look gives it back.
+        No attempt is counted, unless its execution `failed`. If the store fails, a later poll releases it.
         """
         try:
             if failed is None:

@@ -483,7 +483,7 @@ class Run:
     async def _keep(
         self, kind: str, key: str, payload: dict[str, Json], *, spends: tuple[Spending, ...] = ()
     ) -> None:
-        """Append an event to the run's log; refused if another worker owns the run by now."""
+        """Append an event to the run's log; refused if another worker already owns the run."""
         draft = CanonicalEventDraft(
             scopes=(EventScope.thread(self.thread_id), EventScope.run(self.id)),
             event_kind=kind,
@@ -510,7 +510,7 @@ class FunctionExecutor(RunDispatchExecutor):
         return True
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Return False: the queue stores what a function returns."""
+        """Return False: the queue stores the result of the function."""
         return False
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:

@@ -104,7 +104,7 @@ class ChannelCapabilities:
     media: frozenset[str] = frozenset()
     """The kinds of files, by their `MessageType`."""
     min_edit_interval_ms: int = 1_000
-    """Two looks of one draft lie at least this far apart."""
+    """Minimum time between two versions of one draft."""
     holds_requests: bool = False
     """Whether senders hold a request open until the answer: a failure is reported at once, without
     waiting."""

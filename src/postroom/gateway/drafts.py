@@ -5,8 +5,7 @@
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
 
-A returned step is in progress until `done` or `failed` reports its outcome; in between there is nothing to
-do, whatever arrives.
+A returned step is in progress until `done` or `failed` reports its outcome; until then no step is returned.
 
 A draft is the first part of the known answer. It only grows, never contains an open fence or half a fence
 line, and stops when it is full. The rest comes with the answer, whose first part may be cut at a better place
@@ -48,7 +47,7 @@ class Draft:
     """
 
     def __init__(self, capabilities: ChannelCapabilities, *, least_new: int, interval_ms: int) -> None:
-        """A look needs `least_new` new characters, and two of them are `interval_ms` apart."""
+        """A new version needs `least_new` new characters, and `interval_ms` since the last one."""
         self._capabilities = capabilities
         self._least_new = least_new
         self._interval_ms = interval_ms
@@ -56,7 +55,7 @@ class Draft:
         self._thoughts: list[str] = []
         self._length = 0
         self._looked_at = 0
-        """How much of the answer had come at the last look."""
+        """The length of the answer at the last version."""
         self._shown: Look | None = None
         self._under_way: Look | None = None
         self._next_look = 0
@@ -175,7 +174,10 @@ class Draft:
 
 
 def settled(draft: str) -> str:
-    """Return what of a draft surely stays: without white space and a fence that closes it for show."""
+    """Return the part of a draft that certainly stays.
+
+    It has no white space at its end, and no fence that only closes it for display.
+    """
     text = draft.rstrip()
     found = _CLOSING_FENCE.search(text)
     return text if found is None else text[: found.start()].rstrip()

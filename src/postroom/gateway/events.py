@@ -29,7 +29,9 @@ ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A file that was sent. `ref` is what the platform's adapter fetches it by; it holds no secret.
+    """A file that was sent.
+
+    `ref` is the key by which the platform's adapter fetches it; it contains no secret.
 
     `name` is as the sender wrote it and is never used as a path.
     """

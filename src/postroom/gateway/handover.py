@@ -208,12 +208,12 @@ class Handover:
                 return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
-        """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
+        """Return the policy of a busy session: its own choice, else its chat's, and so on."""
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
     def asked(self, session: ChatSession, source: SessionSource) -> Json:
-        """Return what the chat asks of its agent with each message: another model, and more instructions."""
+        """Return the chat's requirements for each message: another model, and additional instructions."""
         rules = self._config.rules_of(source.platform, source.chat_id)
         is_model = source.agent not in self._config.programs
         model = (session.settings.get("model") or rules.model) if is_model else None
@@ -309,7 +309,7 @@ def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
 
 
 def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
-    """Return a message with the words that it has by now in its chat, without the command that gives them."""
+    """Return a message with its present words in its chat, without its command."""
     if inbound.revision <= event.revision:
         return event
     latest = MessageEvent.from_body(inbound.body)

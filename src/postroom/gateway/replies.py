@@ -90,7 +90,7 @@ class Reply(Record, frozen=True, kw_only=True):
     source: dict[str, Json] | None = None
     """Where it goes; None: it is looked up, by its inbound messages, else by the thread's session."""
     answers: tuple[str, ...] = ()
-    """The platform's ids of what it answers; none: they are looked up, by its inbound messages."""
+    """The platform's ids of the answered messages; if empty, they are looked up by its inbound messages."""
     leaves_files: bool = False
     """Whether its run has left files, which follow it."""
     question: str | None = None
@@ -203,7 +203,7 @@ def has_waiting_caller(target: str) -> bool:
 
 
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
-    """Return what a person is asked. The number is short, and the same for the same question."""
+    """Return the text of a question to a person. The number is short, and the same for the same question."""
     return Question(
         number=number_of(run.run_id, ticket),
         run_id=run.run_id,
@@ -224,7 +224,7 @@ def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
 
 
 def answer_of(run: RunRecord) -> Reply:
-    """Return what the end of a run says in its chat."""
+    """Return the message in the chat about the end of a run."""
     reason = run.termination
     failed = reason is not None and reason.type is TerminationKind.ERROR
     calls: tuple[ToolCall, ...] = ()

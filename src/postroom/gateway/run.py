@@ -69,7 +69,7 @@ class Acknowledgements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What a runner works with."""
+    """The services of a runner."""
 
     stores: ChatStores
     sessions: Sessions
@@ -113,7 +113,7 @@ class GatewayRunner:
 
     @property
     def services(self) -> Services:
-        """What it works with; a runner that was made without `__init__` has nothing."""
+        """Its services; a runner that was made without `__init__` has none."""
         if self._services is None:
             raise PostroomError("this runner was made without its services")
         return self._services
@@ -208,7 +208,7 @@ class GatewayRunner:
             self.go_on(worker)
 
     async def _take_turn(self, event: MessageEvent) -> None:
-        """Do what a stored message says, refuse it, or hand it over.
+        """Handle a stored message: perform it as a command, refuse it, or hand it over.
 
         Raises:
             StoreError: The message still waits in the store.
@@ -405,7 +405,7 @@ class GatewayRunner:
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Do what a command says. It never waits for a run and never becomes what an agent reads."""
+        """Perform a command. It never waits for a run and never becomes input of an agent."""
         name = event.get_command() or ""
         command = resolve_command(name)
         if command is None:

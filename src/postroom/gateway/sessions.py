@@ -319,7 +319,7 @@ class Sessions:
 
 
 def _quiet_key(address: ChatAddress) -> str:
-    """Return under what the quiet hours of a chat are kept: they are one for all who write there."""
+    """Return the key of a chat's quiet hours, which all its writers share."""
     return f"quiet:{address.name}"
 
 

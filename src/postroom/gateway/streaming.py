@@ -162,7 +162,7 @@ class SeenMarks:
             self._refusing.popitem(last=False)
 
     async def _take_away(self, marking: "asyncio.Task[_SeenReaction | None]") -> None:
-        """Take a mark away when it is its turn; what the platform says to that changes nothing."""
+        """Remove a mark when its turn comes; the platform's answer changes nothing."""
         await asyncio.wait({marking})
         mark = None if marking.cancelled() or marking.exception() else marking.result()
         if mark is None:
@@ -450,7 +450,7 @@ class _DeltaSink:
 
 
 class ChatExecutor(ExecutorAround):
-    """Runs what the executor within runs, and shows runs of chats while they execute."""
+    """Executes runs through another executor, and shows runs of chats during their execution."""
 
     def __init__(
         self, within: RunDispatchExecutor, presenter: StreamingPresenter, files: FilesOf | None = None

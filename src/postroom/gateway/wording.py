@@ -264,7 +264,7 @@ def not_passed_on(person: str, why: str) -> str:
 
 
 def passed_on_from(who: str, platform: str) -> str:
-    """Return the subject of what a person is written from a chat."""
+    """Return the subject of mail that a chat sends to a person."""
     return f"{_short(who, 100)} on {platform}"
 
 

@@ -250,7 +250,7 @@ class PassedOn:
 
 
 def tag_of(server: str) -> str:
-    """Return what tells a server from others in tokens: its name's end."""
+    """Return the part of tokens that identifies the server: the end of its name."""
     return server.rpartition("/")[2]
 
 

@@ -27,7 +27,7 @@ _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
     Who.ADMINS: frozenset({"operator"}),
     Who.OPERATOR: frozenset({"operator"}),
 }
-"""As `Guard` marks them; what a named token needs beyond that is in `check`."""
+"""As `Guard` sets them; `check` has the further requirements of named tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -479,7 +479,11 @@ def _invalid(raw: str, problem: str, remedy: str) -> InvalidPattern:
 
 def _check_length(raw: str, text: str) -> None:
     if len(text) > MAX_LENGTH:
-        raise _invalid(raw, f"is longer than {MAX_LENGTH} characters", "reserve a folder above it: src/**")
+        raise _invalid(
+            raw,
+            f"is longer than {MAX_LENGTH} characters",
+            "reserve a folder that contains it, such as src/**",
+        )
 
 
 def _check_text(raw: str) -> None:

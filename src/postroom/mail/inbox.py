@@ -121,7 +121,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Return messages for their recipient, from the first, as many as one answer can hold."""
+    """Return messages for their recipient, from the first, up to the size of one answer."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
     return fit(list(map(inbox_view, entries, views)))
@@ -259,7 +259,7 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
 
 
 def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
-    """Return an attached file from `offset`, as much as one answer can hold.
+    """Return an attached file from `offset`, up to the size of one answer.
 
     Raises:
         UnknownMessage: The agent can see no such message, or the message has no such file.

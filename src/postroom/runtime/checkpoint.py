@@ -343,7 +343,7 @@ class RunLog:
 
         Raises:
             StaleClaim: The worker has lost the run; nothing was written.
-            VersionConflict: Others wrote in between, eight times.
+            VersionConflict: Another process changed the run in between, eight times in a row.
             StoreError: The store failed.
         """
         for _ in range(MOST_TRIES - 1):

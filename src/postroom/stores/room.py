@@ -37,7 +37,7 @@ class Room:
         self._was_missing = True
 
     def found(self, size: int) -> None:
-        """Record that a check found `size` bytes; no effect if more are wanted by now."""
+        """Record that a check found `size` bytes; no effect if more are required now."""
         if not self.wanted or size < self.wanted:
             return
         if not self._was_missing:  # the write that was refused is larger

@@ -47,7 +47,7 @@ async def read_form(
     The typed texts are noted at once, so that the page of a failure shows them.
 
     Raises:
-        NotPermitted: The form belongs to another session; none of its fields was read.
+        NotPermitted: The form belongs to another session; none of its fields was used.
         TooLarge: The form has more than `limit` bytes.
         InvalidArgument: The body is not a form, or a field does not match `kind`.
     """

@@ -20,7 +20,7 @@ _STEP: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """The look of a name: people are circles, agents rounded squares."""
+    """The appearance of a name: people are circles, agents rounded squares."""
 
     tone: int
     is_person: bool = False

@@ -176,7 +176,7 @@ def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
 
 
 def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return as many of the first messages as fit on a page by their text, at least one."""
+    """Return the first messages whose text fits on a page, at least one."""
     text = 0
     for count, one in enumerate(messages):
         text += len(one.body_md)

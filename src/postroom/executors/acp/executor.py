@@ -60,7 +60,7 @@ class Outcome:
         return self.talk.asked is not None or self.ended.stopped is not StopReason.CANCELLED
 
     def result(self, activation: RunActivation) -> AgentRunResult:
-        """Return the run's result, or what it waits for.
+        """Return the run's result, or its open questions.
 
         Raises:
             CommandError: The program failed; the class and `retryable` give details.

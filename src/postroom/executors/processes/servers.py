@@ -20,7 +20,7 @@ def own_process(programs: Path) -> dict[str, Json]:
 def is_gone(about: Mapping[str, Json]) -> bool:
     """Return whether the process that said so of itself has surely ended, with all its programs.
 
-    Return False for a process of another machine, and if another process has its pid by now. Blocks.
+    Return False for a process of another machine, and if another process now has its pid. Blocks.
     """
     machine, pid, programs = about.get("machine"), about.get("pid"), about.get("programs")
     if not machine or machine != _machine() or not isinstance(pid, int) or not isinstance(programs, str):
@@ -33,7 +33,7 @@ def is_gone(about: Mapping[str, Json]) -> bool:
 
 
 def _machine() -> str:
-    """Return what tells this machine, since its start, from others on which pids mean other processes."""
+    """Return a text that identifies this machine and its present start, within which pids are unique."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
     except OSError:  # another system than Linux: its leases end by themselves

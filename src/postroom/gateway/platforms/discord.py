@@ -241,7 +241,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 asked_ms = failure.wait_ms or 0
 
     def _on_update(self, name: str, data: object) -> None:
-        """Take what the gateway says, at once: it is handed over from the row."""
+        """Accept an event of the gateway at once, into the queue."""
         self._attempt = 0
         if name not in ("READY", "RESUMED"):
             self._intake.hold(name, data)

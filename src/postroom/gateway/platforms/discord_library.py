@@ -37,7 +37,7 @@ FORGET = 4_000
 """A close code after which Discord keeps the session for a RESUME."""
 GOODBYE = 1_000
 ANSWERED_IN_BETWEEN = frozenset({502, 504, 524})
-"""Answers of a machine in between: the request may have been carried out."""
+"""Answers of an intermediate server: the request may have been carried out."""
 FATAL = frozenset({4004, 4010, 4011, 4012, 4013, 4014})
 """Close codes after which Discord wants no other try."""
 HEARD = (
@@ -275,7 +275,7 @@ def _client() -> "discord.Client":
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn what a REST call can fail with into a `RestFailure`; no address, body or token is in it."""
+    """Turn the exceptions of a REST call into a `RestFailure`, without address, body or token."""
     import aiohttp
     import discord
 

@@ -92,7 +92,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._shape(refusal)
 
     def _receiver(self) -> Inbound:
-        """Return what takes messages; without it nothing may be acknowledged.
+        """Return the receiver of messages; without it, no message may be acknowledged.
 
         Raises:
             Refused: the adapter does not receive.

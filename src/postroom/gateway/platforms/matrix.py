@@ -35,7 +35,8 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 _JOIN_TRIES = 5
 _INSISTS = 5
-"""Rounds that wait for what the homeserver cannot look up: one sick event must not stop all others."""
+"""Rounds that wait for events that the homeserver cannot look up: one broken event must not stop all others.
+"""
 _RENDERED_ON_THE_LOOP = 8_000
 
 
@@ -339,7 +340,7 @@ class MatrixAdapter(BasePlatformAdapter):
         key: str,
         metadata: Metadata | None,
     ) -> SendResult:
-        """Send the first of these contents that is not refused for how it looks."""
+        """Send the first of these contents that the homeserver does not refuse for its form."""
         if not self._intake.knows_rooms:
             return SendResult.failed(
                 SendErrorKind.TRANSIENT, "postroom does not know yet which rooms are encrypted"

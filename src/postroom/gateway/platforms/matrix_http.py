@@ -57,7 +57,7 @@ class Answer:
         return min(told, 3_600_000) if isinstance(told, int) and told > 0 else self.wait_ms
 
     def said(self) -> str:
-        """Return what it was in a few words that hold no secret."""
+        """Return the failure in a few words, without secrets."""
         return f"{self.status} {self.errcode}".strip() if self.status else "no answer"
 
 

@@ -118,13 +118,13 @@ class Answer:
 
 
 def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
-    """Return what follows from an error code. One that is not known will not pass by itself."""
+    """Return the outcome of an error code. One that is not known will not pass by itself."""
     kind = _KIND_OF.get(code, SendErrorKind.FORBIDDEN)
     return Refusal(code=code, kind=kind, retry_after_ms=retry_after_ms, needed=needed)
 
 
 def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
-    """Return what an HTTP answer says.
+    """Return the content of an HTTP answer.
 
     After 503 nothing was done. After other failures of the server nobody knows, and neither after an answer
     that cannot be read.
@@ -234,7 +234,7 @@ def card_blocks(card: Card) -> list[dict[str, Any]]:
 
 
 def card_body(card: Card) -> dict[str, Any]:
-    """Return what a card is sent as; the text is for notices and for those who read no blocks."""
+    """Return the request for a card; its text is for notices and for clients without blocks."""
     return {"text": _short(card.text), "blocks": card_blocks(card)}
 
 

@@ -46,7 +46,7 @@ def escape(text: str) -> str:
 
 
 def to_mrkdwn(markdown: str) -> str:
-    """Return Markdown in Slack's dialect; what the dialect lacks is shown in words or as it was typed."""
+    """Return Markdown in Slack's dialect; marks that the dialect lacks become words or stay as typed."""
     shown: list[str] = []
     lines = _PRIVATE.sub("", markdown).replace("\r\n", "\n").split("\n")
     at = 0
@@ -82,7 +82,7 @@ def blocks_text(blocks: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ..
 
 
 def _block(part: object) -> str:
-    """Return what a block, or a part of one, says."""
+    """Return the words of a block, or of a part of one."""
     if isinstance(part, str):
         return part
     if isinstance(part, Sequence):

@@ -164,7 +164,7 @@ def _words(payload: Mapping[str, Any], name: str) -> str:
 
 
 def _kept(text: str) -> str:
-    """Return what every store can keep."""
+    """Return the text without characters that a store refuses."""
     return storable(text).replace("\0", "")
 
 

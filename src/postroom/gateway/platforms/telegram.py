@@ -207,7 +207,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
 
 
 def read_answer(status: int, body: bytes) -> Answer:
-    """Return what an answer of the Bot API says."""
+    """Return the content of an answer of the Bot API."""
     try:
         told = json.loads(body)
     except (ValueError, RecursionError):
@@ -1002,7 +1002,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return 0 if moved else _SHORTEST_POLL_MS
 
     async def _look(self, _: int) -> int:
-        """Check that Telegram still calls us; return the pause before the next look."""
+        """Check that Telegram still calls this server; return the pause before the next check."""
         told = await self._asked("getWebhookInfo", {}, dict)
         if told.get("url") != self._options.webhook_url:
             self._fail(
@@ -1286,7 +1286,7 @@ def _client(options: TelegramOptions, token: str) -> "TelegramApi":
 
 
 def _checked(answer: Answer) -> Json:
-    """Return what a call before the first poll gave.
+    """Return the result of a call before the first poll.
 
     Raises:
         ConfigError: the token is refused.

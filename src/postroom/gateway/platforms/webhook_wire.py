@@ -121,7 +121,7 @@ _DELIVERY_HEADERS: Final = {
 
 
 def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
-    """Return what a delivery and its repetitions have in common: the id in its header, else its content.
+    """Return the key that a delivery shares with its repetitions: the id in its header, else its content.
 
     Raises:
         Refused: the id cannot be one.

@@ -32,7 +32,7 @@ class Activity:
         return replace(session, active_at=self.at, source=self.source)
 
     def change(self, tx: Transaction) -> None:
-        """Write it, unless the session has another thread by now."""
+        """Write it, unless the session already has another thread."""
         self.written, stored = None, tx.chats.session(self.session_key)
         if stored is None or stored.thread_id != self.thread_id:
             return

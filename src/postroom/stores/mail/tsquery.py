@@ -21,7 +21,7 @@ _LONGEST_WORD: Final = 500
 
 
 def home(project_id: int) -> str:
-    """Return the word that every message of a project contains, and that nobody can write."""
+    """Return the hidden word that every message of a project contains, and that no author can write."""
     return f"'#{project_id}'"
 
 

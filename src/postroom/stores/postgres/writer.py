@@ -10,9 +10,9 @@ before COMMIT was sent has written nothing, and its changes are repeated on a ne
 
 A change of a group that needs an answer before its first write is deferred: its queries are sent, the next
 change runs, and when all are deferred or done, the thread waits once for all answers. Then the deferred
-changes run again: changes are functions of what they read. A change that shares a lock with a change
-completed in between repeats its queries, because that one may have written; without a shared lock the two
-might as well run on two connections.
+changes run again: a change depends only on its reads. A change that shares a lock with a change completed in
+between repeats its queries, because that one may have written; without a shared lock the two might as well
+run on two connections.
 
 One writer does nearly everything and waits for no lock. Changes that would wait go to a patient writer, and
 so do changes with the same key, until the first ones are done. In a group of the patient writer only the

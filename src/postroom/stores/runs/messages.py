@@ -80,7 +80,10 @@ class Messages(Tables):
         return min((number for number in found if number is not None), default=None)
 
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
-        """Store a summary in place of those with its number or a later one, and mark what it covers."""
+        """Store a summary, and mark the messages that it covers.
+
+        It replaces the summaries with its number or a later one.
+        """
         summary, thread = draft.summary, {"thread_id": thread_id}
         numbered: Values = {**thread, "number": summary.number}
         self._sql.run("threads.unmark_messages", numbered)

@@ -68,7 +68,7 @@ class RunTables(Tables):
         return together.look(messages, run_ids, dispatch_ids, at_most)
 
     def state(self, look: Look, *others: Look) -> ThreadState:
-        """Return what `state_look` finds.
+        """Return the result of `state_look`.
 
         The results of `others` are available afterwards, without another round trip.
         """
@@ -272,7 +272,7 @@ def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
 def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
     """Return the data for the decision about a commit, besides its thread.
 
-    `looks` are for its events and effects.
+    `looks` are the queries for its events and effects.
     """
     if step.joins is not None:
         looks = [*looks, ("dispatches.dispatch", {"dispatch_id": step.joins})]
