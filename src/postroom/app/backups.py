@@ -380,7 +380,7 @@ def _backup(path: Path) -> Backup:
 
 
 def _instant(text: str) -> int | None:
-    """Return the instant in a name; None if it is not a valid moment."""
+    """Return the time in the name of a backup, in milliseconds; None if it is not valid."""
     try:
         moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:

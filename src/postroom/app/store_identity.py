@@ -6,9 +6,8 @@
     empty, older than the archive
     or another one              ─▶ WrongStore, nothing changed; `new_store` continues with the present store
 
-A data folder of a release without ids has none in any of the places, and gets one here. A data folder whose
-store is on PostgreSQL belongs to it even if the settings name another database: the address is lost, or
-wrong.
+A data folder of a release without ids has none in any of the places, and gets one here. If the store of a
+data folder is on PostgreSQL, a start with another database is refused too: the address was lost, or is wrong.
 """
 
 import asyncio

@@ -165,7 +165,7 @@ def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Yield the measures that two of these budgets limit for the same runs and the same time."""
+    """Yield each measure that two of these budgets limit for the same runs and the same period."""
     seen = set[tuple[str, ...]]()
     for one in budgets:
         for name in one.limits:

@@ -121,7 +121,7 @@ class MailboxRunOutcome:
     code: str | None = None
     """The error's code if the error is a `PostroomError`."""
     may_be_outage: bool = False
-    """Whether the failure may pass without a change to the program, when others work again."""
+    """Whether another service may have failed, so that a later attempt can succeed unchanged."""
 
     @property
     def metric_label(self) -> str:
@@ -318,7 +318,7 @@ class Job:
     next: Claimed | None = None
     """The dispatch of the thread that the end of this run has claimed."""
     has_looked: bool = False
-    """Whether the end has claimed the next due dispatch, or the thread's queue is empty."""
+    """Whether the thread's next dispatch needs no poll: this change claimed it, or there is none."""
     leaves_waiting: bool = True
     """Whether messages may wait on the thread when the run has ended."""
     comes_again: bool = False

@@ -131,7 +131,7 @@ class Mailbox:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
                 SubmissionRejected, QueueFull: The strategy `reject` or `queue` refused it.
             ActiveRunConflict: The active run did not end; nothing was written.
-            DeliveryBlocked: A barrier precedes the message; nothing was written.
+            DeliveryBlocked: A pending barrier precedes the message; nothing was written.
         """
         self._refuse_closed()
         return await self._submissions.submit(request, strategy=strategy)

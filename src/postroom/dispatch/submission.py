@@ -363,7 +363,7 @@ class Prepared(Record, frozen=True, kw_only=True):
     claimed: Claimed | None = None
     """The dispatch claimed with it; it may be an older dispatch of the thread."""
     gave_way: GaveWay | None = None
-    """The run ended for it; None if its policy ends nothing."""
+    """The run that was ended to make room for this submission; None if its policy ends nothing."""
 
     @property
     def run_id(self) -> str:
@@ -1024,7 +1024,7 @@ class Submissions:
 
         Raises:
             ActiveRunConflict: The active run did not end; nothing was written.
-            DeliveryBlocked: A barrier precedes the message; nothing was written.
+            DeliveryBlocked: A pending barrier precedes the message; nothing was written.
             InvalidSubmission: The strategy makes it part of another run, whose events others read.
         """
         if strategy in (BusyPolicy.STEER, BusyPolicy.COLLECT):

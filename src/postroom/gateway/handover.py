@@ -160,7 +160,7 @@ class Handover:
     def _finder(
         self, event: MessageEvent, draft: InboundMessage | None, thread_id: str
     ) -> Callable[[Transaction], InboundMessage | None]:
-        """Return the function that gives the change its message, or None if the message does not wait."""
+        """Return a function that returns the message in the change, or None if it no longer waits."""
         if draft is None:
             inbound_id = event.inbound_id or 0
 

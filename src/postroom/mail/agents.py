@@ -198,7 +198,7 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
 
 
 def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> None:
-    """Refuse a name that looks like that of another agent, among the last active agents of the project.
+    """Refuse a name that looks like that of one of the most recently active agents of the project.
 
     Raises:
         NameTaken: The name looks like an existing one, such as `Ben.` or `B-en` for `Ben`.

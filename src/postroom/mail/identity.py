@@ -28,7 +28,7 @@ from postroom.stores.mail.access import ProjectReads, RecordReads
 
 _MOST: Final = 10_000
 ACTIVITY_INTERVAL = 30_000
-"""Milliseconds within which a second sign of activity is not stored; a shorter lease may end in between."""
+"""Minimum milliseconds between two stored signs of an agent's activity."""
 
 
 _EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})

@@ -35,7 +35,7 @@ async def name_person(
 
 
 def visitor_of(chat: ChatAddress) -> str:
-    """Return the name of a visitor from a chat, always the same."""
+    """Return the name of a person who has no registration, made from the chat's address."""
     return f"{chat.platform}-{sha256(chat.name.encode()).hexdigest()[:_DIGITS]}"
 
 

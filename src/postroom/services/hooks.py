@@ -130,7 +130,7 @@ class Hooks:
         agent_token: str | None = None,
         grant: Grant | None = None,
     ) -> HookAnswer:
-        """Decide about an event of a client; `grant` is that of the run in which it happens.
+        """Return the answer to an event of a client; `grant` is the grant of the run that causes it.
 
         A caller without the required proof of its agent counts as nobody. For hooks that check, a failing
         store also gives an answer, whose effect is a setting.

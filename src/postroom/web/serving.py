@@ -64,9 +64,9 @@ NAME_KEPT: Final = 365 * 24 * 3600
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_PARTS = 12
 MAX_QUESTION = 500
-"""Characters of a search that are read."""
+"""Maximum characters of a search; the rest is ignored."""
 LONGEST_NAME = 128
-"""Characters of a name in a filter that are read."""
+"""Maximum characters of a name in a filter; the rest is ignored."""
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
 """Matches the tools, and the arguments in backticks, in remedies for agents."""

@@ -23,7 +23,7 @@ SHORTEST_ZOOM: Final = min(PRESETS.values())
 GROWING: Final = ("1m", "15m", "1h")
 """Initial lengths for a project without events, by its age."""
 _MARGIN: Final = 50
-"""The ratio between a picture of everything and the margin on each of its sides."""
+"""The margin at each side of a picture of all events is the picture divided by this."""
 
 
 def span_of(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:

@@ -163,7 +163,7 @@ class Wait:
         return self.collected()
 
     def collected(self) -> Answer:
-        """Return the answer that is whole: its caller has it then.
+        """Return the whole answer, and record that its caller has it.
 
         Raises:
             Refused: there is none.

@@ -422,7 +422,7 @@ def _nonce(metadata: Metadata | None) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """An address's scheme, host and port; an address that names a user is of no origin."""
+    """Return an address's scheme, host and port; empty for an address with a user name."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -303,7 +303,7 @@ def _translated() -> Iterator[None]:
 
 @contextmanager
 def _ended() -> Iterator[None]:
-    """Turn the ways in which a gateway's connection ends into `Cut` and `Refused`."""
+    """Turn the exceptions at the end of a gateway's connection into `Cut` and `Refused`."""
     import aiohttp
     from discord.errors import ConnectionClosed
     from discord.gateway import ReconnectWebSocket

@@ -231,7 +231,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """An event that means something; edits and withdrawals have the `message_id` of the old message."""
+    """A relevant event; edits and withdrawals have the `message_id` of the old message."""
 
     kind: Kind
     event: MessageEvent

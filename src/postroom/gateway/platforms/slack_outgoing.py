@@ -289,7 +289,7 @@ _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
 
 
 def in_thread(thread_id: object) -> dict[str, str]:
-    """Return the fields that put a message into a thread; the id of a command names none."""
+    """Return the fields that put a message into a thread; none for the id of a slash command."""
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 

@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document: the table of operations, the schemas of their commands and answers, who may.
 
-Made from the same commands as the MCP tools' schemas, with the bounds that those leave out to save words.
+It is made from the same commands as the schemas of the MCP tools, and adds the bounds of values.
 The same code gives the same document, byte for byte.
 """
 

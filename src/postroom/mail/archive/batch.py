@@ -79,7 +79,7 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
 
 
 def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:
-    """Add the removals to a batch as they apply now: contents that another message refers to stay."""
+    """Add deletions to a batch, except contents to which another message refers now."""
     project_id = batch.project.id
     for deletion in deletions:
         batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]

@@ -146,7 +146,7 @@ class Dispatches(Tables):
     def move_owned(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch | StaleClaim:
-        """Store what `move` makes of the dispatch that the claim owns, or return why the claim is stale.
+        """Store the result of `move` for the dispatch of a claim, or return why the claim is stale.
 
         Raises:
             UnknownDispatch: No dispatch has this id.

@@ -48,7 +48,7 @@ class Together(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Self:
-        """Read the facts that decide about the runs."""
+        """Read the stored state that the decisions about the runs need."""
         self._messages = {thread_id: tuple(ids) for thread_id, ids in messages.items()}
         self._at_most = at_most
         self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}

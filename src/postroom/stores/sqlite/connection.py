@@ -32,7 +32,7 @@ FIRST_SAFE_RELEASE = (3, 51, 3)
 MOUNTS = Path("/proc/self/mountinfo")
 """The table of mounts on Linux."""
 _ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
-"""Escapes of separators in that table."""
+"""How the table of mounts escapes separators."""
 BUSY_TIMEOUT = timedelta(seconds=10)
 
 _PIECE = 1 << 18
