@@ -91,7 +91,7 @@ class Kept:
 
     @property
     def expects_a_store(self) -> bool:
-        """Whether there was a store, so that a new one would silently replace it."""
+        """Whether the data folder had a store, which a new store would silently replace."""
         return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property

@@ -83,7 +83,7 @@ class OutgoingMessage:
     steps_sent: int = 0
     """How many of the files or cards after the text have surely arrived."""
     marks_step: bool = False
-    """Whether nobody knows if the next file or card has arrived."""
+    """Whether it is unknown if the next file or card has arrived."""
     details: dict[str, Json] = field(default_factory=dict)
     """Details for the channel with the last part."""
     is_under_way: bool = False

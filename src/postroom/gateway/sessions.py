@@ -152,7 +152,9 @@ class Sessions:
         return {} if row is None else row.settings.get(_HIDDEN, {})
 
     async def hide(self, session: ChatSession, runs: Mapping[str, Sequence[str]]) -> bool:
-        """Take runs of a session's thread out of the sight of later runs there; return False if it is full.
+        """Hide runs of a session's thread from its later runs.
+
+        Return False if the list of hidden runs is full.
 
         `runs` names the messages that each run has read. They are kept apart from the session, which is
         written with each message: at most `MOST_HIDDEN` for one thread.

@@ -331,7 +331,7 @@ class StreamingPresenter:
     ) -> str | None:
         """Return the id of the draft that an earlier process showed for a run; None if it showed none.
 
-        Only the question that `asked_by` names finds the draft that was left to this question.
+        A draft that was kept for a question is returned only if `asked_by` names that question.
         """
         if not _outlives(adapter.capabilities):
             return None

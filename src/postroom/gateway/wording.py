@@ -259,7 +259,7 @@ def passed_on(person: str) -> str:
 
 
 def not_passed_on(person: str, why: str) -> str:
-    """Return the notice that a person does not have a message."""
+    """Return the notice that a message did not reach a person."""
     return f"Not sent to {person}: {_short(why)}."
 
 
@@ -274,7 +274,7 @@ def left_behind(files: int) -> str:
 
 
 def files_not_passed_on(person: str) -> str:
-    """Return the notice that a person does not have a message's files."""
+    """Return the notice that a message reached a person without its files."""
     return f"{person} has received your message without its files."
 
 

@@ -101,7 +101,7 @@ class RunForm(msgspec.Struct):
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
     """Return the body of a request, and whether it is cut after `limit` bytes.
 
-    The rest is received: a browser reads no answer before it has sent its form.
+    The rest is received too, because a browser reads no answer before it has sent its whole form.
     """
     parts, size = list[bytes](), 0
     async for part in request.stream():

@@ -14,7 +14,7 @@ from postroom.contracts.runs import Usage
 
 @dataclass(slots=True)
 class Said:
-    """The results of reading so far."""
+    """The content of the output that was read up to now."""
 
     answer: str | None = None
     error: str | None = None

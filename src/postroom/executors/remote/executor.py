@@ -254,7 +254,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
             InvalidArgument: The body is not a result.
             ResultConflict: The run has ended with another result.
-            StaleResult: The dispatch is no longer to be executed.
+            StaleResult: The dispatch must not be executed any longer.
             ResultTooEarly: The result cannot be accepted or verified at the moment; send it again.
             StoreError: The dispatch could not be read; send the result again.
         """

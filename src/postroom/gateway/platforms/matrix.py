@@ -227,7 +227,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._tasks.start(self._join(room_id), name="join")
 
     async def _join(self, room_id: str) -> None:
-        """Join a room, apart from receiving: one on another server may take minutes."""
+        """Join a room while receiving continues: a room on another server may take minutes."""
         for attempt in range(_JOIN_TRIES):
             answer = await self._home.ask("POST", wire.path_of("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):

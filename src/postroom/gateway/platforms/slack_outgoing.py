@@ -112,7 +112,7 @@ class Answer:
     refusal: Refusal | None = None
 
     def word(self, name: str) -> str:
-        """Return a text of the body; empty when it is not there."""
+        """Return a text of the body; empty if the field is missing."""
         found = self.body.get(name)
         return found if isinstance(found, str) else ""
 

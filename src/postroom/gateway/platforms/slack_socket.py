@@ -97,7 +97,9 @@ class _Connection:
     peer: ClientConnection
     ended: "asyncio.Future[Ending]"
     proven: bool = False
-    """Whether it carried an envelope or stood for a while; pauses grow until one does."""
+    """Whether the connection carried an envelope, or was open for a while. Pauses grow until a connection
+    has.
+    """
 
 
 @dataclass(slots=True, kw_only=True)

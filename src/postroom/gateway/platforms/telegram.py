@@ -701,7 +701,7 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
     """Return a text without mentions of the bot, with the addresses of its links.
 
-    And whether it names the bot.
+    The second value is whether the text names the bot.
     """
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for told in entities:

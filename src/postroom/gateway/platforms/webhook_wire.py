@@ -137,8 +137,8 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 def may_command(route: HookRoute) -> bool:
     """Return whether a message of this route may be a command of the chat.
 
-    Only if its first character is from the operator, or from a trusted caller. Strangers' text in a
-    repository is not a command, however it begins.
+    Only if its first character is from the operator, or from a trusted caller. Text that strangers wrote in a
+    repository is never a command, even if it begins like one.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
 
