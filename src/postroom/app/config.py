@@ -297,7 +297,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about("Minimum level of events to log."),
     ] = "info"
     log_format: Annotated[Literal["console", "json"], _about("Format of the log.")] = "console"
-    telemetry: Annotated[Switch, _about("Send spans of calls and runs. Requires postroom[otel].")] = False
+    telemetry: Annotated[Switch, _about("Send spans of calls and runs. Requires the extra `otel`.")] = False
     telemetry_endpoint: Annotated[
         str, _read_by(_endpoint), _about("The collector for these spans, by OTLP over HTTP.")
     ] = "http://127.0.0.1:4318"
