@@ -38,16 +38,17 @@ def page() -> str:
     return f"""
 # Errors
 
-Every failure has a stable `code`, which is never reused. It also has a `message`, the wrong `value`, a `remedy`,
-and `retryable`: whether the same call may succeed later. Each branch of the tree names the one who must act.
+Every failure has a stable `code`, which is never reused. It also has a `message`, the wrong `value`, a
+`remedy`, and `retryable`: whether the same call may succeed later. Each branch of the tree names the one who
+must act.
 
 ```text
 {inspect.cleandoc(tree)}
 ```
 
-Every protocol reports the same facts. A tool returns a result with `isError` and `structuredContent.error`. HTTP
-returns problem JSON (RFC 9457). A command prints `{{"error": ...}}` with `--json`, and has an exit code. The table
-shows the usual remedy; many errors have a more specific remedy.
+Every protocol reports the same facts. A tool returns a result with `isError` and `structuredContent.error`.
+HTTP returns problem JSON (RFC 9457). A command prints `{{"error": ...}}` with `--json`, and has an exit code.
+The table shows the usual remedy; many errors have a more specific remedy.
 
 {table(("code", "class", "meaning", "HTTP", "exit", "retry", "usual remedy"), rows)}
 

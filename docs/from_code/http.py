@@ -23,7 +23,8 @@ from postroom.web.site import PageServices
 
 ROUTE_WORDS: Final = {
     "/healthz": "The process answers: status and version.",
-    "/readyz": "The health of store, archive and event loop, checked at most once a second; 503 if a required "
+    "/readyz": "The health of store, archive and event loop, checked at most once a second; 503 if a "
+    "required "
     "part fails.",
     "/metrics": "Prometheus text. See [metrics](metrics.md).",
     "/login": "The form that takes the server's token, and the target of one-time links.",
@@ -31,24 +32,31 @@ ROUTE_WORDS: Final = {
     "/callbacks/{dispatch_id}": "Receives the result of a run from another server. See "
     "[runners](../runners.md#another-server).",
     "/": "Projects.",
-    "/p/{slug}": "A project's control room: questions and failures that need a person, current work, and waiting work.",
+    "/p/{slug}": "A project's control room: questions and failures that need a person, current work, "
+    "and waiting work.",
     "/p/{slug}/timeline": "The project's recent messages, the runs that they started, and reserved files. "
     "`?agent=` or `?thread=` selects some of them.",
-    "/p/{slug}/questions": "The questions of the project's agents, and their answers. `POST` answers a question: "
+    "/p/{slug}/questions": "The questions of the project's agents, and their answers. `POST` answers "
+    "a question: "
     "the form of the page, from people who have logged in.",
-    "/p/{slug}/schedules": "The schedules of the project. `POST` pauses a schedule, resumes it, or sends its message "
+    "/p/{slug}/schedules": "The schedules of the project. `POST` pauses a schedule, resumes it, or "
+    "sends its message "
     "now, by a form as above.",
-    "/p/{slug}/runs": "Active runs, queued runs with their reasons, and dead letters. `POST` cancels or retries "
+    "/p/{slug}/runs": "Active runs, queued runs with their reasons, and dead letters. `POST` cancels "
+    "or retries "
     "a run, by a form as above. With `?live=1` the page reloads itself.",
     "/p/{slug}/runs/{run_id}": "A run: its state, its output, its answer. `POST` as above. "
     "With `?live=1` the page reloads itself.",
     "/chats": "The open questions and the dead letters of chats.",
-    "/chats/{run_id}": "The run of a question or dead letter. `POST` answers its question, or replays or discards the dead "
+    "/chats/{run_id}": "The run of a question or dead letter. `POST` answers its question, or "
+    "replays or discards the dead "
     "letter, by a form as above.",
-    "/p/{slug}/write": "The form for a message: `?to=` names the agent, `?reply=` the answered message. `POST` "
+    "/p/{slug}/write": "The form for a message: `?to=` names the agent, `?reply=` the answered "
+    "message. `POST` "
     "sends it, by a form as above.",
     "/p/{slug}/agents": "The project's agents.",
-    "/p/{slug}/agents/{name}": "An agent, its messages, and its reservations. `?box=sent` shows the sent messages.",
+    "/p/{slug}/agents/{name}": "An agent, its messages, and its reservations. `?box=sent` shows the "
+    "sent messages.",
     "/p/{slug}/threads": "The project's threads, newest first.",
     "/p/{slug}/t/{thread_id}": "A thread, in order.",
     "/p/{slug}/m/{message_id}": "A message.",
@@ -64,7 +72,8 @@ ROUTE_WORDS: Final = {
     "/attachments/{sha256}": "An attachment's bytes, as a download. `?message=` names a message that has it.",
     "/previews/{sha256}": "A picture for display in a page. `?message=` names a message that has it.",
     "/static/{name}": "Style sheets, scripts and the icon.",
-    "/hooks/{client}/{event}": "Receives the event of a hook of a client or of Git. See [hooks](../hooks.md).",
+    "/hooks/{client}/{event}": "Receives the event of a hook of a client or of Git. See "
+    "[hooks](../hooks.md).",
     "/watch": "Waits up to 30 s for messages after a cursor, for `postroom watch`.",
 }
 MORE: Final = {
@@ -107,7 +116,8 @@ REST: Final = (
         "An operation that changes something. Body: its fields as JSON.",
     ),
 )
-OAUTH_WORDS: Final = "Clients request these addresses to find OAuth. The server does not support OAuth and answers 404 in JSON."
+OAUTH_WORDS: Final = "Clients request these addresses to find OAuth. The server does not support "
+"OAuth and answers 404 in JSON."
 
 
 CHANNEL_WORDS: Final = {
@@ -173,15 +183,16 @@ def page() -> str:
     return f"""
 # HTTP
 
-One port serves everything. The server accepts a request if its `Host` is one of the server's hosts, and if it does not
-come from a page of another origin (`Origin`). Unless the address is open to anyone, the request must also identify its
-sender:
+One port serves everything. The server accepts a request if its `Host` is one of the server's hosts, and if it
+does not come from a page of another origin (`Origin`). Unless the address is open to anyone, the request must
+also identify its sender:
 
 - the operator sends `Authorization: Bearer <the server's token>`: every address;
 - an agent sends `Authorization: Bearer <the agent's token>`: the MCP endpoint and the addresses below `/v1`;
-- a program sends a named token: the addresses that its [scopes](../security.md#named-tokens) permit. The scope
-  `admin` permits those of the operator, except `/admin/tokens` and the pages;
-- a person logs in at `/login` and has a signed cookie: the pages with their forms, and the reading addresses below `/v1`.
+- a program sends a named token: the addresses that its [scopes](../security.md#named-tokens) permit. The
+  scope `admin` permits those of the operator, except `/admin/tokens` and the pages;
+- a person logs in at `/login` and has a signed cookie: the pages with their forms, and the reading addresses
+  below `/v1`.
 
 In addition to the server's token, a call of the MCP endpoint or of an address below `/v1` may have the header
 `Postroom-Agent-Token`. Every answer has `X-Request-Id`: the caller's own if it is valid, otherwise a new one.
@@ -191,8 +202,8 @@ Errors are problem JSON: see [errors](errors.md).
 
 ## Channels
 
-These addresses, and all below them, exist if the [gateway](../gateway.md) has the channel. They are open to callers
-with the proof that the channel requires:
+These addresses, and all below them, exist if the [gateway](../gateway.md) has the channel. They are open to
+callers with the proof that the channel requires:
 
 {table(("path", "channel", "largest body", "required proof"), channels)}
 

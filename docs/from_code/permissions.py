@@ -63,10 +63,11 @@ def page() -> str:
     return f"""
 # Permissions
 
-An address without a row is refused. `in` means that the call passes this check; it may still be refused for its
-content. A browser without a session gets the log-in page instead of 401. *Named token* has every scope. *Other project*
-is a named token with every scope except `admin`, bound to a different project: the requested project does not exist for
-it (404). `tests/unit/test_permissions.py` calls the whole server for each row and column.
+An address without a row is refused. `in` means that the call passes this check; it may still be refused for
+its content. A browser without a session gets the log-in page instead of 401. *Named token* has every scope.
+*Other project* is a named token with every scope except `admin`, bound to a different project: the requested
+project does not exist for it (404). `tests/unit/test_permissions.py` calls the whole server for each row and
+column.
 
 {table(("address", *CALLERS), rows)}
 

@@ -41,8 +41,8 @@ the meaning of each code, and its remedy.
 
 {table(("status", "codes", "where"), _statuses())}
 
-A request with another method is refused with 405, `method_not_allowed` and an `Allow` header; a request to any other
-address with 404 and `not_found`.
+A request with another method is refused with 405, `method_not_allowed` and an `Allow` header; a request to
+any other address with 404 and `not_found`.
 
 ## Problem
 

@@ -73,7 +73,8 @@ environment (`gpu,mill`).
 ## The configuration file
 
 The file is TOML: one `name = value` a line, with the names of the first column. Relative paths begin at the
-folder of the file. `data_dir` cannot be set in the file, because clients do not read it: set `{places.DATA_DIR_NAME}`.
+folder of the file. `data_dir` cannot be set in the file, because clients do not read it: set
+`{places.DATA_DIR_NAME}`.
 
 {table(("system", "data folder", "configuration file"), folders)}
 

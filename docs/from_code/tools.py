@@ -45,12 +45,12 @@ to runs that the server has started; `/mcp/full` lists all. The setting `profile
 own cautious estimate. MCP's hints tell clients the kind of a tool. No tool of `core` is destructive, and no
 tool reaches beyond this server.
 
-Every tool that changes something, except `rotate_agent_token`, accepts `idempotency_key`. The same call under the
-same key is performed once and gets the same answer each time. Another call under a used key is refused with
-`idempotency_conflict`. Times in answers are ISO 8601 in UTC with milliseconds. An error is a tool result with
-`isError` and `structuredContent.error`: see [errors](errors.md). Answers that are lists are in
-`structuredContent.result`. A [named token](../security.md#named-tokens) needs every scope in a tool's row, and sees
-no other tools.
+Every tool that changes something, except `rotate_agent_token`, accepts `idempotency_key`. The same call under
+the same key is performed once and gets the same answer each time. Another call under a used key is refused
+with `idempotency_conflict`. Times in answers are ISO 8601 in UTC with milliseconds. An error is a tool result
+with `isError` and `structuredContent.error`: see [errors](errors.md). Answers that are lists are in
+`structuredContent.result`. A [named token](../security.md#named-tokens) needs every scope in a tool's row,
+and sees no other tools.
 
 {index}
 
