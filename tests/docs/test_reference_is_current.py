@@ -78,7 +78,7 @@ def test_the_commands_without_json_are_named() -> None:
     named = re.sub(r"`, `|` and `", ", ", " ".join(str(tree().info.epilog).split()))
     assert f"All but {said} accept --json" in named
     named = re.sub(r"`, `|` and `", ", ", " ".join(page("commands").split()))
-    assert f"{said} do not take `--json`" in named
+    assert f"{said} do not accept `--json`" in named
 
 
 class NoWriter:

@@ -56,7 +56,7 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
 @each_row(
     "text, words",
     [
-        ("agents = 3", "no list of tables"),
+        ("agents = 3", "not a list of tables"),
         ("[[agents]]\nproject = '/a'", "number 1: name is missing"),
         ("[[agents]]\nname = 5\nproject = '/a'", "number 1: name is '5'"),
         ("[[agents]]\nname = ' '\nproject = '/a'", "number 1: name is ' '"),

@@ -31,12 +31,13 @@ from table_rows import each_row
 def test_an_extra_is_installed_from_the_source_of_the_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: dict[str, object] | None, command: str
 ) -> None:
-    about = tmp_path / "postroom-9.dist-info"
-    about.mkdir()
+    top = tmp_path / str(len(list(tmp_path.iterdir())))
+    about = top / "postroom-9.dist-info"
+    about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: postroom\nVersion: 9\n")
     if source is not None:
         (about / "direct_url.json").write_text(json.dumps(source))
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(top))
     assert install_command("otel") == command
 
 

@@ -351,7 +351,7 @@ routes = 1\n{AGENT}{WEB} | routes is not a list of tables | [[routes]]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | add platform
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
-{AGENT}{WEB}[agents.default]\n | [agents]: 'default' is no name | main
+{AGENT}{WEB}[agents.default]\n | [agents]: 'default' cannot be the name | main
 {AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
 {AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: this is not a table | write it as
 """)
@@ -453,7 +453,7 @@ REFUSED_BY_ADAPTERS = rows(r"""
 [platforms.matrix]\nbase_url = "https://m.test"\n | the access token is missing | `token_env`
 [platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | password is missing | `password_env`
 {MAIL}smtp_password_env = "UMLAUT"\n | smtp_password is missing | `smtp_password_env`
-[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook has no secret | `webhook_secret_env` or `webhook_secret_file`
+[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook secret is missing | `webhook_secret_env` or `webhook_secret_file`
 [platforms.webhook.routes.ci]\n | the secret is missing | `secret_env` or `secret_file`
 {HOOK}callback_secret_env = "SHORT"\n | the callback_secret is | `callback_secret_env`
 {HOOK}prompt = 5\n | [platforms.webhook.routes.ci]: prompt must be a text | prompt
