@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 
 from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.files import RunFiles
+from postroom.contracts.limits import Spending
 from postroom.contracts.mail import AddressedAgent, Attachment
 from postroom.contracts.messages import Boundary, Message, PendingMessage
 from postroom.contracts.outbox import OutboxDraft
@@ -20,7 +20,7 @@ from postroom.contracts.runs import RunRecord, Usage
 from postroom.contracts.tools import ToolCallResume
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.ports import ThreadStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 T = TypeVar("T")
 

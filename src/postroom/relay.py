@@ -23,8 +23,7 @@ from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError, StoreError
 from postroom.contracts.outbox import OUTBOX, EffectPerformer, OutboxMessage, line_lock
 from postroom.log import get_logger
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, SqlStore, Transaction
 
 _LOG = get_logger(__name__)
 

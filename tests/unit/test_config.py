@@ -11,7 +11,7 @@ from postroom.app import places
 from postroom.app.config import SETTINGS, explain, load_settings
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ConfigError
-from postroom.executors.processes.child_environment import names_of
+from postroom.executors.processes.starting import names_of
 from table_rows import each_row
 
 

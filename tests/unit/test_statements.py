@@ -9,9 +9,9 @@ from importlib import resources
 import pytest
 
 from postroom.stores.migrations import shipped_migrations
+from postroom.stores.sql_transaction import Dialect, Statement, statements
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.statements import Dialect, Statement, statements
 from table_rows import each_row
 
 

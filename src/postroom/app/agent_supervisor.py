@@ -12,15 +12,12 @@ from postroom.app.executor_registry import ExecutorRegistry
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InputError, RunFailure, StateError
-from postroom.contracts.remote_runners import HttpRunner, ModelRunner
-from postroom.contracts.runners import AnyRunner, Runner
+from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner
 from postroom.dispatch.routing import JoinedEffects
 from postroom.mail.context import Caller
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
-from postroom.mail.waking.run_input import AgentName
 from postroom.mail.waking.runners import place_of, written_runner
 from postroom.mail.waking.waker import Waker
 from postroom.services.questions import QuestionTimeouts

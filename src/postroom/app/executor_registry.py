@@ -23,19 +23,16 @@ from postroom.contracts.errors import (
     RunnerNotFound,
     RunnerSecretMissing,
 )
-from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.executor import RunAccess, RunDispatchExecutor
 from postroom.contracts.mail import AddressedAgent
-from postroom.contracts.remote_runners import HttpRunner, ModelRunner
-from postroom.contracts.run_access import RunAccess
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import AnyRunner, Runner, Runners
+from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner, RunnerKind, Runners
 from postroom.contracts.signing import LEAST_SECRET
 from postroom.dispatch.routing import SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
 from postroom.executors.remote import RemoteExecutor, check_installed
-from postroom.mail.run_tokens import RunTokens
 from postroom.mail.service import Mail
+from postroom.mail.tokens import RunTokens
 from postroom.mail.waking.prompts import agent_of
 from postroom.mail.waking.runners import place_of, read_runner
 from postroom.ports import RunControl

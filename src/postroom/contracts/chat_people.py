@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from postroom.contracts.clock import milliseconds
-from postroom.contracts.durations import duration_of
-from postroom.contracts.records import Meta, field
-from postroom.contracts.tables import Table
+from postroom.contracts.clock import duration_of, milliseconds
+from postroom.contracts.records import Meta, Table, field
 
 MAX_PEOPLE = 200
 """Maximum length of a list that a call returns."""

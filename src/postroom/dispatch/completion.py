@@ -18,7 +18,6 @@ from typing import Protocol, TypeVar
 from postroom.contracts.accepting import NOWHERE, Accept, ThreadsNeeded
 from postroom.contracts.activation import DeliveryOptions, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
-from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import (
     OWNER_GONE,
     Interrupt,
@@ -42,7 +41,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.limits import LIMITS, Held, Limit
+from postroom.contracts.limits import LIMITS, Held, Limit, Spending
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import Record, replace
@@ -58,18 +57,16 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.budgets import Budgets, begin_to_ask, release_abandoned
-from postroom.dispatch.capture import CapturingSink, RunCoordinator
+from postroom.dispatch.budgets import Budgets, begin_to_ask, held_back, note_start, release_abandoned
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.shared_limits import held_back, note_start
-from postroom.dispatch.sinks import ReconnectableEventSink
+from postroom.dispatch.sinks import CapturingSink, ReconnectableEventSink, RunCoordinator
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.changes import WORK
 from postroom.stores.runs.dispatches import due_look, state_look
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)

@@ -16,7 +16,7 @@ from postroom.dispatch.completion import Completion, EndedRuns, Workers, command
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.log import get_logger
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _CANCEL = LiveRunCommand(kind=LiveCommandKind.CANCEL)

@@ -25,7 +25,6 @@ from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.capture import Capture
 from postroom.dispatch.completion import Completion, MailboxWorker, Workers
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control
@@ -34,7 +33,7 @@ from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, Ser
 from postroom.dispatch.inspection import Inspection, Reason
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
-from postroom.dispatch.sinks import EventStream
+from postroom.dispatch.sinks import Capture, EventStream
 from postroom.dispatch.submission import (
     MailboxSubmitResult,
     Prepared,
@@ -46,7 +45,7 @@ from postroom.dispatch.submission import (
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 T = TypeVar("T")
 _COMMITS: Final = "use an executor that commits its steps with their events, such as AgentRuntime"

@@ -16,7 +16,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.ports import RunEffects
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 
 class SeveralExecutors(RunDispatchExecutor):

@@ -13,7 +13,7 @@ from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.embedded.running import SLEEP
 from postroom.ports import RunEffects
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 ENDED: Final = "RunEnded"
 WAITS: Final = "RunWaits"

@@ -46,7 +46,7 @@ from postroom.log import get_logger
 from postroom.ports import RunQueue, ThreadState
 from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _BLOCKS = {

@@ -32,8 +32,7 @@ from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.ports import RunQueue
 from postroom.schedules.firing import Firing, Schedules, new_schedule
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 CHAT: Final = "chat"
 """The kind of these schedules."""

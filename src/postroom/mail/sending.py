@@ -30,7 +30,7 @@ from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.tracing import message_trace
 from postroom.mail.views import MessageView, message_view
-from postroom.mail.waking import open_questions
+from postroom.mail.waking import questions
 from postroom.mail.waking.runners import reads_at_work
 from postroom.stores.mail.access import RecordReads
 
@@ -445,7 +445,7 @@ def _seen_by(
     if woken and not starts_thread:
         at_work = tx.working_on(list(woken), message.project_id, message.thread_id)
     run = [one for one in readers if one.agent_id in woken and one.project_slug != PEOPLE_SLUG]
-    held = open_questions.held(tx, message, run, agents)
+    held = questions.held(tx, message, run, agents)
     seen: dict[int, str] = {}
     for one in readers:
         if one.agent_id in at_work and _is_steered(tx, one.agent_id):

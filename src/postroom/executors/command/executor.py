@@ -15,23 +15,31 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import CommandFailed, CommandSaidNothing
-from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.run_access import AccessOf
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Recipe, Runner, Runners
+from postroom.contracts.executor import AccessOf, AgentRunResult
+from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Recipe, Runner, RunnerKind, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
-from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
-from postroom.executors.command.steering import SteeredTalk, steered_words
+from postroom.executors.command.recipes import (
+    RECIPES,
+    SESSION,
+    Reading,
+    SteeredTalk,
+    refuses_session,
+    steered_words,
+)
 from postroom.executors.processes.active import StopReason
-from postroom.executors.processes.advice import LastWords
 from postroom.executors.processes.connecting import opencode_plugin
-from postroom.executors.processes.executor import ProgramExecutor, from_the_start, no_server, nothing_more
-from postroom.executors.processes.failing import Failing
-from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
-from postroom.executors.processes.output import Stream, Tail
+from postroom.executors.processes.executor import (
+    Failing,
+    LastWords,
+    ProgramExecutor,
+    Sessions,
+    from_the_start,
+    no_server,
+    nothing_more,
+)
+from postroom.executors.processes.output import ERRORS_KEPT, CommandLimits, Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Talk, Work
-from postroom.executors.processes.sessions import Sessions
 from postroom.executors.processes.starting import Launch
 from postroom.log import get_logger
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import (
     CommitUnknown,
     InternalError,
@@ -34,7 +33,7 @@ from postroom.contracts.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from postroom.contracts.limits import LIMITS
+from postroom.contracts.limits import LIMITS, Spending
 from postroom.log import get_logger
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.postgres.connection import Connection
