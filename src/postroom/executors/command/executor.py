@@ -60,17 +60,6 @@ class Outcome:
     environment: Mapping[str, str] = field(repr=False)
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether the program ended before its work was complete."""
-        said = self.reading.said
-        return said.must_end and not said.is_ended
-
-    @property
-    def session(self) -> str | None:
-        """The client's session, as it reported it."""
-        return self.reading.said.session
-
-    @property
     def refuses_session(self) -> bool:
         """Whether the program failed because it does not know the session."""
         if self.ended.stopped is not None or self.ended.left or (self.ended.code or 0) < 0:
@@ -106,7 +95,7 @@ class Outcome:
             raise failing.by(CommandFailed, f"reported that it failed{failing.words}")
         if self.reading.kinds_not_known() is not None:
             raise failing.by(CommandFailed, f"wrote an unknown format{failing.words}")
-        if self.is_cut_off:
+        if said.must_end and not said.is_ended:
             raise failing.by(CommandFailed, f"ended before its turn was complete{failing.words}")
         answer = self.reading.answer()
         if not answer.strip():
@@ -271,7 +260,7 @@ class CommandExecutor(ProgramExecutor):
 
     async def _keep(self, work: Work, finished: Outcome) -> None:
         if work.runner.resume and finished.ended.stopped is None:
-            await _sessions(work).keep(finished.session)
+            await _sessions(work).keep(finished.reading.said.session)
 
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the runner's command, or its recipe's."""

@@ -10,7 +10,7 @@ import asyncio
 import re
 import signal
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -445,52 +445,59 @@ class ProgramExecutor(RunDispatchExecutor):
         active = ActiveRun(identity_of(activation))
         await self._runs.enter(active)
         try:
-            return await self._executed(activation, control, active, sink)
+            identity = active.identity
+            await sink.emit(
+                RunStart(
+                    thread_id=identity.thread_id,
+                    run_id=identity.run_id,
+                    parent_run_id=identity.parent_run_id,
+                    identity=identity,
+                )
+            )
+            runner = await self._runner_of(identity.agent_id, control.agent)
+            activation = await _with_taken(activation, control)
+            async with (
+                self.process_runner.folder_of(identity.run_id) as folder,
+                file_room(activation, control.files, folder.path / "files") as room,
+                self._access_of(activation) as access,
+            ):
+                work = Work(
+                    activation=room.activation,
+                    control=room.activation.control,
+                    active=active,
+                    folder=folder,
+                    runner=runner,
+                    sink=sink,
+                    told={AGENT: identity.agent_id, **self._environment_of(activation), **room.variables},
+                    access=access,
+                    received=room.received,
+                )
+                active.pending = None if runner.is_steered else control.pending
+                result = await self._ended(work)
+                if active.told and result.termination.type is not TerminationKind.CANCELLED:
+                    await self._take_told(active)
+                await room.send()
+                return result
         finally:
             self._runs.leave(active)
 
-    async def _executed(
-        self, activation: RunActivation, control: RunControl, active: ActiveRun, sink: EventSink
-    ) -> AgentRunResult:
-        identity = active.identity
-        await sink.emit(
-            RunStart(
-                thread_id=identity.thread_id,
-                run_id=identity.run_id,
-                parent_run_id=identity.parent_run_id,
-                identity=identity,
-            )
-        )
-        runner = await self._runner_of(identity.agent_id, control.agent)
-        activation = await _with_taken(activation, control)
-        async with (
-            self.process_runner.folder_of(identity.run_id) as folder,
-            file_room(activation, control.files, folder.path / "files") as room,
-            self._access_of(activation) as access,
-        ):
-            work = Work(
-                activation=room.activation,
-                control=room.activation.control,
-                active=active,
-                folder=folder,
-                runner=runner,
-                sink=sink,
-                told={AGENT: identity.agent_id, **self._environment_of(activation), **room.variables},
-                access=access,
-                received=room.received,
-            )
-            active.pending = None if runner.is_steered else control.pending
-            result = await self._came_to(work)
-            if active.told and result.termination.type is not TerminationKind.CANCELLED:
-                await self._take_told(active)
-            await room.send()
-            return result
+    async def _ended(self, work: Work) -> AgentRunResult:
+        """Run the program to its end and return the run's result; a failure names the client, with advice.
 
-    async def _came_to(self, work: Work) -> AgentRunResult:
-        """Return the run's result from the program's end; a failure names the client, with advice."""
+        The work must not be cut off: when cancelled, ask the program to end and wait for its end.
+        """
         finished: Finished | None = None
+        task = self._tasks.start(self._begun(work), name=work.active.identity.run_id)
         try:
-            finished = await self._contained(work.active, self._begun(work))
+            try:
+                done: Ended = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                work.active.cancel()
+                await _settled(task)
+                raise
+            if isinstance(done, PostroomError):
+                raise done
+            finished = done
             if finished is None:
                 run_id = work.active.identity.run_id
                 return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
@@ -540,19 +547,6 @@ class ProgramExecutor(RunDispatchExecutor):
             return await self._attempted(work)
         except PostroomError as error:
             return error
-
-    async def _contained(self, active: ActiveRun, work: Coroutine[Any, Any, Ended]) -> Finished | None:
-        """Await work that must not be cut off; when cancelled, ask it to end and wait for the end."""
-        task = self._tasks.start(work, name=active.identity.run_id)
-        try:
-            done: Ended = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            active.cancel()
-            await _settled(task)
-            raise
-        if isinstance(done, PostroomError):
-            raise done
-        return done
 
     def cancel(self, id: str) -> bool:
         """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""

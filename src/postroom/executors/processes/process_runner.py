@@ -36,7 +36,6 @@ from postroom.executors.processes.starting import (
     Launcher,
     Started,
     child_environment,
-    names_of,
     private_files,
     started,
     write_private,
@@ -280,7 +279,12 @@ class Program:
         """Make the program's environment; the runner's own variables win over `variables`."""
         self._with, self._work = process_runner, work
         access = {} if work.access is None else work.access.variables()
-        told = {**access, **work.told, **names_of(work.activation)}
+        names = {
+            "POSTROOM_THREAD": work.activation.thread_id,
+            "POSTROOM_RUN": work.activation.run_id or "",
+            "POSTROOM_DISPATCH": work.activation.trace.dispatch_id or "",
+        }
+        told = {**access, **work.told, **names}
         self.environment = child_environment(work.runner, process_runner.server, told, variables or {})
         self._connection = NO_CONNECTION
         self._heard_at = self._taken = 0

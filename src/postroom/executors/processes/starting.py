@@ -20,7 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final
 
-from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import CommandBusy, CommandError, CommandNotStarted, PromptTooLong
 from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
@@ -55,15 +54,6 @@ def child_environment(
     }
     said = {name: storable(value).replace("\0", "") for name, value in told.items()}
     return {**taken, **defaults, **runner.env, **said}
-
-
-def names_of(activation: RunActivation) -> dict[str, str]:
-    """Return the variables that identify the run for its program."""
-    return {
-        "POSTROOM_THREAD": activation.thread_id,
-        "POSTROOM_RUN": activation.run_id or "",
-        "POSTROOM_DISPATCH": activation.trace.dispatch_id or "",
-    }
 
 
 def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -183,8 +173,24 @@ class Launcher:
                     self._line.close()
                 else:
                     return
-            self._line = self._begin()
-            socket.send_fds(self._line, [b"+"], ends)
+            ours, theirs = socket.socketpair()
+            with theirs:
+                begun = subprocess.run(  # noqa: S603 - no shell; the words are ours
+                    [sys.executable, "-I", "-S", _SHIM, self._platform, str(CLOCK)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    env=self._environment,
+                    start_new_session=True,  # signals to the server's group are not for it
+                    check=False,
+                )
+            if begun.returncode != 0:
+                ours.close()
+                raise OSError(errno.EAGAIN, f"the process that starts programs ended with {begun.returncode}")
+            weakref.finalize(self, ours.close)
+            self._line = ours
+            socket.send_fds(ours, [b"+"], ends)
 
     def close(self) -> None:
         """End the launcher; active shims continue."""
@@ -192,25 +198,6 @@ class Launcher:
             if self._line is not None:
                 self._line.close()
                 self._line = None
-
-    def _begin(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            begun = subprocess.run(  # noqa: S603 - no shell; the words are ours
-                [sys.executable, "-I", "-S", _SHIM, self._platform, str(CLOCK)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=self._environment,
-                start_new_session=True,  # signals to the server's group are not for it
-                check=False,
-            )
-        if begun.returncode != 0:
-            ours.close()
-            raise OSError(errno.EAGAIN, f"the process that starts programs ended with {begun.returncode}")
-        weakref.finalize(self, ours.close)
-        return ours
 
 
 def started(
@@ -225,7 +212,16 @@ def started(
         PromptTooLong: The argument is too long for the system.
         CommandBusy: The system has no room for it now.
     """
-    _refuse_arguments(launch.words)
+    for word in launch.words:
+        length = len(storable(word).encode()) + 1
+        if length > ARGUMENT_BYTES:
+            raise PromptTooLong(
+                f"an argument of {length} bytes is longer than the system's {ARGUMENT_BYTES}", value=length
+            )
+        if "\0" in word:
+            raise PromptTooLong(
+                "the prompt contains a zero byte, which an argument cannot contain", value="\\0"
+            )
     if not Path(launch.cwd).is_dir():
         raise CommandNotStarted(f"the working folder {launch.cwd!r} is missing", value=launch.cwd)
     try:
@@ -310,19 +306,6 @@ def private_files() -> Iterator[None]:
         raise (CommandBusy if error.errno in NO_ROOM else CommandNotStarted)(
             what, remedy="give the server's user write access to it, and free space"
         ) from error
-
-
-def _refuse_arguments(words: Sequence[str]) -> None:
-    for word in words:
-        length = len(storable(word).encode()) + 1
-        if length > ARGUMENT_BYTES:
-            raise PromptTooLong(
-                f"an argument of {length} bytes is longer than the system's {ARGUMENT_BYTES}", value=length
-            )
-        if "\0" in word:
-            raise PromptTooLong(
-                "the prompt contains a zero byte, which an argument cannot contain", value="\\0"
-            )
 
 
 def _refusal(launch: Launch, error: OSError) -> CommandError:

@@ -142,8 +142,21 @@ class GitProgram:
         settings = [word for setting in SETTINGS for word in ("-c", setting)]
         bound = self.timeout * patience
         try:
-            with self._start([*settings, *arguments]) as process:
-                out, complaint = _exchange(process, stdin, bound)
+            with subprocess.Popen(  # noqa: S603 - no shell; the program is fixed and paths follow "--" or go by stdin
+                [self.program, *settings, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                cwd=self.folder.anchor,  # always there, unlike the caller's folder
+                umask=0o077,
+                start_new_session=True,  # Git starts child processes; a timeout stops them all
+            ) as process:
+                try:
+                    out, complaint = process.communicate(stdin, timeout=bound.total_seconds())
+                except BaseException:  # whatever ended the wait, no Git process outlives it
+                    _end(process)
+                    raise
         except subprocess.TimeoutExpired:
             raise ArchiveUnavailable(
                 f"git {arguments[0]} did not finish within {bound.total_seconds():g} s and was ended",
@@ -167,30 +180,10 @@ class GitProgram:
             details={"command": command, "exit_code": answer.code},
         )
 
-    def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 - no shell; the program is fixed and paths follow "--" or go by stdin
-            [self.program, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._environment,
-            cwd=self.folder.anchor,  # always there, unlike the caller's folder
-            umask=0o077,
-            start_new_session=True,  # Git starts child processes; a timeout stops them all
-        )
-
 
 def remedy_for(said: str) -> str | None:
     """Return the remedy for a failure with this message, or None if there is no special one."""
     return next((remedy for words, remedy in _REMEDIES if words in said), None)
-
-
-def _exchange(process: subprocess.Popen[bytes], stdin: bytes, bound: timedelta) -> tuple[bytes, bytes]:
-    try:
-        return process.communicate(stdin, timeout=bound.total_seconds())
-    except BaseException:  # whatever ended the wait, no Git process outlives it
-        _end(process)
-        raise
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
