@@ -448,7 +448,8 @@ def _seen_by(
     held = questions.held(tx, message, run, agents)
     seen: dict[int, str] = {}
     for one in readers:
-        if one.agent_id in at_work and _is_steered(tx, one.agent_id):
+        kept = tx.runner(one.agent_id) if one.agent_id in at_work else None
+        if kept is not None and reads_at_work(kept.runner):
             seen[one.agent_id] = LIVE
         elif one.agent_id in held:
             seen[one.agent_id] = f"{WAITS}: {held[one.agent_id]}"
@@ -457,12 +458,6 @@ def _seen_by(
         else:
             seen[one.agent_id] = HOOK if reach[one.agent_id].has_session else INBOX
     return seen
-
-
-def _is_steered(tx: RecordReads, agent_id: int) -> bool:
-    """Return whether an agent's run reads messages of its thread while it works."""
-    kept = tx.runner(agent_id)
-    return kept is not None and reads_at_work(kept.runner)
 
 
 def _check_size(context: WriteContext, new: NewMessage) -> None:

@@ -63,11 +63,6 @@ class Batch:
         noun = "message" if len(self.messages) == 1 else "messages"
         return f"mail: {len(self.messages)} {noun}, {self.messages[0].subject}"
 
-    @property
-    def trailers(self) -> list[tuple[str, str]]:
-        """The ids of the messages, one per line."""
-        return [("Message-Id", str(message.id)) for message in self.messages]
-
 
 def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
     """Return the files of records, named `<kind>:<id>`; deleted records have none."""
@@ -83,13 +78,12 @@ def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
     for reservation_id in dict.fromkeys(wanted["reservation"]):
         if reservation := tx.reservation(reservation_id):
             batch.files[layout.reservation_path(reservation.id)] = layout.reservation_file(reservation)
-    _gather_messages(tx, batch, sorted(set(wanted["message"])))
+    if ids := sorted(set(wanted["message"])):
+        _gather_messages(tx, batch, ids)
     return batch
 
 
 def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
-    if not ids:
-        return
     messages, recipients, attachments = tx.messages(ids), tx.recipients(ids), tx.attachments(ids)
     for message in messages.values():
         content = layout.message_file(message, batch.project, recipients[message.id], attachments[message.id])
@@ -389,31 +383,23 @@ class Archive:
         repository = self.repository(batch.project.slug)
         for message, content in batch.recalled:
             batch.files[_place(repository, message)] = content
-        self._reaches(batch.project.slug, batch.newest_entry)
+        try:
+            with self._marking:  # before the write, so that the mark is never behind the archive
+                raise_mark(self.root, batch.project.slug, batch.newest_entry)
+        except OSError as error:
+            raise ArchiveUnavailable(
+                f"the archive's mark cannot be written: {error}", value=str(self.root)
+            ) from error
         repository.write(
             batch.files,
             removed=[*batch.removed, *_places(repository, batch.deleted)],
             subject=batch.subject,
-            trailers=batch.trailers,
+            trailers=[("Message-Id", str(message.id)) for message in batch.messages],
             now=self._clock.now(),
         )
         count = self._commits[batch.project.id] = self._commits.get(batch.project.id, 0) + 1
         if count % TIDY_EVERY == 0:
             repository.tidy(self._clock.now())
-
-    def _reaches(self, slug: str, newest_entry: int) -> None:
-        """Record in the archive's mark, before the write, that it reaches this entry of a project's log.
-
-        Raises:
-            ArchiveUnavailable: The mark cannot be written; the batch is retried later.
-        """
-        try:
-            with self._marking:
-                raise_mark(self.root, slug, newest_entry)
-        except OSError as error:
-            raise ArchiveUnavailable(
-                f"the archive's mark cannot be written: {error}", value=str(self.root)
-            ) from error
 
     async def rebuild(self, project: Project, *, page: int = 200) -> int:
         """Write all records of a project; return their number.

@@ -26,7 +26,6 @@ import re
 import shutil
 import signal
 import subprocess
-import unicodedata
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -246,6 +245,8 @@ _INVISIBLE = dict.fromkeys(
 _ESCAPED = re.compile(rb'[\x00-\x1f\x7f"\\]')
 _TRAILER_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 _IDENTITY = re.compile(r"[^<>\x00-\x1f\x7f]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that could move a terminal's cursor or end a message early; lines and tabs stay."""
 
 
 def checked_path(path: str) -> str:
@@ -291,10 +292,10 @@ def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str
             )
     parts = [
         _one_line(subject)[:SUBJECT_LIMIT].rstrip() or NO_SUBJECT,
-        _without_controls("\n".join(body.splitlines())).strip(),
+        _CONTROL.sub("", "\n".join(body.splitlines())).strip(),
         "\n".join(f"{key}: {_one_line(value)}".rstrip() for key, value in trailers),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def file_changes(files: Mapping[str, bytes]) -> bytes:
@@ -348,12 +349,7 @@ def _quoted(path: str) -> bytes:
 
 
 def _one_line(text: str) -> str:
-    return _without_controls(" ".join(text.split()))
-
-
-def _without_controls(text: str) -> str:
-    """Remove characters that could move a terminal's cursor or end a message early; keep lines and tabs."""
-    return "".join(sign for sign in text if sign in "\n\t" or unicodedata.category(sign) != "Cc")
+    return _CONTROL.sub("", " ".join(text.split()))
 
 
 def _fault(path: str) -> str | None:
@@ -366,22 +362,18 @@ def _fault(path: str) -> str | None:
         return "it is empty or contains a zero byte"
     if len(encoded) > PATH_LIMIT:
         return f"it is longer than {PATH_LIMIT} bytes"
-    faults = (_segment_fault(segment) for segment in path.split("/"))
-    return next((fault for fault in faults if fault), None)
-
-
-def _segment_fault(segment: str) -> str | None:
-    if not segment:
-        return "it is absolute, or contains an empty name"
-    if len(segment.encode()) > SEGMENT_LIMIT:
-        return f"it contains a name longer than {SEGMENT_LIMIT} bytes"
-    # Where a backslash separates too, each part counts as a name.
-    for name in segment.split("\\"):
-        if name in {".", ".."}:
-            return "it leaves its folder"
-        plain = name.translate(_INVISIBLE).partition(":")[0].rstrip(" .").lower()
-        if _RESERVED.fullmatch(plain):
-            return f"{name!r} is reserved by Git"
+    for segment in path.split("/"):
+        if not segment:
+            return "it is absolute, or contains an empty name"
+        if len(segment.encode()) > SEGMENT_LIMIT:
+            return f"it contains a name longer than {SEGMENT_LIMIT} bytes"
+        # Where a backslash separates too, each part counts as a name.
+        for name in segment.split("\\"):
+            if name in {".", ".."}:
+                return "it leaves its folder"
+            plain = name.translate(_INVISIBLE).partition(":")[0].rstrip(" .").lower()
+            if _RESERVED.fullmatch(plain):
+                return f"{name!r} is reserved by Git"
     return None
 
 

@@ -69,10 +69,6 @@ class RunInput:
     conversation: str | None = None
     """The project and the thread of these messages."""
 
-    def read(self, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-        """Return the messages that the run reads: all except mail that it does not have."""
-        return _among(messages, self.mail)
-
 
 def begin(
     tx: MailWrites,
@@ -193,14 +189,25 @@ class MailRunExecutor(ExecutorAround):
         before: RunRecord | None = None
         if activation.recovery is not Recovery.START or activation.decisions:
             activation, before = await _continued(activation)
-        begun = await self._begun(whose, activation, before)
-        messages = begun.read(activation.messages)
+        control, answered = activation.control, [call_id for call_id, _ in activation.decisions]
+        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
+            begun = control.beginning  # the messages were assigned when the run was claimed
+        else:
+            begun = await self._store.write(
+                lambda tx: begin(tx, whose, run_id, activation.messages, before, answered)
+            )
+        messages = _among(activation.messages, begun.mail)
         if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
+        if isinstance(control, RunControl):
+            control = replace(control, agent=begun.agent)
+            if begun.mail_thread is not None:
+                control = replace(control, conversation=begun.conversation)
+                if control.pending is not None:
+                    live = LiveMail(control.pending, self._store, begun.mail_thread, whose, run_id)
+                    control = replace(control, pending=live)
         told = replace(
-            self._with_mail(activation, begun, whose),
-            messages=messages,
-            agent_id=self.agent_of(activation.thread_id),
+            activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
         )
         slug, name = whose
         follows = list[str]()
@@ -212,14 +219,6 @@ class MailRunExecutor(ExecutorAround):
             if _failed(result):
                 span.failed(result.termination.type.value)
             return result
-
-    async def _begun(self, whose: AgentName, activation: RunActivation, before: RunRecord | None) -> RunInput:
-        """Return the mail of the run: assigned when the run was claimed, or now."""
-        control, messages = activation.control, activation.messages
-        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
-            return control.beginning
-        run_id, answered = activation.run_id or "", [call_id for call_id, _ in activation.decisions]
-        return await self._store.write(lambda tx: begin(tx, whose, run_id, messages, before, answered))
 
     async def _executed(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
         """Execute the run and collect its questions; later work continues its trace."""
@@ -237,19 +236,6 @@ class MailRunExecutor(ExecutorAround):
         """Store the run's place in a trace, for work that follows from it."""
         if (at := span.traceparent) is not None:
             await self._store.write(lambda tx: tx.put_trace(run_trace(run_id), at))
-
-    def _with_mail(self, activation: RunActivation, begun: RunInput, whose: AgentName) -> RunActivation:
-        """Return the request with its agent and its mail conversation, from which the run can read more."""
-        control, mail_thread = activation.control, begun.mail_thread
-        if not isinstance(control, RunControl):
-            return activation
-        control = replace(control, agent=begun.agent)
-        if mail_thread is not None:
-            control = replace(control, conversation=begun.conversation)
-        if mail_thread is not None and control.pending is not None:
-            live = LiveMail(control.pending, self._store, mail_thread, whose, activation.run_id or "")
-            control = replace(control, pending=live)
-        return replace(activation, control=control)
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
@@ -537,8 +523,11 @@ class MessageEffects(RunEffects):
         ended = _completion(run)
         if ended is not None:
             ended.told(self._context_of(tx, accept))  # first: it locks all projects that are concerned
-        if run.status is RunStatus.DONE:
-            self._release(tx, run)
+        place = in_run(run.run_id)
+        if run.status is RunStatus.DONE and (reserved := tx.mail.reserved_in(place, now=tx.now())):
+            tx.mail.lock_projects({one.project_id for one in reserved})
+            context = replace(self._context_of(tx, None), now=tx.now())
+            release_reserved_in(context, place, reason="run ended")
         failed = run.status is RunStatus.DONE and _reason(run) is not None
         tickets = run.waiting.tickets if run.waiting else ()
         asked = {one.tool_call_id: one.updated_at for one in tickets}
@@ -553,14 +542,6 @@ class MessageEffects(RunEffects):
             error=(_reason(run) or "") if failed else "",
             waits_for=waits,
         )
-
-    def _release(self, tx: Transaction, run: RunRecord) -> None:
-        """Release the reservations that the run made, and none that others made for its agent."""
-        held = tx.mail.reserved_in(in_run(run.run_id), now=tx.now())
-        if held:
-            tx.mail.lock_projects({one.project_id for one in held})
-            context = self._context_of(tx, None)
-            release_reserved_in(replace(context, now=tx.now()), in_run(run.run_id), reason="run ended")
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Record that a run is not active until it is retried."""

@@ -301,12 +301,6 @@ class EventRecorder:
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_where_concerned(happening)
 
-    def run_began(self, run_id: str, agent_id: int, now: int, answered: Sequence[str]) -> None:
-        """Record the start of a run, with the answers to these questions."""
-        for question_id in answered:
-            self.of_run("question.answered", run_id, agent_id, now, question_id)
-        self.of_run("run.began", run_id, agent_id, now)
-
     def _of_reservation(self, kind: EventKind, reservation: Reservation, now: int, detail: Detail) -> None:
         happening = Happening(
             kind=kind,
@@ -534,7 +528,9 @@ class WakingWrites(WakingReads):
             self._tx.run("mail.begin_run", values)
         self._tx.run("timeline.end_wait", values)
         self._tx.run("timeline.begin_attempt", values)
-        self._events.run_began(run_id, agent_id, now, answered)
+        for question_id in answered:
+            self._events.of_run("question.answered", run_id, agent_id, now, question_id)
+        self._events.of_run("run.began", run_id, agent_id, now)
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
         """Store a question of an active run; a repeated call changes nothing.
