@@ -32,8 +32,8 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.chat import InboundKey, InboundMessage, InboundStatus
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.records import Secret
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, signature
+from postroom.contracts.tables import Secret
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendResult

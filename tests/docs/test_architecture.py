@@ -28,7 +28,7 @@ DEEPER = {
     "contracts": 8,
     "gateway": 8,
     "mail": 9,
-    "stores": 13,
+    "stores": 12,
 }
 """Rooms that are deeper, and how deep; the numbers may only go down."""
 

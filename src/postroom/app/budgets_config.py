@@ -9,7 +9,8 @@ from postroom.app.tables import read_table
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, same_limits
-from postroom.contracts.records import Duration, Meta, Table
+from postroom.contracts.records import Meta
+from postroom.contracts.tables import Duration, Table
 
 TABLE: Final = "budgets"
 _PER: Final = {

@@ -27,7 +27,7 @@ from postroom.app.tables import check_table, read_table
 from postroom.contracts import records
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import CONTROL
-from postroom.contracts.records import Duration, Secret, Table
+from postroom.contracts.tables import Duration, Secret, Table
 from postroom.gateway.commands import COMMANDS
 from postroom.gateway.config import (
     DEFAULT_AGENT,

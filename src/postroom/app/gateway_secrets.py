@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from postroom.app import places
-from postroom.contracts.records import Secret
+from postroom.contracts.tables import Secret
 from postroom.toml_files import TableName
 
 SUFFIXES: Final = ("_env", "_file")

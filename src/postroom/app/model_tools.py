@@ -15,8 +15,8 @@ from postroom.contracts.tools import Suspension, ToolCallResumeMode, ToolDescrip
 from postroom.mail.commands import AgentName
 from postroom.mail.context import Caller
 from postroom.mail.operations import OPERATIONS
+from postroom.mail.waking.open_questions import ASK
 from postroom.mail.waking.prompts import decision_told
-from postroom.mail.waking.questions import ASK
 from postroom.mcp_server.schema import input_schema
 from postroom.runtime import Tool, ToolContext
 from postroom.runtime.files import SEND_FILE, SendFileTool

@@ -23,8 +23,9 @@ from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.contracts.events import EventScope
 from postroom.contracts.mail import KeepRule, Project
-from postroom.contracts.records import Meta, Table
+from postroom.contracts.records import Meta
 from postroom.contracts.run_stores import thread_lock
+from postroom.contracts.tables import Table
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.retention import STEP as MESSAGES

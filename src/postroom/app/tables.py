@@ -15,7 +15,7 @@ from postroom.app import places
 from postroom.app.gateway_secrets import secret_names, take_secret
 from postroom.app.tokens import shown
 from postroom.contracts.errors import ConfigError
-from postroom.contracts.records import Secret, Table
+from postroom.contracts.tables import Secret, Table
 from postroom.toml_files import TableName, bare, check_names, extra_of, fields_of, place_of, words
 
 T = TypeVar("T", bound=Table)

@@ -5,7 +5,8 @@ from enum import StrEnum
 from typing import Annotated
 
 from postroom.contracts.clock import duration_of, milliseconds
-from postroom.contracts.records import Meta, Table, field
+from postroom.contracts.records import Meta, field
+from postroom.contracts.tables import Table
 
 MAX_PEOPLE = 200
 """Maximum length of a list that a call returns."""

@@ -5,15 +5,11 @@ slots.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from datetime import timedelta
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Meta as Meta
 from msgspec import field as field
-
-from postroom.contracts.clock import duration_of
 
 R = TypeVar("R")
 
@@ -51,27 +47,3 @@ def from_plain(told: Any, kind: type[R]) -> R:
         ValueError: The data is not a valid record of that kind.
     """
     return msgspec.convert(told, kind)
-
-
-class Secret(str):
-    """A text that neither its own `repr` nor that of a record shows."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "Secret(...)"
-
-
-class Table(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a configuration file, in which `<name>_env` or `<name>_file` provides a `Secret`.
-
-    `__post_init__` checks the fields against each other. It raises ConfigError, or a ValueError that quotes
-    the field in backquotes and omits its value.
-    """
-
-    ALSO: ClassVar[Mapping[str, str]] = {}
-    """Other names of secrets, by the field that each stands for."""
-
-
-Duration = Annotated[timedelta, Meta(extra={"read": duration_of})]
-"""A duration with its unit: `90s`, `7d` or `P7D`."""

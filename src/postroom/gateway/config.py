@@ -14,7 +14,8 @@ from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.clock import duration_of
 from postroom.contracts.errors import ConfigError
-from postroom.contracts.records import Duration, Meta, Secret, Table, field
+from postroom.contracts.records import Meta, field
+from postroom.contracts.tables import Duration, Secret, Table
 from postroom.gateway.group_talk import MOST_EARLIER
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.session import Platform, SessionSource, build_session_key

@@ -50,7 +50,7 @@ from postroom.mail.views import (
     message_view,
     visible_hidden,
 )
-from postroom.mail.waking import questions
+from postroom.mail.waking import open_questions
 from postroom.stores.mail.access import RecordReads
 
 _MOST_ON_THEIR_WAY = 500
@@ -389,7 +389,9 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     woken = context.tx.with_runner([one.agent_id for one in untouched]) if untouched else {}
     is_held = [one for one in untouched if one.agent_id in woken and message.recalled_at is None]
     agents = context.tx.agents_by_id([one.agent_id for one in is_held]) if is_held else {}
-    held = questions.held(context.tx, message, is_held, agents) | _on_its_way(context, message, untouched)
+    held = open_questions.held(context.tx, message, is_held, agents) | _on_its_way(
+        context, message, untouched
+    )
     return {
         "message_id": message.id,
         "subject": message.subject,

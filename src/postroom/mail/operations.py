@@ -18,7 +18,7 @@ from postroom.mail import (
 )
 from postroom.mail.commands import Command
 from postroom.mail.context import OperationContext
-from postroom.mail.waking import questions
+from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})
 """The right to read all mail; no operation that changes something needs only this."""
@@ -152,7 +152,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     ),
     _looks(READ, commands.FetchThread, threads.fetch_thread, is_of_one_project=True),
     _looks(READ, commands.SummarizeThread, threads.summarize_thread, is_of_one_project=True),
-    _changes(RUN, commands.AskPerson, questions.ask_person, repeatable=True, is_of_one_project=True),
+    _changes(RUN, commands.AskPerson, asking.ask_person, repeatable=True, is_of_one_project=True),
     _changes(
         SEND,
         commands.RequestContact,

@@ -17,13 +17,12 @@ from postroom.mail.commands import (
     RenewReservations,
     ReservePaths,
 )
-from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.globs import Pattern, folded, matches, overlapping, parse_pattern, prefixes_of, spelled
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import find_project
-from postroom.mail.sending import NewMessage, post
+from postroom.mail.sending import Addressee, NewMessage, post, refusals
 from postroom.mail.views import ReservationView, reservation_view
 
 

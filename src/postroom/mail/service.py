@@ -52,8 +52,8 @@ from postroom.mail.projects import (
 from postroom.mail.repositories import Repositories
 from postroom.mail.sending import named_readers
 from postroom.mail.tracing import message_trace
+from postroom.mail.waking.asking import ask_person_again
 from postroom.mail.waking.prompts import agent_thread
-from postroom.mail.waking.questions import ask_person_again
 from postroom.stores.changes import MAIL, ChangeNotifier
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore

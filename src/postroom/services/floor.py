@@ -23,8 +23,8 @@ from postroom.contracts.work import (
 )
 from postroom.gateway.replies import has_waiting_caller
 from postroom.mail.reservations import conflicts
+from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
-from postroom.mail.waking.questions import why_held
 from postroom.services.last_lines import last_lines
 from postroom.services.questions import asked_in, open_question
 from postroom.services.runs import dispatches_of, open_runs, owner_of, project_threads, whose

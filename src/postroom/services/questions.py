@@ -21,7 +21,7 @@ from postroom.gateway.questions import answer_run, decision_of
 from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
-from postroom.mail.waking.questions import BY_MAIL
+from postroom.mail.waking.open_questions import BY_MAIL
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
 from postroom.stores.store import Transaction

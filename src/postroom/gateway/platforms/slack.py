@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from postroom.contracts.errors import ConfigError
-from postroom.contracts.records import Secret
+from postroom.contracts.tables import Secret
 from postroom.gateway.platforms.slack_wire import Rules
 
 if TYPE_CHECKING:

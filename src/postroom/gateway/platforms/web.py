@@ -34,7 +34,8 @@ from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import StoreError, TooLarge, UnknownMessage
 from postroom.contracts.files import FileContent, media_type_of, safe_name
 from postroom.contracts.messages import Json, storable
-from postroom.contracts.records import Secret, Table, replace
+from postroom.contracts.records import replace
+from postroom.contracts.tables import Secret, Table
 from postroom.contracts.web_chats import WebEntry
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig

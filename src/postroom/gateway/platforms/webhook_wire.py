@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-from postroom.contracts.records import Secret, Table
 from postroom.contracts.signing import LEAST_SECRET, Proof, proof_of, same_secret
+from postroom.contracts.tables import Secret, Table
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.gateway.platforms.options import refuse_address, secret_remedy

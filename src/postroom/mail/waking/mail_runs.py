@@ -30,11 +30,11 @@ from postroom.contracts.runs import (
 from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion, MessageRun
 from postroom.log import get_logger
-from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.reservations import in_run, release_reserved_in
-from postroom.mail.sending import NewMessage, reply_subject, store_message, wake_readers
+from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tracing import followed, run_trace
+from postroom.mail.waking.open_questions import ASK, BY_MAIL, takes_reply
 from postroom.mail.waking.prompts import (
     DECISION,
     NO_WORDS,
@@ -46,7 +46,6 @@ from postroom.mail.waking.prompts import (
     failure,
     messages_named,
 )
-from postroom.mail.waking.questions import ASK, BY_MAIL, takes_reply
 from postroom.ports import PendingBoundary, RunControl, RunEffects
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore

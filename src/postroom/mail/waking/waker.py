@@ -22,6 +22,7 @@ from postroom.contracts.runs import RunRecord
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
+from postroom.mail.waking.open_questions import answers, given_by_reply
 from postroom.mail.waking.prompts import (
     Origin,
     agent_of,
@@ -32,7 +33,6 @@ from postroom.mail.waking.prompts import (
     lane_of,
     message_name,
 )
-from postroom.mail.waking.questions import answers, given_by_reply
 from postroom.ports import ChatDelivery, ChatOutbox, RunQueue
 from postroom.stores.changes import WAKES
 from postroom.stores.mail.access import MailReads
