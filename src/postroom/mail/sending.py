@@ -143,17 +143,6 @@ def refusals(
     return found
 
 
-def answered_by(context: WriteContext, sender: Agent, message: Message | None) -> int | None:
-    """Return the sender of a message if that message was sent to `sender`; else None.
-
-    Agents may read all messages of their project, but only a recipient's answer passes a closed contact.
-    """
-    if message is None:
-        return None
-    readers = context.tx.recipients([message.id])[message.id]
-    return message.sender_id if any(one.agent_id == sender.id for one in readers) else None
-
-
 class Delivery(TypedDict):
     """The message to the agents of one project, and how each of them, in the same order, will see it."""
 
@@ -424,7 +413,11 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
-    answered = answered_by(context, new.sender, new.reply_to)
+    answered: int | None = None
+    if (before := new.reply_to) is not None:
+        # Agents read all messages of their project, but only a recipient may answer past a closed contact.
+        was_sent = any(one.agent_id == new.sender.id for one in tx.recipients([before.id])[before.id])
+        answered = before.sender_id if was_sent else None
     refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, answered=answered)
     if problems := [*bad, *refused.values()]:
         raise _invalid(problems)
