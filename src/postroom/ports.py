@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.files import RunFiles
@@ -18,6 +17,7 @@ from postroom.contracts.registry import RegistrySet
 from postroom.contracts.run_stores import CommitCoordinator
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import Accept
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.ports import ThreadStore
 from postroom.stores.store import Transaction

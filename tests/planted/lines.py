@@ -16,8 +16,8 @@ LINES: tuple[Plant, ...] = (
         "        pass\n",
     ),
     plant(
-        'app/executor_registry.py: name, _, slug = (activation.agent_id and "").partition("@")',
-        "app/executor_registry.py",
+        'app/agent_supervisor.py: name, _, slug = (activation.agent_id and "").partition("@")',
+        "app/agent_supervisor.py",
         '        name, _, slug = (activation.agent_id or "").partition("@")\n',
         '        name, _, slug = (activation.agent_id and "").partition("@")\n',
     ),
@@ -310,8 +310,8 @@ LINES: tuple[Plant, ...] = (
         "            pass\n",
     ),
     plant(
-        "stores/identity.py: {one[0]: one[3] for one in logs},",
-        "stores/identity.py",
+        "stores/outline.py: {one[0]: one[3] for one in logs},",
+        "stores/outline.py",
         "        {one[0]: one[2] for one in logs},\n",
         "        {one[0]: one[3] for one in logs},\n",
     ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 
-from postroom.app.executor_registry import ExecutorsByRunner, signing_secret
+from postroom.app.agent_supervisor import ExecutorsByRunner, signing_secret
 from postroom.app.model_agents import ModelAgents
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.run_stores import RunQuery

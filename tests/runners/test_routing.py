@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dispatch_room import Deaf, done
-from postroom.app.executor_registry import ExecutorsByRunner
+from postroom.app.agent_supervisor import ExecutorsByRunner
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.errors import InvalidRunner, RunnerNotFound
 from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner, RunnerKind

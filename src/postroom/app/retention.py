@@ -26,6 +26,7 @@ from postroom.contracts.mail import KeepRule, Project
 from postroom.contracts.records import Meta
 from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.tables import Table
+from postroom.contracts.tracing import run_trace
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.retention import STEP as MESSAGES
@@ -37,7 +38,6 @@ from postroom.mail.retention import (
     rules_of_projects,
     verdicts_of,
 )
-from postroom.mail.tracing import run_trace
 from postroom.stores.chats.files import FileStore
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore

@@ -8,11 +8,10 @@ from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from postroom.app.agent_supervisor import AgentSupervisor, mail_runs
+from postroom.app.agent_supervisor import AgentSupervisor, ExecutorRegistry, mail_runs
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
-from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, environment, machine_dir, programs_dir, write_private
 from postroom.app.retention import RETENTION, Retention

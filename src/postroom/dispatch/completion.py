@@ -15,7 +15,6 @@ from functools import partial
 from random import Random
 from typing import Protocol, TypeVar
 
-from postroom.contracts.accepting import NOWHERE, Accept, ThreadsNeeded
 from postroom.contracts.activation import DeliveryOptions, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
 from postroom.contracts.dispatch import (
@@ -57,6 +56,7 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import NOWHERE, Accept, ThreadsNeeded
 from postroom.dispatch.budgets import Budgets, begin_to_ask, held_back, note_start, release_abandoned
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core

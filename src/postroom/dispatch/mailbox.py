@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds, time_ordered_ids
@@ -25,6 +24,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import Accept
 from postroom.dispatch.completion import Completion, MailboxWorker, Workers
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatch
@@ -15,6 +14,7 @@ from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import Accept
 from postroom.ports import RunEffects
 from postroom.stores.store import Transaction
 

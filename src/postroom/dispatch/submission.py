@@ -24,7 +24,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import (
     BusyPolicy,
     DeliveryOptions,
@@ -96,6 +95,7 @@ from postroom.contracts.runs import (
     TerminationReason,
 )
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import Accept, ChangeUndone
 from postroom.dispatch.budgets import answers_budget, note_start, settle
 from postroom.dispatch.completion import (
     ClaimAsk,

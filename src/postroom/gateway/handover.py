@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
@@ -37,6 +36,7 @@ from postroom.contracts.messages import (
     storable,
 )
 from postroom.contracts.quoting import one_line, quoted, said_by
+from postroom.contracts.waking import Accept, ChangeUndone
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, Forwarded, MessageEvent, MessageType

@@ -14,7 +14,6 @@ from hashlib import sha256
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.messages import (
     ContentBlock,
@@ -27,6 +26,7 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.records import Record
 from postroom.contracts.schedules import Schedule
+from postroom.contracts.waking import Accept
 from postroom.gateway import wording
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource

@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.mail import Agent, Message, Project, Reach, Recipient
+from postroom.contracts.tracing import message_trace
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import (
@@ -33,7 +34,6 @@ from postroom.mail.identity import (
 from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, address_of
-from postroom.mail.tracing import message_trace
 from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking import open_questions
 from postroom.mail.waking.runners import reads_at_work

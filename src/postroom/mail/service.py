@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.operations import Operation
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.tracing import OFF, Tracing
-from postroom.contracts.waking import RunnerChange, RunnerSource
+from postroom.contracts.tracing import OFF, Tracing, message_trace
+from postroom.contracts.waking import Accept, RunnerChange, RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
 from postroom.mail.commands import (
@@ -51,7 +50,6 @@ from postroom.mail.projects import (
 )
 from postroom.mail.repositories import Repositories
 from postroom.mail.sending import named_readers
-from postroom.mail.tracing import message_trace
 from postroom.mail.waking.asking import ask_person_again
 from postroom.mail.waking.prompts import agent_thread
 from postroom.stores.changes import MAIL, ChangeNotifier

@@ -23,7 +23,6 @@ from postroom.executors.acp.conversation import (
     Permission,
     UsedPermissions,
 )
-from postroom.executors.activations import prompt_of
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.executor import (
     Failing,
@@ -36,6 +35,7 @@ from postroom.executors.processes.executor import (
 from postroom.executors.processes.output import ERRORS_KEPT, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Work
 from postroom.executors.processes.starting import GEMINI_VARIABLES, Launch
+from postroom.executors.requests import prompt_of
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"

@@ -18,7 +18,6 @@ from postroom.contracts.errors import CommandFailed, CommandSaidNothing
 from postroom.contracts.executor import AccessOf, AgentRunResult
 from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Recipe, Runner, RunnerKind, Runners
 from postroom.contracts.runs import TerminationReason
-from postroom.executors.activations import prompt_of
 from postroom.executors.command.recipes import (
     RECIPES,
     SESSION,
@@ -41,6 +40,7 @@ from postroom.executors.processes.executor import (
 from postroom.executors.processes.output import ERRORS_KEPT, CommandLimits, Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Talk, Work
 from postroom.executors.processes.starting import Launch
+from postroom.executors.requests import prompt_of
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)

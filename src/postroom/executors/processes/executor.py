@@ -45,13 +45,12 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Recipe, Runner, RunnerKind, Runners, SessionPer
 from postroom.contracts.runs import TerminationKind, TerminationReason
-from postroom.executors.activations import identity_of
-from postroom.executors.files import file_room
 from postroom.executors.processes.active import ActiveRun, ActiveRuns, StopReason
 from postroom.executors.processes.asking import asked, version_in
 from postroom.executors.processes.output import ERRORS_KEPT, ERRORS_SHOWN, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, ProgramEnd, Work
 from postroom.executors.processes.starting import AGENT, child_environment, masked, program_of, secrets_in
+from postroom.executors.requests import file_room, identity_of
 from postroom.log import get_logger
 from postroom.ports import RunControl
 

@@ -6,7 +6,6 @@ The change that starts a run writes its messages; the change that ends it writes
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock
@@ -27,13 +26,12 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
-from postroom.contracts.waking import AskedQuestion, MessageRun
+from postroom.contracts.tracing import OFF, Invoked, Span, Tracing, message_trace, run_trace
+from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
 from postroom.log import get_logger
 from postroom.mail.context import WriteContext
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
-from postroom.mail.tracing import followed, run_trace
 from postroom.mail.waking.open_questions import ASK, BY_MAIL, takes_reply
 from postroom.mail.waking.prompts import (
     DECISION,
@@ -209,9 +207,11 @@ class MailRunExecutor(ExecutorAround):
             activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
         )
         slug, name = whose
-        follows = list[str]()
+        follows = list[str]()  # its earlier place in a trace, then those of its messages, in order
         if self._tracing.is_on:
-            follows = await self._store.read(lambda tx: followed(tx, run_id, begun.mail))
+            names = [run_trace(run_id), *map(message_trace, begun.mail)]
+            places = await self._store.read(lambda tx: tx.traces(names))
+            follows = [places[name] for name in names if name in places]
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
             result = await self._executed(told, sink, span)

@@ -11,7 +11,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import IdempotencyConflict, PostroomError, QueueFull
 from postroom.contracts.mail import Agent, Message, Project
@@ -19,6 +18,7 @@ from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
+from postroom.contracts.waking import Accept, ThreadsNeeded
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of

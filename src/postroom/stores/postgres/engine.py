@@ -24,10 +24,9 @@ from postroom.contracts.errors import (
 from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.engine import Engine
+from postroom.stores.engine import Engine, LookingThreads
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.outline import Outline
-from postroom.stores.pending_changes import LookingThreads
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended, no_backup, unreachable
 from postroom.stores.postgres.notifications import Notifications

@@ -35,7 +35,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.limits import LIMITS, Spending
 from postroom.log import get_logger
-from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
+from postroom.stores.engine import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.postgres.connection import Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
 from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, PostgresTransaction

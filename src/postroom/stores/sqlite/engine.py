@@ -39,10 +39,9 @@ from postroom.contracts import progress
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreUnavailable, WrongStore
 from postroom.log import get_logger
-from postroom.stores.engine import Engine
+from postroom.stores.engine import Engine, LookingThreads, PendingChange, PendingChanges, answer, fail
 from postroom.stores.migrations import missing_migrations, shipped_migrations
 from postroom.stores.outline import Outline
-from postroom.stores.pending_changes import LookingThreads, PendingChange, PendingChanges, answer, fail
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import (

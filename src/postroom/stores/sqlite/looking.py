@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from postroom.stores import outline
-from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.mail.access import damaged_messages
-from postroom.stores.outline import Outline
+from postroom.stores.outline import Outline, StoreIdentity, identity_of
 from postroom.stores.sqlite.connection import SqliteTransaction, connect, translated
 
 T = TypeVar("T")
