@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import islice, starmap
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from msgspec import structs
 from typing_extensions import override
 
 from postroom.contracts import progress
@@ -65,7 +64,6 @@ from postroom.contracts.mail import (
     ThreadParticipant,
     Written,
     check_value,
-    is_damaged,
 )
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout, RunRecord
@@ -79,38 +77,15 @@ from postroom.contracts.waking import (
     Nudges,
     RunnerSource,
 )
-from postroom.log import get_logger
 from postroom.stores.changes import WAKES
 from postroom.stores.codec import record
 from postroom.stores.events import EventTables
-from postroom.stores.mail import search_index
+from postroom.stores.mail import check_values, search_index
+from postroom.stores.mail.check_values import message_of
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import put_place
 from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked
-
-_LOG = get_logger(__name__)
-_SUBJECT: Final = "[damaged message]"
-_BODY: Final = (
-    "[postroom: the text of this message changed on the disk after it was stored, and is not shown. "
-    "The operator finds it in the archive or in a backup: `postroom doctor` lists damaged messages.]"
-)
-
-
-def damaged_messages(tx: SqlTransaction, *, after: int, limit: int) -> tuple[list[int], int | None]:
-    """Return the damaged messages among the next `limit` ones, and the last id; None at the end."""
-    rows = tx.all("mail.messages_to_check", {"after": after, "limit": limit})
-    damaged = [message.id for message in (record(Message, row) for row in rows) if is_damaged(message)]
-    return damaged, rows[-1][0] if rows else None
-
-
-def message_of(row: Row) -> Message:
-    """Return the message at the start of a row; a damaged text is replaced by a note that it is damaged."""
-    message = record(Message, row)
-    if not is_damaged(message):
-        return message
-    _LOG.error("store.message_damaged", message_id=message.id)
-    return structs.replace(message, subject=_SUBJECT, body_md=_BODY, topic="")
 
 
 @dataclass(slots=True, eq=False)
@@ -1274,7 +1249,7 @@ class RecordReads(RetentionReads, TimelineReads, WakingReads):
 
         Return the ids of damaged messages, and the last id that was compared; None if there was none.
         """
-        return damaged_messages(self._tx, after=after, limit=limit)
+        return check_values.damaged_messages(self._tx, after=after, limit=limit)
 
     def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:
         """Return the messages of an agent except recalled ones, newest first, with ids below `before`."""

@@ -33,7 +33,7 @@ from postroom.contracts.choices import SearchOrder
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import BEST_AMONG, All, AnyOf, Message, Not, Phrase, Query, SearchHit, Term
 from postroom.stores.codec import record
-from postroom.stores.mail.access import message_of
+from postroom.stores.mail.check_values import message_of
 from postroom.stores.sql_transaction import SqlTransaction
 
 MAX_DEPTH: Final = 30

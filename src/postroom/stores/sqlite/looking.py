@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from postroom.stores import outline
-from postroom.stores.mail.access import damaged_messages
+from postroom.stores.mail.check_values import damaged_messages
 from postroom.stores.outline import Outline, StoreIdentity, identity_of
 from postroom.stores.sqlite.connection import SqliteTransaction, connect, translated
 

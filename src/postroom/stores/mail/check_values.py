@@ -1,0 +1,33 @@
+"""A check value for each message, so that text that changed on the disk is not shown as the sent text."""
+
+from typing import Final
+
+from msgspec import structs
+
+from postroom.contracts.mail import Message, is_damaged
+from postroom.log import get_logger
+from postroom.stores.codec import record
+from postroom.stores.sql_transaction import Row, SqlTransaction
+
+_LOG = get_logger(__name__)
+_SUBJECT: Final = "[damaged message]"
+_BODY: Final = (
+    "[postroom: the text of this message changed on the disk after it was stored, and is not shown. "
+    "The operator finds it in the archive or in a backup: `postroom doctor` lists damaged messages.]"
+)
+
+
+def damaged_messages(tx: SqlTransaction, *, after: int, limit: int) -> tuple[list[int], int | None]:
+    """Return the damaged messages among the next `limit` ones, and the last id; None at the end."""
+    rows = tx.all("mail.messages_to_check", {"after": after, "limit": limit})
+    damaged = [message.id for message in (record(Message, row) for row in rows) if is_damaged(message)]
+    return damaged, rows[-1][0] if rows else None
+
+
+def message_of(row: Row) -> Message:
+    """Return the message at the start of a row; a damaged text is replaced by a note that it is damaged."""
+    message = record(Message, row)
+    if not is_damaged(message):
+        return message
+    _LOG.error("store.message_damaged", message_id=message.id)
+    return structs.replace(message, subject=_SUBJECT, body_md=_BODY, topic="")
