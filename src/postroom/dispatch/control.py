@@ -62,10 +62,10 @@ class Control:
                 return await self._sent(done, _CANCEL)
             case RunRecord():
                 await completion.told_cancelled(done)
-                await completion.after_run(done.thread_id)
+                await completion.submissions.after_run(done.thread_id)
             case (dispatch, run):
                 await completion.told_withdrawn(dispatch, run)
-                await completion.after_run(dispatch.thread_id)
+                await completion.submissions.after_run(dispatch.thread_id)
         return True
 
     def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:

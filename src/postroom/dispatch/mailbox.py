@@ -103,17 +103,11 @@ class Mailbox:
         place = stores.coordinator.storage_identity
         self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)
         self.workers = workers = Workers()
-        submissions: Submissions  # ends of runs and submissions begin each other
-        self._completion = completion = Completion(
-            core,
-            events,
-            lambda *about, **options: submissions.accepting(*about, **options),
-            resumes=lambda *about: submissions.resumed_in(*about),
-            after_run=lambda thread_id: submissions.after_run(thread_id),
-        )
+        self._completion = completion = Completion(core, events)
         self._control = control = Control(core, events, completion, workers)
         self._dispatcher = dispatcher = Dispatcher(core, workers, events, completion)
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
+        completion.submissions = submissions
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)
         self._rounds = Rounds(core, completion, dispatcher, self._recovery, submissions)
         self._inspection = Inspection(core, dispatcher, submissions)

@@ -822,7 +822,7 @@ class Dispatcher:
             if not self.accepting:
                 return None
             if not job.comes_again and job.leaves_waiting:
-                await self._completion.after_run(thread_id)
+                await self._completion.submissions.after_run(thread_id)
             if len(self.slots):
                 self.slots.stand_in_line(thread_id, job.dispatch.tenant)
                 await self.next_in_line()

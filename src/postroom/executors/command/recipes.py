@@ -67,12 +67,8 @@ class Said:
     """Whether the next text starts another answer."""
 
 
-class LineReader(Protocol):
-    """Reads the lines of one program, each a JSON object."""
-
-    def __call__(self, said: Said, line: Mapping[str, Any]) -> str:
-        """Process a line and return the text to stream."""
-        ...
+LineReader = Callable[[Said, Mapping[str, Any]], str]
+"""Processes a line of one program, a JSON object, and returns the text to stream."""
 
 
 def object_in(line: bytes) -> Mapping[str, Any] | None:

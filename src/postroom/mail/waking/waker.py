@@ -19,6 +19,7 @@ from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.waking import Accept, ThreadsNeeded
+from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
@@ -33,7 +34,7 @@ from postroom.mail.waking.prompts import (
     lane_of,
     message_name,
 )
-from postroom.ports import ChatDelivery, ChatOutbox, RunQueue
+from postroom.ports import ChatDelivery, ChatOutbox
 from postroom.stores.changes import WAKES
 from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
@@ -201,7 +202,7 @@ class Waker:
     def __init__(
         self,
         store: MailStore,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         *,
         verified: bool,
         chat_delivery: ChatDelivery,
