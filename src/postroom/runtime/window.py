@@ -115,7 +115,9 @@ def _tokens(text: str) -> int:
 
 
 def room_for_messages(window: int, besides: int) -> int:
-    """Return the number of tokens for messages if the rest of the request takes `besides` tokens tokens."""
+    """Return the number of tokens for messages if the rest of the request takes `besides` tokens tokens
+    tokens.
+    """
     return max(int(window * _FULL) - besides, window // 10)
 
 

@@ -45,6 +45,7 @@ from postroom.stores.outline import Outline
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import (
+    PAGE_SIZE,
     SqliteTransaction,
     connect,
     connect_unshared,
@@ -866,7 +867,8 @@ def _begin(connection: sqlite3.Connection, now: int) -> None:
     """Give a new file the newest schema in one commit, because each commit waits for the disk."""
     empty = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        empty.deserialize(_empty_database())
+        [[page_size]] = connection.execute("PRAGMA page_size")
+        empty.deserialize(_empty_database(page_size))
         empty.execute("UPDATE schema_migrations SET applied_at = ?", (now,))
         empty.backup(connection)
     finally:
@@ -874,10 +876,11 @@ def _begin(connection: sqlite3.Connection, now: int) -> None:
 
 
 @cache
-def _empty_database() -> bytes:
-    """Return an empty database with the newest schema; made once per process."""
+def _empty_database(page_size: int) -> bytes:
+    """Return an empty database with the newest schema; made once per process and size of a page."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
+        connection.execute(f"PRAGMA page_size = {page_size}")
         migrate(connection, IN_MEMORY, now=0)
         return connection.serialize()
     finally:
@@ -889,7 +892,7 @@ def new_in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(
         ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
     )
-    connection.deserialize(_empty_database())
+    connection.deserialize(_empty_database(PAGE_SIZE))
     prepare(connection, read_only=False)
     return connection
 
