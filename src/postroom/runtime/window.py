@@ -115,9 +115,7 @@ def _tokens(text: str) -> int:
 
 
 def room_for_messages(window: int, besides: int) -> int:
-    """Return the number of tokens for messages if the rest of the request takes `besides` tokens tokens
-    tokens.
-    """
+    """Return the number of tokens for messages if the rest of the request takes `besides` tokens."""
     return max(int(window * _FULL) - besides, window // 10)
 
 
