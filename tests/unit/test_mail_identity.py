@@ -176,7 +176,9 @@ async def test_a_wrong_token_is_an_error_even_where_none_is_asked_for(
             await room.call(name, caller=_with(EVE), **OTHERS[name])
 
 
-async def test_a_revoked_or_replaced_token_is_a_wrong_one(room: Room) -> None:
+async def test_a_revoked_or_replaced_token_is_a_wrong_one_and_only_agents_that_there_are_get_one(
+    room: Room,
+) -> None:
     await _furnish(room)
     await room.mail.issue_token("projects-harbor", "Ada", token_hash("second"))
     await room.refused(WrongToken, "fetch_inbox", agent_name="Ada", caller=_with(ADA))
@@ -184,16 +186,11 @@ async def test_a_revoked_or_replaced_token_is_a_wrong_one(room: Room) -> None:
     await room.mail.issue_token("projects-harbor", "Ada", None)
     assert not await room.mail.knows_token("second")
     await room.refused(WrongToken, "fetch_inbox", agent_name="Ada", caller=_with("second"))
-
-
-async def test_tokens_are_issued_to_agents_that_there_are(room: Room) -> None:
-    await _furnish(room)
     with pytest.raises(UnknownAgent):
         await room.mail.issue_token("projects-harbor", "Nobody", "h")
-    with pytest.raises(UnknownProject):
-        await room.mail.issue_token("nowhere", "Ada", "h")
-    with pytest.raises(UnknownProject):
-        await room.mail.slug("nowhere")
+    for unknown in (room.mail.issue_token("nowhere", "Ada", "h"), room.mail.slug("nowhere")):
+        with pytest.raises(UnknownProject):
+            await unknown
     assert await room.mail.slug(SHORE + "/") == "projects-shore"
 
 
@@ -216,19 +213,13 @@ async def test_only_the_operator_makes_agents_where_identity_is_verified(room: R
 async def test_an_answer_kept_under_a_key_is_given_to_its_agent_only(room: Room) -> None:
     await _furnish(room)
     room.mail.rules = Rules(verified=True)
-    message = {
-        "sender_name": "Ada",
-        "to": ["Ben"],
-        "bcc": ["Cyd"],
-        "subject": "s",
-        "body_md": "b",
-        "idempotency_key": "k",
-    }
+    message = {**ACTING["send_message"], "bcc": ["Cyd"], "idempotency_key": "k"}
     first = await room.call("send_message", **message, caller=_with(ADA))
-    await room.refused(IdentityMismatch, "send_message", **message, caller=_with(BEN))
-    await room.refused(TokenRequired, "send_message", **message, caller=_with(None))
-    await room.refused(TokenRequired, "send_message", **message, caller=OPERATOR)
-    await room.refused(WrongToken, "send_message", **message, caller=_with(WRONG))
+    for kind, caller in (
+        *((IdentityMismatch, _with(BEN)), (TokenRequired, _with(None))),
+        *((TokenRequired, OPERATOR), (WrongToken, _with(WRONG))),
+    ):
+        await room.refused(kind, "send_message", **message, caller=caller)
     other = {**message, "subject": "other"}
     await room.refused(IdentityMismatch, "send_message", **other, caller=_with(BEN))
     assert await room.call("send_message", **message, caller=_with(ADA)) == first
@@ -257,38 +248,26 @@ async def test_a_token_is_rotated_into_a_file_and_never_answered(room: Room) -> 
 
     def keep(slug: str, name: str) -> tuple[str, str]:
         kept.append((slug, name))
-        return "fresh", f"/tokens/{slug}/{name}"
+        return f"fresh {name}", f"/tokens/{slug}/{name}"
 
     await room.refused(NotPermitted, "rotate_agent_token", agent_name="Ada", caller=_with(ADA))
     room.mail = Mail(room.store, room.clock, room.mail.rules, keep_token=keep)
+    await room.refused(TokenRequired, "rotate_agent_token", agent_name="Ada")
+    await room.refused(IdentityMismatch, "rotate_agent_token", agent_name="Ada", caller=_with(BEN))
+    await room.refused(UnknownAgent, "rotate_agent_token", agent_name="Nobody")
+    assert (kept, await room.mail.knows_token(ADA)) == ([], True), "what is refused keeps the old token"
     answer = await room.call("rotate_agent_token", agent_name="ada", caller=_with(ADA))
     assert answer == {"agent": "Ada", "token_file": "/tokens/projects-harbor/Ada"}
     assert kept == [("projects-harbor", "Ada")]
-    assert await room.mail.knows_token("fresh")
+    assert await room.mail.knows_token("fresh Ada")
     assert await room.mail.knows_token(ADA), "it may list tools, so that the answer is shown"
     for operation in ("fetch_inbox", "rotate_agent_token"):
         await room.refused(WrongToken, operation, agent_name="Ada", caller=_with(ADA))
     room.clock.advance(timedelta(minutes=1))
     assert not await room.mail.knows_token(ADA)
-
-
-async def test_a_rotation_that_is_refused_keeps_the_old_token_and_makes_no_file(room: Room) -> None:
-    await _furnish(room)
-    kept: list[str] = []
-
-    def keep(slug: str, name: str) -> tuple[str, str]:
-        kept.append(name)
-        return f"fresh {name}", "f"
-
-    room.mail = Mail(room.store, room.clock, room.mail.rules, keep_token=keep)
-    await room.refused(TokenRequired, "rotate_agent_token", agent_name="Ada")
-    await room.refused(IdentityMismatch, "rotate_agent_token", agent_name="Ada", caller=_with(BEN))
-    await room.refused(UnknownAgent, "rotate_agent_token", agent_name="Nobody")
-    assert kept == []
-    assert await room.mail.knows_token(ADA)
     await room.call("rotate_agent_token", agent_name="Ada", caller=OPERATOR)
     await room.call("rotate_agent_token", agent_name="Cyd")
-    assert kept == ["Ada", "Cyd"]
+    assert [name for _, name in kept] == ["Ada", "Ada", "Cyd"]
 
 
 async def test_a_retired_agent_reads_and_does_not_act(room: Room) -> None:

@@ -142,7 +142,7 @@ def right_now() -> int:
 # Hints
 
 
-async def test_work_that_comes_by_another_process_wakes_this_one(
+async def test_work_and_events_of_another_process_wake_who_waits_for_them(
     stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
     async with asyncio.timeout(60):
@@ -153,17 +153,12 @@ async def test_work_that_comes_by_another_process_wakes_this_one(
             await stores.listening()
             await stores.dispatches.enqueue(asked("d1"))
             await woken
-
-
-async def test_an_event_of_another_process_wakes_who_waits_for_it(
-    stores: OpenedRuns, elsewhere: OpenedRuns
-) -> None:
-    scope = EventScope.thread("t")
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        woken = group.create_task(elsewhere.events.wait(scope, after=1))
-        await stores.events.append(given.event())
-        await stores.coordinator.commit(ThreadCommit(thread_id="t", events=(given.event(),)))
-        await woken
+        scope = EventScope.thread("t")
+        async with asyncio.TaskGroup() as group:
+            woken = group.create_task(elsewhere.events.wait(scope, after=1))
+            await stores.events.append(given.event())
+            await stores.coordinator.commit(ThreadCommit(thread_id="t", events=(given.event(),)))
+            await woken
     assert await elsewhere.events.count(scope) == 2
 
 
@@ -185,32 +180,19 @@ async def test_a_value_that_cannot_be_stored_harms_nobody_else(stores: OpenedRun
     assert [one.result().dispatch_id for one in good] == ["d0", "d1", "d2"]
 
 
-async def test_a_refusal_shows_no_row(stores: OpenedRuns, session: Session) -> None:
-    owned = await given.claimed(stores)
-    with pytest.raises(StoreError) as raised:
-        await session.rows("UPDATE run_dispatches SET claimed_by = ' '")
-    assert str(owned.claim_token) not in str(raised.value)
-
-
-async def test_calls_after_the_end_are_refused(postgres_dsn: str, a_schema: str) -> None:
-    opened = await OpenedRuns.open(postgres_dsn, schema=a_schema)
-    await opened.close()
-    for call in (
-        opened.dispatches.enqueue(asked("d1")),
-        opened.dispatches.load_dispatch("d1"),
-        opened.dispatches.interrupt("t"),
-    ):
-        with pytest.raises(StoreUnavailable, match="closed"):
-            await call
-
-
-async def test_closing_answers_what_was_asked_before(postgres_dsn: str, a_schema: str) -> None:
+async def test_closing_answers_what_was_asked_before_and_refuses_what_comes_later(
+    postgres_dsn: str, a_schema: str
+) -> None:
     opened = await OpenedRuns.open(postgres_dsn, schema=a_schema)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         stored = [group.create_task(opened.dispatches.enqueue(asked(f"d{number}"))) for number in range(200)]
         await asyncio.sleep(0)
         await opened.close()
     assert len([one.result() for one in stored]) == 200
+    late = (opened.dispatches.enqueue(asked("d")), opened.dispatches.load_dispatch("d1"))
+    for call in (*late, opened.dispatches.interrupt("t")):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await call
 
 
 # Rows that do not read back
@@ -325,25 +307,6 @@ async def test_processes_together_claim_each_dispatch_once(stores: OpenedRuns, e
         for number in range(6):
             group.create_task(work(stores if number % 2 else elsewhere, f"w{number}"))
     assert sorted(done) == [f"d{number:03}" for number in range(threads * depth)]
-
-
-async def test_an_interrupt_and_an_enqueue_do_not_pass_each_other(
-    stores: OpenedRuns, elsewhere: OpenedRuns
-) -> None:
-    """What an interrupt did not supersede carries its epoch, and what it did stands in its answer."""
-    for number in range(25):
-        async with asyncio.TaskGroup() as group:
-            names = [f"d{number}-{part}" for part in range(4)]
-            queued = [group.create_task(stores.dispatches.enqueue(asked(name))) for name in names]
-            raised = group.create_task(elsewhere.dispatches.interrupt("t"))
-        answer = raised.result()
-        for one in (task.result() for task in queued):
-            row = await stores.dispatches.load_dispatch(one.dispatch_id)
-            assert row is not None
-            before = one.dispatch_epoch < answer.new_dispatch_epoch
-            assert row.status is (RunDispatchStatus.SUPERSEDED if before else RunDispatchStatus.QUEUED)
-            assert (row in answer.superseded_dispatches) == before
-        await stores.dispatches.interrupt("t")
 
 
 async def test_an_interrupt_and_what_an_owner_gives_back_do_not_pass_each_other(

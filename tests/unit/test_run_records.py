@@ -10,13 +10,11 @@ from postroom.contracts.errors import IllegalTransition, InvalidRecord, StoreCor
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.messages import (
     Boundary,
-    ContentBlock,
     DeliveryMode,
     Granularity,
     Message,
     PendingMessage,
     Role,
-    leading_barrier,
     select_pending,
 )
 from postroom.contracts.records import replace
@@ -27,7 +25,6 @@ from postroom.contracts.runs import (
     TerminationKind,
     TerminationReason,
     Thread,
-    Usage,
     WaitingReason,
 )
 from postroom.stores import codec
@@ -36,11 +33,6 @@ from table_rows import each_row
 NOW = 1_700_000_000_000
 QUEUED = RunDispatch.queued("d1", "t", "r1", created_at=NOW)
 CLAIMED = QUEUED.claim(token="token", consumer="worker", lease_ms=30, now=NOW + 1)
-
-
-def test_a_queued_dispatch_has_the_defaults_of_the_queue() -> None:
-    assert (QUEUED.priority, QUEUED.max_attempts, QUEUED.attempt_count) == (128, 5, 0)
-    assert (QUEUED.available_at, QUEUED.updated_at, QUEUED.dispatch_epoch) == (0, NOW, 0)
 
 
 def test_statuses_are_written_in_pascal_case_and_labelled_in_snake_case() -> None:
@@ -131,11 +123,6 @@ def test_a_run_that_ended_says_why_and_when() -> None:
         assert TerminationReason(type=kind).run_status is (RunStatus.WAITING if waits else RunStatus.DONE)
 
 
-def test_usage_is_summed_field_by_field() -> None:
-    one = Usage(input_tokens=1, output_tokens=2, cost_micros=3, wall_ms=4)
-    assert one + one == Usage(input_tokens=2, output_tokens=4, cost_micros=6, wall_ms=8)
-
-
 def pending(name: str, boundary: Boundary = Boundary.NEW_RUN, **mode: Any) -> PendingMessage:
     mode = {"boundary": boundary, **mode}
     message = Message.user(name, id=name)
@@ -187,18 +174,6 @@ def test_waiting_messages_are_selected_by_boundary_run_group_and_barrier(
     waiting: list[PendingMessage], at: Boundary, run_id: str | None, names: str
 ) -> None:
     assert [one.pending_id for one in select_pending(waiting, at, run_id)] == names.split()
-
-
-def test_the_barrier_that_stands_before_a_new_message_is_found() -> None:
-    barrier = pending("barrier", Boundary.RESUME_INPUT, barrier=True)
-    assert leading_barrier((PLAIN, barrier), NEW) == barrier
-    assert leading_barrier((PLAIN, barrier), Boundary.RESUME_INPUT) is None
-    assert leading_barrier((PLAIN,), NEXT) is None
-
-
-def test_the_text_of_a_message_is_that_of_its_text_blocks() -> None:
-    blocks = (ContentBlock(text="one "), ContentBlock(type="thinking", text="hm"), ContentBlock(text="two"))
-    assert Message(role=Role.ASSISTANT, content=blocks).text() == "one two"
 
 
 def draft(**details: Any) -> CanonicalEventDraft:
@@ -282,8 +257,3 @@ def changed(record: Any, **changes: Any) -> str:
 def test_what_is_no_record_is_named_as_corrupt(kind: Any, text: str) -> None:
     with pytest.raises(StoreCorrupt, match="row 'x' cannot be read"):
         codec.decode(kind, text, where="row 'x'")
-
-
-def test_text_that_is_no_json_is_named_as_corrupt() -> None:
-    with pytest.raises(StoreCorrupt, match="row 'x'"):
-        codec.decode_json("{", where="row 'x'")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from copy import copy
 from datetime import timedelta
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from postroom.contracts.errors import (
     ActiveRunConflict,
     DuplicateRecord,
     InvalidRecord,
-    StaleClaim,
     StoreError,
     VersionConflict,
 )
@@ -44,18 +42,17 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, ThreadCommit
+from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, ports, rows
-from postroom.stores.runs.dispatches import Dispatches, state_look
+from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.statements import statements
 from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
@@ -67,12 +64,6 @@ STATEMENTS = {
     for name, one in statements("sqlite").items()
     if name.split(".")[0] in FILES
 }
-PUT_TOGETHER = {
-    *(f"{first}runs{last}" for first in ("", "open_") for last in ("", "_of_thread", "_below")),
-    *(f"messages{first}{last}" for first in ("", "_of_run") for last in ("", "_newest")),
-    *(f"drop_{part}" for part in ("messages", "summaries", "pending", "runs", "state", "threads")),
-}
-"""Headings that the code puts together."""
 MAY_BE_SCANNED = {
     *("json_each", "found", "due", "walked", "counted", "one", "(subquery", "CONSTANT", "unreadable_rows"),
     *("run_commands", "above", "below", "t"),  # what is asked of runs at work: a few rows
@@ -142,14 +133,6 @@ def test_a_limit_ends_the_search(empty: sqlite3.Connection, key: tuple[str, str]
     assert not [step for step in plan(empty, key) if "ORDER BY" in step]
 
 
-def test_every_statement_is_used() -> None:
-    stores = resources.files("postroom.stores")
-    files = [*stores.joinpath("runs").iterdir(), stores.joinpath("outbox.py"), stores.joinpath("events.py")]
-    source = "".join(entry.read_text("utf-8") for entry in files if entry.name.endswith(".py"))
-    others = [key for key in STATEMENTS if key[1] not in PUT_TOGETHER]
-    assert [key for key in others if not any(f'"{one}"' in source for one in (".".join(key), key[1]))] == []
-
-
 # The schema
 
 
@@ -211,10 +194,6 @@ def insert(connection: sqlite3.Connection, record: RunDispatch) -> None:
     )
 
 
-def rows_of(connection: sqlite3.Connection) -> Dispatches:
-    return Dispatches(SqliteTransaction(connection), lambda: NOW, lambda *topics: None, lambda: "id")
-
-
 @pytest.fixture
 def undone(empty: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     empty.execute("BEGIN")
@@ -235,29 +214,6 @@ def test_the_schema_refuses_what_the_record_refuses(
         by_schema = is_refused(lambda record=record: insert(undone, record))  # type: ignore[misc]
         undone.execute("ROLLBACK TO one")
         assert by_schema == is_refused(record.__post_init__), (field, value)
-
-
-@each_row("status", RunDispatchStatus)
-def test_a_move_is_refused_as_an_insert_is(undone: sqlite3.Connection, status: RunDispatchStatus) -> None:
-    undone.execute("SAVEPOINT row")
-    insert(undone, OWNED)
-    for other in RunDispatchStatus:
-        mixed = changed(SHAPES[status], status=other)
-        undone.execute("SAVEPOINT one")
-        by_schema = is_refused(lambda mixed=mixed: rows_of(undone).put(mixed))  # type: ignore[misc]
-        undone.execute("ROLLBACK TO one")
-        assert by_schema == is_refused(mixed.__post_init__), other
-    undone.execute("ROLLBACK TO row")
-
-
-def test_the_columns_are_the_fields(undone: sqlite3.Connection) -> None:
-    names = [row[1] for row in undone.execute("PRAGMA table_info(run_dispatches)")]
-    marks = ["answer_of", "held_by", "held_until", "is_open"]  # columns beside those of the record
-    assert sorted(names) == sorted([*RunDispatch.__struct_fields__, *marks])
-    for record in SHAPES.values():
-        undone.execute("DELETE FROM run_dispatches")
-        insert(undone, record)
-        assert rows_of(undone).load("d1") == record
 
 
 def test_what_must_never_be_twice_is_refused(undone: sqlite3.Connection) -> None:
@@ -373,15 +329,6 @@ async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
     assert await stores.dispatches.claim_dispatch("old-4", "worker", lease_ms=LEASE) is None
 
 
-async def test_ids_are_found_by_any_prefix(stores: RunStores) -> None:
-    names = ("x", "x\ud7ff", "x\ud7ff1", "x\ue000", "x\U0010ffff", "x\U0010ffffy", "y")
-    for name in names:
-        await stores.threads.create_run(run(stores, name, thread=name))
-    for prefix in ("", *names):
-        found = await stores.threads.list_runs(RunQuery(id_prefix=prefix))
-        assert [one.run_id for one in found] == sorted(one for one in names if one.startswith(prefix))
-
-
 async def test_who_waits_for_events_looks_by_itself_at_times(
     stores: RunStores, sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,13 +344,6 @@ async def test_who_waits_for_events_looks_by_itself_at_times(
         await asyncio.sleep(0)
         await sqlite_store.store.engine.write(untold)
         await waits
-    assert EventScope.thread("t").key not in sqlite_store.store.changes._listeners
-
-
-async def test_a_waiter_that_gives_up_leaves_nothing(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.02):
-            await stores.events.wait(EventScope.thread("t"), after=0)
     assert EventScope.thread("t").key not in sqlite_store.store.changes._listeners
 
 
@@ -490,21 +430,3 @@ async def test_a_refusal_that_is_caught_leaves_nothing_of_its_step(
     assert [one.id for one in await stores.threads.load_messages("t") or ()] == ["m1"]
     assert await stores.dispatches.count_queued("t", at_most=9) == 2
     assert await stores.events.count(EventScope.thread("t")) == 0
-
-
-async def test_a_lost_claim_that_is_raised_undoes_the_message(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    here = await an_office(sqlite_store)
-    owned = await claimed(stores)
-    await stores.dispatches.interrupt("t")
-
-    def change(tx: Transaction) -> None:
-        put_message(tx.mail, here.ada, [here.ben], subject="plums")
-        done = tx.runs.commit(ThreadCommit(thread_id="t", claim=owned.claim_proof))
-        assert isinstance(done, StaleClaim)
-        raise done
-
-    with pytest.raises(StaleClaim):
-        await sqlite_store.store.write(change)
-    assert await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9)) == []
