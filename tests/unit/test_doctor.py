@@ -73,14 +73,6 @@ async def test_the_age_of_the_newest_backup_is_told_and_that_one_is_overdue(here
     assert checks["backups"] == {"state": "failed", "age_ms": 3 * 86_400_000}
 
 
-async def test_a_table_that_is_missing_is_named_with_what_to_do(here: Place) -> None:
-    with closing(sqlite3.connect(here.application.settings.database, isolation_level=None)) as other:
-        other.execute("DROP TABLE run_starts")
-    told = await here.finding("store reads")
-    assert (told["state"], told["detail"]) == ("failed", "table run_starts is missing")
-    assert "postroom restore" in told["remedy"]
-
-
 async def test_a_record_of_a_newer_release_is_listed_until_it_can_be_read(here: Place) -> None:
     stores = here.application.runs.stores
     await stores.coordinator.commit(ThreadCommit(thread_id="t", run=(newer := run(stores))))

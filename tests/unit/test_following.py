@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import HARBOR, Room, everything, room_in_memory
+from mail_room import HARBOR, Room, room_in_memory
 from postroom.contracts.errors import (
     CursorAhead,
     InvalidArgument,
@@ -30,27 +30,11 @@ async def look(room: Room, after: int | None, *, wait: float = 0, **more: Any) -
     return await Following(room.mail).messages(body if after is None else {**body, "after": after})
 
 
-async def test_what_is_there_is_answered_at_once(room: Room) -> None:
-    await room.open()
-    first, second = await room.send("Ada", "Ben"), await room.send("Ada", "Ben")
-    found = await look(room, 0, wait=30)
-    assert [(one["seq"], one["id"]) for one in found["events"]] == [(1, first), (2, second)]
-    assert (await look(room, 1, wait=30))["events"][0]["id"] == second
-    assert "body_md" not in found["events"][0]
-
-
 async def test_without_a_cursor_one_begins_at_the_end(room: Room) -> None:
     await room.open()
     await room.send("Ada", "Ben")
     found = await look(room, None, wait=30)
     assert (found["events"], found["next"]) == ([], 1)
-
-
-async def test_a_wait_that_is_over_ends_with_nothing(room: Room) -> None:
-    await room.open()
-    before = await everything(room.store)
-    assert (await look(room, 0))["events"] == []
-    assert await everything(room.store) == before
 
 
 async def test_who_waits_is_answered_when_a_message_comes(room: Room) -> None:
@@ -61,19 +45,6 @@ async def test_who_waits_is_answered_when_a_message_comes(room: Room) -> None:
         await room.send("Ada", "Cyd")
         sent = await room.send("Ada", "Ben")
     assert [[one["id"] for one in task.result()["events"]] for task in waits] == [[sent]] * 3
-
-
-async def test_nobody_waits_for_a_server_that_stops(room: Room) -> None:
-    await room.open()
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        wait = group.create_task(look(room, 0, wait=30))
-        await asyncio.sleep(0)
-        room.mail.changes.stop()
-    assert wait.result()["events"] == []
-    async with asyncio.timeout(PATIENCE):
-        assert (await look(room, 0, wait=30))["events"] == []
-    room.mail.changes.ring()
-    assert room.mail.changes.is_stopped
 
 
 async def test_messages_that_were_shown_are_announced(room: Room) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from conformance.promises import run_given as given
-from log_lines import capture_logs
 from postgres_runs_room import OpenedRuns, Session
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.dispatch import INTERRUPTED, Claim, RunDispatch, RunDispatchStatus
@@ -18,16 +17,13 @@ from postroom.contracts.errors import (
     InvalidRecord,
     PostroomError,
     StaleClaim,
-    StoreCorrupt,
     StoreError,
     StoreUnavailable,
 )
 from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery, ThreadCommit
-from postroom.contracts.runs import RunStatus
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
@@ -196,88 +192,6 @@ async def test_closing_answers_what_was_asked_before_and_refuses_what_comes_late
 
 
 # Rows that do not read back
-
-
-@pytest.fixture
-def logs() -> Iterator[list[Any]]:
-    with capture_logs() as entries:
-        yield entries
-
-
-def set_aside(logs: list[Any]) -> list[tuple[str, str]]:
-    return [(one["kind"], one["id"]) for one in logs if one["event"] == "store.row_quarantined"]
-
-
-async def test_a_dispatch_that_does_not_read_back_stops_no_other(
-    stores: OpenedRuns, session: Session, logs: list[Any]
-) -> None:
-    for number in range(3):
-        await given.ended(stores, f"d{number}", RunDispatchStatus.DEAD_LETTER)
-    await session.rows("UPDATE run_dispatches SET termination = '{' WHERE dispatch_id = 'd1'")
-    with pytest.raises(StoreCorrupt, match="'d1'"):
-        await stores.dispatches.load_dispatch("d1")
-    for _ in range(2):
-        listed = await stores.dispatches.list_by_status(RunDispatchStatus.DEAD_LETTER)
-        assert given.ids(listed) == ["d0", "d2"]
-        assert given.ids(await stores.dispatches.unreconciled_dispatches()) == ["d0", "d2"]
-        assert given.ids(await stores.dispatches.list_dispatches("t")) == ["d0", "d2"]
-    assert set_aside(logs) == [("dispatch", "d1")]
-
-
-async def test_a_claim_passes_over_a_dispatch_that_does_not_read_back(
-    stores: OpenedRuns, session: Session, logs: list[Any]
-) -> None:
-    await given.enqueued(stores, "d1", priority=1)
-    await given.enqueued(stores, "d2", priority=2)
-    await session.run("ALTER TABLE run_dispatches DROP CONSTRAINT run_dispatches_priority_check")
-    await session.rows("UPDATE run_dispatches SET priority = -1 WHERE dispatch_id = 'd1'")
-    owned = await stores.dispatches.claim("t", "w", lease_ms=LEASE)
-    assert owned is not None
-    assert owned.dispatch_id == "d2"
-    await stores.dispatches.ack(owned.claim_proof)
-    assert await stores.dispatches.claim("t", "w", lease_ms=LEASE) is None
-    with pytest.raises(StoreCorrupt):
-        await stores.dispatches.claim_dispatch("d1", "w", lease_ms=LEASE)
-    [[status]] = await session.rows("SELECT status FROM run_dispatches WHERE dispatch_id = 'd1'")
-    assert status == "Queued"
-    assert set_aside(logs) == [("dispatch", "d1")]
-
-
-async def test_a_lease_of_a_row_that_does_not_read_back_stops_no_other(
-    stores: OpenedRuns, session: Session, clock: ManualClock
-) -> None:
-    for number in range(3):
-        await given.claimed(stores, f"d{number}", thread=f"t{number}")
-    await session.run("ALTER TABLE run_dispatches DROP CONSTRAINT run_dispatches_priority_check")
-    await session.rows("UPDATE run_dispatches SET priority = 999 WHERE dispatch_id = 'd1'")
-    clock.advance(timedelta(milliseconds=LEASE + 1))
-    taken = await stores.dispatches.reclaim_expired_leases()
-    assert sorted(given.ids(taken)) == ["d0", "d2"]
-    assert await stores.dispatches.reclaim_expired_leases() == ()
-
-
-async def test_other_rows_that_do_not_read_back_are_set_aside_too(
-    stores: OpenedRuns, session: Session, logs: list[Any]
-) -> None:
-    for name in ("r1", "r2"):
-        await stores.threads.create_run(given.run(stores, name, thread=f"t-{name}"))
-        await stores.outbox.enqueue(an_effect(name))
-    await session.rows("UPDATE runs SET body = '{}' WHERE run_id = 'r1'")
-    await session.rows("UPDATE outbox SET payload = '{' WHERE dedupe_key = 'r1'")
-    await session.rows("UPDATE run_threads SET custom = '[' WHERE thread_id = 't-r1'")
-    found = await stores.threads.list_runs(RunQuery(statuses=(RunStatus.RUNNING,)))
-    assert [one.run_id for one in found] == ["r2"]
-    effects = await stores.outbox.claim("kind", "target", lease_ms=1, limit=5)
-    assert [one.dedupe_key for one in effects] == ["r2"]
-    with pytest.raises(StoreCorrupt, match="'r1'"):
-        await stores.threads.load_run("r1")
-    with pytest.raises(StoreCorrupt, match="'t-r1'"):
-        await stores.threads.load_thread("t-r1")
-    assert {kind for kind, _ in set_aside(logs)} == {"run", "thread", "effect"}
-
-
-def an_effect(name: str) -> OutboxDraft:
-    return OutboxDraft(kind="kind", target="target", payload={"of": name}, dedupe_key=name)
 
 
 # Several processes

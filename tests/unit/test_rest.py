@@ -204,19 +204,6 @@ async def test_two_keys_or_one_that_is_none_or_where_none_is_taken_are_refused(e
     assert await everything(edge.store) == before
 
 
-async def test_an_agents_token_acts_for_its_agent_and_for_no_other(edge: Edge) -> None:
-    await edge.furnish()
-    proof = {"Authorization": f"Bearer {await edge.token_of('Ada')}"}
-    assert (await edge.ask("send_message", headers=proof)).json()["count"] == 1
-    reply = await edge.ask("send_message", {**MESSAGE, "sender_name": "Ben"}, headers=proof)
-    assert_problem(reply, 403, "identity_mismatch")
-    assert_problem(await edge.ask("fetch_inbox", headers=proof), 403, "identity_mismatch")
-    assert (await edge.ask("list_agents", headers=proof)).status_code == 200
-    assert_problem(await edge.send("GET", "/v1/nowhere", headers=proof), 404, "not_found")
-    for path in ("/metrics", "/admin/status", "/", "/v1x"):
-        assert_problem(await edge.send("GET", path, headers=proof), 401, "wrong_token")
-
-
 async def test_the_operator_acts_as_an_agent_with_its_token_where_names_are_verified(verified: Edge) -> None:
     await verified.ask("ensure_project", {"human_key": HARBOR})
     for name in ("Ada", "Ben"):

@@ -1,13 +1,11 @@
 """The records of runs by themselves: which waiting messages are selected, what is refused, and that they read back."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
-from postroom.contracts.errors import IllegalTransition, InvalidRecord, StoreCorrupt
-from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
+from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import (
     Boundary,
     DeliveryMode,
@@ -22,8 +20,6 @@ from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
     RunWaitingState,
-    TerminationKind,
-    TerminationReason,
     Thread,
     WaitingReason,
 )
@@ -33,53 +29,6 @@ from table_rows import each_row
 NOW = 1_700_000_000_000
 QUEUED = RunDispatch.queued("d1", "t", "r1", created_at=NOW)
 CLAIMED = QUEUED.claim(token="token", consumer="worker", lease_ms=30, now=NOW + 1)
-
-
-def test_statuses_are_written_in_pascal_case_and_labelled_in_snake_case() -> None:
-    assert [(status.value, status.label, status.is_terminal) for status in RunDispatchStatus] == [
-        ("Queued", "queued", False),
-        ("Claimed", "claimed", False),
-        ("Acked", "acked", True),
-        ("Cancelled", "cancelled", True),
-        ("Superseded", "superseded", True),
-        ("DeadLetter", "dead_letter", True),
-    ]
-
-
-SHAPES = [
-    QUEUED,
-    CLAIMED,
-    CLAIMED.acked(now=NOW),
-    QUEUED.cancelled(now=NOW),
-    QUEUED.superseded(reason="x", now=NOW),
-    CLAIMED.dead_lettered(error="x", now=NOW),
-]
-RESULT = RunDispatchResult(run_id="r1", dispatch_instance_id="i", status=RunStatus.DONE)
-MOVES: dict[str, tuple[set[str], Callable[[RunDispatch], object]]] = {
-    "claim": ({"Queued"}, lambda row: row.claim(token="x", consumer="w", lease_ms=1, now=NOW)),
-    "cancel": ({"Queued"}, lambda row: row.cancelled(now=NOW)),
-    "supersede": ({"Queued", "Claimed"}, lambda row: row.superseded(reason="x", now=NOW)),
-    "extend": ({"Claimed"}, lambda row: row.extend_lease(extension_ms=1, now=NOW)),
-    "start": ({"Claimed"}, lambda row: row.record_dispatch_start("i", now=NOW)),
-    "record": ({"Claimed"}, lambda row: row.record_run_result(RESULT, now=NOW)),
-    "ack": ({"Claimed"}, lambda row: row.acked(now=NOW)),
-    "nack": ({"Claimed"}, lambda row: row.nacked(error="x", delay_ms=0, now=NOW)),
-    "release": ({"Claimed"}, lambda row: row.released(now=NOW)),
-    "end lease": ({"Claimed"}, lambda row: row.lease_ended(now=NOW)),
-    "dead letter": ({"Claimed"}, lambda row: row.dead_lettered(error="x", now=NOW)),
-    "prove": ({"Claimed"}, lambda row: row.claim_proof),
-}
-
-
-@each_row("move", MOVES)
-def test_a_dispatch_moves_only_where_there_is_an_arrow(move: str) -> None:
-    starts, moved = MOVES[move]
-    for row in SHAPES:
-        if row.status.value in starts:
-            assert moved(row) != row
-            continue
-        with pytest.raises(IllegalTransition):
-            moved(row)
 
 
 def run(status: RunStatus = RunStatus.RUNNING, **details: Any) -> RunRecord:
@@ -110,17 +59,6 @@ def test_a_run_of_another_shape_is_refused(status: RunStatus, changes: dict[str,
     for thread in ({"id": " "}, {"id": "t", "parent_thread_id": "t"}):
         with pytest.raises(InvalidRecord):
             Thread(**thread)
-
-
-def test_a_run_that_ended_says_why_and_when() -> None:
-    failed = run(RunStatus.WAITING).ended(TerminationReason.error("broken"), now=NOW + 5, dispatch_id="d2")
-    assert (failed.status, failed.waiting, failed.error) == (RunStatus.DONE, None, "broken")
-    assert (failed.finished_at, failed.updated_at, failed.dispatch_id) == (NOW + 5, NOW + 5, "d2")
-    ended = run(dispatch_id="d1", updated_at=NOW + 9).ended(TerminationReason.cancelled(), now=NOW + 5)
-    assert (ended.error, ended.dispatch_id, ended.updated_at) == (None, "d1", NOW + 9)
-    for kind in TerminationKind:
-        waits = kind is TerminationKind.SUSPENDED
-        assert TerminationReason(type=kind).run_status is (RunStatus.WAITING if waits else RunStatus.DONE)
 
 
 def pending(name: str, boundary: Boundary = Boundary.NEW_RUN, **mode: Any) -> PendingMessage:
@@ -174,50 +112,6 @@ def test_waiting_messages_are_selected_by_boundary_run_group_and_barrier(
     waiting: list[PendingMessage], at: Boundary, run_id: str | None, names: str
 ) -> None:
     assert [one.pending_id for one in select_pending(waiting, at, run_id)] == names.split()
-
-
-def draft(**details: Any) -> CanonicalEventDraft:
-    given: dict[str, Any] = {
-        "scopes": (EventScope.thread("t"), EventScope.run("r1")),
-        "event_kind": "Happened",
-        "payload": {"a": 1, "b": [None]},
-    }
-    return CanonicalEventDraft(**{**given, **details})
-
-
-@each_row(
-    "details",
-    [
-        {"scopes": ()},
-        {"scopes": (EventScope.thread("t"), EventScope.thread("u"))},
-        {"event_kind": " "},
-        {"options": AppendOptions(writer_id="w")},
-        {"options": AppendOptions(idempotency_key="k")},
-    ],
-)
-def test_an_event_of_another_shape_is_refused(details: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRecord):
-        draft(**details)
-
-
-def test_the_digest_of_an_event_leaves_out_who_wrote_it_and_how() -> None:
-    same = (
-        draft(origin="another"),
-        draft(schema_version=9),
-        draft(payload={"b": [None], "a": 1}),
-        draft(scopes=(EventScope.run("r1"), EventScope.thread("t"))),
-        draft(options=AppendOptions(writer_id="w", idempotency_key="k")),
-    )
-    assert {one.digest for one in same} == {draft().digest}
-    other = (
-        draft(event_kind="Other"),
-        draft(payload={}),
-        draft(scopes=(EventScope.thread("t"),)),
-        draft(causation_id="c"),
-        draft(correlation_id="c"),
-        draft(visibility=EventVisibility.AUDIT),
-    )
-    assert len({one.digest for one in (*other, draft())}) == len(other) + 1
 
 
 RECORDS: list[Any] = [QUEUED, CLAIMED, run(), Message(role=Role.SYSTEM), Thread(id="t", custom={"k": [1]})]

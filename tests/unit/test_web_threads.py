@@ -2,13 +2,11 @@
 
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.web import threads
-from unit.test_web_pages import NOW, Page, client, page, store, world
-from unit.test_web_work import message_form, room, stores
+from unit.test_web_pages import NOW, Page, page
+from unit.test_web_work import message_form
 from waking_room import PROJECT
 from web_samples import MINUTE, Writer, picture
 from work_room import SLUG, WorkRoom, hidden, post
-
-__all__ = ["client", "room", "store", "stores", "world"]
 
 
 def subjects(seen: Page) -> list[str]:
@@ -99,33 +97,6 @@ async def test_what_the_person_has_read_is_folded_and_the_last_message_never_is(
     seen = await page(client, "/p/orchard/t/fold")
     assert "wrote 4" in seen.text
     assert "reads, 1 unread" in seen.text
-
-
-async def test_participants_are_counted_over_all_pages_of_a_thread(client, store, world, monkeypatch):
-    def put(writes):
-        write, home = Writer(writes), writes.project("orchard").id
-        away = write.project("elsewhere", "/home/ana/elsewhere")
-        lake, fox, hidden_one = (write.agent(home, name) for name in ("x", "y", "z"))
-        far = write.agent(away, "far")
-        sent = [write.send(lake, "S", "x", to=(fox, far), bcc=(hidden_one,), thread="wide") for _ in range(7)]
-        for one in sent[:3]:
-            writes.mark_read(one.id, fox.id, NOW)
-        writes.mark_recalled(sent[6].id, NOW)
-        for to in ((lake,), (lake,), (far,)):
-            write.send(far, "S", "x", to=to, thread="wide")
-
-    await store.write(put)
-    monkeypatch.setattr(threads, "MESSAGES", 2)
-    for address in ("/p/orchard/t/wide", "/p/orchard/t/wide?newest=1"):
-        seen = await page(client, address)
-        for words in ("x wrote 6, 2 unread", "far wrote 2, 6 unread", "y reads, 3 unread"):
-            assert words in " ".join(seen.text.split()), (address, words)
-        assert "z reads" not in seen.text
-        assert "Counted" not in seen.text
-    monkeypatch.setattr(threads, "PARTICIPANTS_AMONG", 4)
-    seen = await page(client, "/p/orchard/t/wide")
-    assert "x wrote 3" in " ".join(seen.text.split())
-    assert "Counted in the newest 4 messages of a project." in seen.text
 
 
 async def test_pictures_of_a_message_are_in_their_place_and_others_are_links(client, store, world):
