@@ -1,7 +1,6 @@
 """What `postroom doctor` and the gauges say of an application, and of one in which something is wrong."""
 
 import asyncio
-import errno
 import json
 import math
 import os
@@ -177,21 +176,6 @@ async def test_a_run_that_the_server_claimed_and_does_not_execute_is_told_after_
     assert (row.status, row.attempt_count) == (RunDispatchStatus.QUEUED, 0)
 
 
-async def test_the_longest_waiting_run_is_found_behind_many_that_are_not_due(here: Place) -> None:
-    for number in range(205):
-        await here.queue(f"later-{number:03}", available_at=here.clock.now() + 60_000 + number)
-    assert await here.application.runs.longest_waiting(here.clock.now()) is None
-    here.clock.advance(timedelta(seconds=1))
-    await here.queue("now")
-    longest = await here.application.runs.longest_waiting(here.clock.now())
-    assert longest is not None
-    assert longest.dispatch_id == "now"
-    here.clock.advance(2 * MINUTE)
-    longest = await here.application.runs.longest_waiting(here.clock.now())
-    assert longest is not None
-    assert longest.dispatch_id == "now"
-
-
 def program(folder: Path, name: str, *, mode: int = 0o755) -> Path:
     """Write a program that would tell if it were started."""
     folder.mkdir(exist_ok=True)
@@ -280,20 +264,6 @@ def test_a_disk_that_fills_is_a_fault(size: int, free: int, state: str, tmp_path
     os.truncate(database, size)  # takes no room
     told = told_of_disk(database, free_of=lambda _: free)
     assert (told.state, bool(told.remedy)) == (state, state != "ok")
-
-
-def test_a_disk_that_cannot_be_seen_is_unknown(tmp_path: Path) -> None:
-    def unseen(_: Path) -> int:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    assert told_of_disk(tmp_path / "postroom.db", free_of=unseen).state == "unknown"
-
-
-def test_the_disk_of_a_database_that_is_not_there_is_seen(tmp_path: Path) -> None:
-    """That it is missing is told elsewhere."""
-    for database in (tmp_path / "postroom.db", tmp_path / "data" / "postroom.db"):
-        told = told_of_disk(database, free_of=lambda _: LEAST_FREE)
-        assert (told.state, told.detail) == ("ok", f"{LEAST_FREE} bytes are free")
 
 
 def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> None:

@@ -47,28 +47,6 @@ def open_fence(text: str) -> str | None:
     return opened
 
 
-@each_row(
-    "unit, text, length",
-    [
-        (CHARACTERS, "é\U0001f600", 2),
-        (UTF16, "é\U0001f600", 3),
-        (UTF8, "é\U0001f600", 6),
-        (UTF8, "\ud83d", 3),
-    ],
-)
-def test_each_unit_counts_what_it_says(unit: LengthUnit, text: str, length: int) -> None:
-    assert unit.measure(text) == length
-
-
-@given(text=TEXTS, room=st.integers(0, 40), start=st.integers(0, 10), unit=UNITS)
-def test_what_fits_is_as_long_as_can_be(text: str, room: int, start: int, unit: LengthUnit) -> None:
-    start = min(start, len(text))
-    end = unit.fitting(text, start, room)
-    assert start <= end <= len(text)
-    assert unit.measure(text[start:end]) <= room
-    assert end == len(text) or unit.measure(text[start : end + 1]) > room
-
-
 @given(text=TEXTS, limit=LIMITS, unit=UNITS)
 @settings(max_examples=20)
 def test_no_part_is_blank_or_too_long(text: str, limit: int, unit: LengthUnit) -> None:
@@ -138,14 +116,6 @@ def test_no_inline_code_is_divided(words: list[str], limit: int) -> None:
             word = words.pop(0)
             assert rest.startswith(word)
             rest = rest.removeprefix(word).removeprefix(" ")
-
-
-def test_an_empty_or_blank_text_gives_no_part() -> None:
-    assert [split(text, limit=40, unit=UTF16) for text in ("", "\n", " " * 5_000, "\u3000")] == [()] * 4
-
-
-def test_a_text_that_fits_is_left_as_it_stands() -> None:
-    assert split("\n  a\n\nb \n", limit=40, unit=UTF16) == ("\n  a\n\nb \n",)
 
 
 @each_row("limit", [-1, 0, SMALLEST_LIMIT - 1])

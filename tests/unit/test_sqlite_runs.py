@@ -3,15 +3,13 @@
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from copy import copy
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import force_setattr
 
 from conformance.promises.given import an_office, put_message
 from conformance.promises.run_given import (
@@ -30,23 +28,19 @@ from conformance.promises.run_given import (
     snapshot,
     waiting,
 )
-from postroom.contracts.dispatch import TERMINAL, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
-    DuplicateRecord,
-    InvalidRecord,
     StoreError,
-    VersionConflict,
 )
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
-from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.contracts.runs import RunStatus
 from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
-from postroom.stores.runs import dispatches, ports, rows
+from postroom.stores.runs import dispatches, ports
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.sql_transaction import SqlTransaction
@@ -136,113 +130,6 @@ def test_a_limit_ends_the_search(empty: sqlite3.Connection, key: tuple[str, str]
 # The schema
 
 
-NOW = 1_700_000_000_000
-QUEUED = RunDispatch.queued("d1", "t", "r", created_at=NOW, dedupe_key="key")
-OWNED = QUEUED.claim(token="token", consumer="worker", lease_ms=LEASE, now=NOW)
-SHAPES = {
-    RunDispatchStatus.QUEUED: QUEUED,
-    RunDispatchStatus.CLAIMED: OWNED,
-    RunDispatchStatus.ACKED: OWNED.acked(now=NOW),
-    RunDispatchStatus.CANCELLED: QUEUED.cancelled(now=NOW),
-    RunDispatchStatus.SUPERSEDED: OWNED.superseded(reason="x", now=NOW),
-    RunDispatchStatus.DEAD_LETTER: OWNED.dead_lettered(error="x", now=NOW),
-}
-CHANGES: dict[str, tuple[Any, ...]] = {
-    "dispatch_id": ("", "  ", "\t\n", " d"),
-    "thread_id": ("", " \t", "!"),
-    "run_id": ("", "\n", "ü"),
-    "dedupe_key": ("", " ", None, " k"),
-    "priority": (-1, 0, 255, 256),
-    "attempt_count": (-1, 0, 5, 6),
-    "max_attempts": (0, 1, -1),
-    "claim_token": (None, "", "x"),
-    "claimed_by": (None, "", "  ", "w", "\t"),
-    "lease_until": (None, 0, 7),
-    "claimed_at": (None, 7),
-    "completed_at": (None, 0, 7),
-    "dispatch_instance_id": (None, "", "i"),
-    "run_status": (None, *RunStatus),
-    "termination": (None, TerminationReason.cancelled()),
-    "run_response": (None, "", "said"),
-    "run_error": (None, "", "wrong"),
-    "reconciled": (True, False),
-}
-
-
-def changed(record: RunDispatch, **changes: Any) -> RunDispatch:
-    """Return a record that nobody has checked."""
-    unchecked = copy(record)
-    for name, value in changes.items():
-        force_setattr(unchecked, name, value)
-    return unchecked
-
-
-def is_refused(attempt: Callable[[], object]) -> bool:
-    try:
-        attempt()
-    except (sqlite3.IntegrityError, InvalidRecord):
-        return True
-    return False
-
-
-def insert(connection: sqlite3.Connection, record: RunDispatch) -> None:
-    values = rows.dispatch_values(record)
-    columns = [*RunDispatch.__struct_fields__, "is_open"]
-    connection.execute(
-        f"INSERT INTO run_dispatches ({', '.join(columns)}) VALUES ({', '.join(f':{one}' for one in columns)})",
-        values,
-    )
-
-
-@pytest.fixture
-def undone(empty: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    empty.execute("BEGIN")
-    yield empty
-    empty.execute("ROLLBACK")
-
-
-@each_row("status", RunDispatchStatus)
-@each_row("field", CHANGES)
-def test_the_schema_refuses_what_the_record_refuses(
-    undone: sqlite3.Connection, status: RunDispatchStatus, field: str
-) -> None:
-    for number, value in enumerate(CHANGES[field]):
-        record = changed(
-            SHAPES[status], **{"dispatch_id": f"d{number}", "run_id": f"r{number}", field: value}
-        )
-        undone.execute("SAVEPOINT one")
-        by_schema = is_refused(lambda record=record: insert(undone, record))  # type: ignore[misc]
-        undone.execute("ROLLBACK TO one")
-        assert by_schema == is_refused(record.__post_init__), (field, value)
-
-
-def test_what_must_never_be_twice_is_refused(undone: sqlite3.Connection) -> None:
-    insert(undone, OWNED)
-    for twice in (
-        changed(OWNED, dispatch_id="d2", run_id="r2", dedupe_key="k2"),
-        changed(QUEUED, dispatch_id="d2", run_id="r2"),
-        changed(QUEUED, dispatch_id="d2", dedupe_key="k2", thread_id="u"),
-        changed(QUEUED, run_id="r2", dedupe_key="k2", thread_id="u"),
-    ):
-        assert is_refused(lambda twice=twice: insert(undone, twice))  # type: ignore[misc]
-    for number, status in enumerate(TERMINAL):
-        insert(undone, changed(SHAPES[status], dispatch_id=f"e{number}"))
-    insert(undone, changed(QUEUED, dispatch_id="d2", run_id="r2", dedupe_key=None))
-
-
-def test_an_epoch_and_a_status_that_do_not_exist_are_refused(undone: sqlite3.Connection) -> None:
-    insert(undone, QUEUED)
-    for change in (
-        "UPDATE run_dispatches SET status = 'Lost'",
-        "UPDATE run_dispatches SET is_open = 0",
-        "UPDATE run_dispatches SET dispatch_epoch = -1",
-        "UPDATE run_dispatches SET priority = 'high'",
-        "INSERT INTO dispatch_epochs VALUES ('t', 0)",
-    ):
-        with pytest.raises(sqlite3.IntegrityError):
-            undone.execute(change)
-
-
 # The stores
 
 
@@ -267,16 +154,6 @@ async def test_what_was_answered_is_there_when_the_file_is_opened_again(
     assert seen[0] == seen[1]
 
 
-async def test_many_steps_share_a_commit(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    before = sqlite_store.grouping
-    async with asyncio.TaskGroup() as group:
-        for number in range(100):
-            group.create_task(enqueued(stores, f"d{number}", thread=f"t{number}"))
-    commits, changes = (after - since for after, since in zip(sqlite_store.grouping, before, strict=True))
-    assert changes == 100
-    assert commits < 50
-
-
 async def test_a_purge_lets_others_write_between_its_steps(
     stores: RunStores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,37 +173,6 @@ async def removed(stores: RunStores, dispatch_id: str) -> None:
     async with asyncio.timeout(60):
         while await stores.dispatches.load_dispatch(dispatch_id) is not None:
             await asyncio.sleep(0)
-
-
-async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    """An interrupt leaves none; who writes to the table by other means may."""
-    await stores.dispatches.interrupt("t")
-    for name in ("old-1", "new", "old-2"):
-        await enqueued(stores, name)
-    await sqlite_store.store.engine.write(
-        lambda sql: sql.connection.execute(
-            "UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id LIKE 'old-%'"
-        )
-    )
-    assert await stores.dispatches.claim_dispatch("old-2", "worker", lease_ms=LEASE) is None
-    owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE)
-    assert owned is not None
-    assert owned.dispatch_id == "new"
-    for name in ("old-1", "old-2"):
-        assert (await loaded(stores, name)).status is RunDispatchStatus.SUPERSEDED
-    await enqueued(stores, "old-3")
-    await sqlite_store.store.engine.write(
-        lambda sql: sql.connection.execute(
-            "UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id = 'old-3'"
-        )
-    )
-    assert await stores.dispatches.claim("t", "worker", lease_ms=LEASE) is None
-    assert (await loaded(stores, "old-3")).status is RunDispatchStatus.SUPERSEDED
-    await enqueued(stores, "old-4", thread="u")
-    await stores.dispatches.interrupt("u")
-    assert await stores.dispatches.claim_dispatch("old-4", "worker", lease_ms=LEASE) is None
 
 
 async def test_who_waits_for_events_looks_by_itself_at_times(
@@ -408,25 +254,3 @@ async def test_neither_is_written_when_one_is_refused(
         await sqlite_store.store.write(change)
     assert await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9)) == []
     assert await snapshot(stores, "t") == before
-
-
-async def test_a_refusal_that_is_caught_leaves_nothing_of_its_step(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    await enqueued(stores, "taken")
-    await said(stores, "m1")
-
-    def change(tx: Transaction) -> int:
-        refusals = 0
-        for step in (submission(stores, "taken"), replace(submission(stores), expected_message_count=9)):
-            try:
-                tx.runs.commit(step)
-            except (DuplicateRecord, VersionConflict):
-                refusals += 1
-        tx.runs.dispatches.enqueue(asked(stores, "d2"))
-        return refusals
-
-    assert await sqlite_store.store.write(change) == 2
-    assert [one.id for one in await stores.threads.load_messages("t") or ()] == ["m1"]
-    assert await stores.dispatches.count_queued("t", at_most=9) == 2
-    assert await stores.events.count(EventScope.thread("t")) == 0

@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import httpx2
 import pytest
@@ -14,7 +14,6 @@ import pytest_asyncio
 from starlette.applications import Starlette
 
 from dispatch_room import Noop, done
-from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import StaleDecision
 from postroom.contracts.messages import Message
@@ -23,7 +22,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.contracts.work import SHOWN_STATES
 from postroom.dispatch.mailbox import Mailbox
-from postroom.mail.context import Caller, Rules, token_hash
+from postroom.mail.context import Caller, Rules
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.waking.prompts import agent_thread
@@ -1144,33 +1143,6 @@ async def test_a_form_counts_only_from_the_session_and_the_page_that_it_was_made
         assert await standing(room) == before, name
 
 
-async def test_a_session_that_has_ended_takes_no_form(room):
-    browser, fields = await message_form(room)
-    room.clock.advance(timedelta(days=31))
-    answer = await post(browser, WRITE, *fields)
-    assert (answer.status_code, answer.headers["location"]) == (307, "/login")
-    answer = await post(room.browser(), WRITE, *fields)  # logged in anew, with the page of before
-    assert (answer.status_code, f">{dict(fields)['body']}</pre>" in answer.text) == (403, True)
-    assert await room.messages() == []
-
-
-async def test_an_agents_token_opens_no_page_and_sends_no_form(room):
-    token = new_agent_token()
-    await room.mail.issue_token(PROJECT, "Bo", token_hash(token))
-    agent = room.browser(logged_in=False, Authorization=f"Bearer {token}")
-    for address in NEW_PAGES:
-        assert (await agent.get(address)).status_code == 401
-        assert (await post(agent, address, ("answer", "yes"))).status_code == 401
-
-
-async def test_nobody_sees_a_page_without_a_session(room):
-    stranger = room.browser(logged_in=False)
-    for address in NEW_PAGES:
-        answer = await stranger.get(address)
-        expected = f"/login?next={quote(address, safe='/')}"
-        assert (answer.status_code, answer.headers["location"]) == (303, expected)
-
-
 async def test_what_is_too_large_or_no_form_is_refused_and_changes_nothing(room):
     browser, fields = await asked(room)
     huge = urlencode([*fields, ("why", "w" * SMALL_FORM), ("answer", "yes")])
@@ -1229,16 +1201,6 @@ async def test_hostile_words_stay_words_on_every_new_page(room):
         acting = r"""<[a-z][^<>]*\s(?:href|src|srcdoc|action|data|on\w+)\s*=\s*["']?\s*javascript:"""
         assert not re.search(acting, page, re.IGNORECASE)
     assert refused.text.count("</textarea>") == 1
-
-
-async def test_pages_without_a_room_have_no_forms(room):
-    app = Starlette(routes=page_routes(room.stores.store, clock=room.clock))
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as browser:
-        for address in (QUESTIONS, RUNS, WRITE):
-            assert (await browser.get(address)).status_code == 404
-        page = (await browser.get(f"/p/{SLUG}")).text
-        assert 'method="post"' not in page
-        assert "These pages are read-only." in page
 
 
 async def test_the_pages_say_how_often_a_server_interrupted_a_run_beside_its_failed_attempts(room):
