@@ -433,17 +433,6 @@ def test_a_held_branch_is_told_and_nothing_changes(repository: ArchiveRepository
     assert repository.check() == []
 
 
-def test_a_missing_program_is_told(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArchiveUnavailable) as missing:
-        opened(folder, program="/nowhere/git")
-    assert missing.value.value == "/nowhere/git"
-    vanishes = stand_in(tmp_path, "")
-    repository = opened(folder, program=vanishes)
-    Path(vanishes).unlink()
-    for error in (missing.value, refused(repository)):
-        assert "install Git" in error.remedy
-
-
 @each_row(
     "said, advice",
     [

@@ -11,7 +11,6 @@ from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
     InvalidArgument,
-    PostroomError,
     UnknownProject,
     WrongToken,
 )
@@ -245,19 +244,3 @@ async def test_nobody_waits_for_a_server_that_stops(room: Room) -> None:
         room.mail.changes.stop()
     assert wait.result()["events"] == []
     assert following.is_over
-
-
-async def test_a_token_that_ends_ends_the_waiting(room: Room) -> None:
-    await room.open()
-    ada = await token_of(room, "Ada")
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        wait = group.create_task(_refused(follow(room, 4, caller=ada)))
-        await asyncio.sleep(0)
-        await room.mail.issue_token(HARBOR, "Ada", None)
-    assert isinstance(wait.result(), WrongToken)
-
-
-async def _refused(work: Awaitable[Any]) -> PostroomError:
-    with pytest.raises(PostroomError) as caught:
-        await work
-    return caught.value

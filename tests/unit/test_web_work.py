@@ -172,20 +172,6 @@ async def test_a_question_is_shown_with_its_cause_and_the_last_lines_that_a_pers
     assert f'id="q-{number}"' in (await browser.get(QUESTIONS)).text, "the timeline leads there"
 
 
-async def test_the_control_room_reads_the_queue_of_a_project_in_one_view(room):
-    await room.send("Ada", "Ash")
-    await room.send("Ada", "Fay")
-    await room.turn()
-    floor = await room.look(room.operator.floor, SLUG)
-    assert [(one.agent, one.state) for one in floor.works] == [("Ash", "asks")]
-    assert [one.agent for one in floor.given_up] == ["Fay"]
-    assert floor.given_up[0].can_replay
-    works = {one.run_id: one for one in await room.operator.works(SLUG)}
-    assert [works[one.run_id] for one in (*floor.works, *floor.given_up)] == [*floor.works, *floor.given_up]
-    assert (await room.look(room.operator.counts, SLUG)).given_up == 1
-    assert (await room.look(room.operator.floor, "another")).works == []
-
-
 async def test_a_question_is_called_the_same_by_the_agent_the_pages_and_the_command_line(room):
     _, fields = await asked(room)
     [number] = room.agents.question_ids
