@@ -84,10 +84,7 @@ async def test_tools_run_and_their_answers_go_back_to_the_model() -> None:
     result = await room.execute()
     assert result.steps == 2
     assert room.asked(2) == [
-        ("user", "go"),
-        ("assistant", "let me see"),
-        ("tool", '{"doubled":4}'),
-        ("tool", '{"doubled":6}'),
+        *(("user", "go"), ("assistant", "let me see"), ("tool", '{"doubled":4}'), ("tool", '{"doubled":6}')),
     ]
     assert await room.texts() == [*room.asked(2), ("assistant", "10")]
     assert [one.tool_call_id for one in room.model.requests[1].messages[2:]] == ["a", "b"]

@@ -39,7 +39,6 @@ from postroom.contracts.inference import (
     InferenceReasoningDelta,
     InferenceRequest,
     InferenceResult,
-    InferenceStop,
     InferenceTextDelta,
     InferenceToolCallDelta,
     InferenceToolCallStart,
@@ -73,62 +72,47 @@ async def answered(*answers: Any, request: InferenceRequest = ASKED, **options: 
             await model.close()
 
 
-async def test_text_comes_piece_by_piece_and_whole() -> None:
+async def test_text_and_reasoning_come_piece_by_piece_and_whole() -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
-    pieces = await bounded(
-        answered(
-            [
-                chunk(role="assistant", content=""),
-                chunk(content="Hel"),
-                chunk(content="lo"),
-                chunk("stop"),
-                f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n",
-                END,
-            ]
-        )
-    )
-    assert pieces[:2] == [InferenceTextDelta(delta="Hel"), InferenceTextDelta(delta="lo")]
-    assert pieces[2] == InferenceStop(
-        result=InferenceResult(
-            content=(ContentBlock(text="Hello"),), usage=Usage(input_tokens=7, output_tokens=3)
-        )
-    )
+    told = [chunk(role="assistant", content=""), chunk(reasoning_content="hm"), chunk(content="Hel")]
+    told += [
+        chunk(content="lo"),
+        chunk("stop"),
+        f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n",
+        END,
+    ]
+    pieces = await bounded(answered(told))
+    hello = [InferenceTextDelta(delta="Hel"), InferenceTextDelta(delta="lo")]
+    assert pieces[:3] == [InferenceReasoningDelta(delta="hm"), *hello]
+    result = pieces[3].result
+    assert [(one.type, one.text) for one in result.content] == [("thinking", "hm"), ("text", "Hello")]
+    assert result.usage == Usage(input_tokens=7, output_tokens=3)
 
 
-async def test_events_may_be_cut_anywhere_by_the_network() -> None:
-    data = (
-        (": a comment\n\n" + chunk(content="é\u2028 🎈") + chunk("stop") + END).replace("\n", "\r\n").encode()
-    )
-    pieces = await bounded(answered([data[at : at + 1] for at in range(len(data))]))
-    assert pieces[-1].result.content == (ContentBlock(text="é\u2028 🎈"),)
-    raw = json.dumps(
-        {"choices": [{"delta": {"content": "a\u2028b\x85c"}, "finish_reason": "stop"}]}, ensure_ascii=False
-    )
-    pieces = await bounded(answered([f"data:{raw}\n"]))
-    assert pieces[-1].result.content == (ContentBlock(text="a\u2028b\x85c"),)
-
-
-async def test_a_character_in_two_halves_becomes_one() -> None:
+async def test_events_and_characters_may_be_cut_anywhere() -> None:
+    lines = ": a comment\n\n" + chunk(content="é\u2028 🎈") + chunk("stop") + END
+    data = lines.replace("\n", "\r\n").encode()
+    whole = {"choices": [{"delta": {"content": "a\u2028b\x85c"}, "finish_reason": "stop"}]}
     halves = [
         r'data: {"choices":[{"delta":{"content":"x\ud83c"}}]}' + "\n\n",
         r'data: {"choices":[{"delta":{"content":"\udf88y"}}]}' + "\n\n",
     ]
-    pieces = await bounded(answered([*halves, chunk("stop"), END]))
-    assert [piece.delta for piece in pieces[:-1]] == ["x", "🎈y"]
-    assert pieces[-1].result.content[0].text == "x🎈y"
-    alone = await bounded(answered([halves[0], chunk("stop"), END]))
-    assert alone[-1].result.content[0].text == "x\ufffd"
+    for told, text in (
+        ([data[at : at + 1] for at in range(len(data))], "é\u2028 🎈"),
+        ([f"data:{json.dumps(whole, ensure_ascii=False)}\n"], "a\u2028b\x85c"),
+        ([*halves, chunk("stop"), END], "x🎈y"),
+        ([halves[0], chunk("stop"), END], "x\ufffd"),
+    ):
+        pieces = await bounded(answered(told))
+        assert pieces[-1].result.content == (ContentBlock(text=text),)
 
 
 async def test_tool_calls_are_put_together_from_fragments() -> None:
     pieces = await bounded(
         answered(
             [
-                fragment(0, "a", "look", '{"pa'),
-                fragment(0, None, None, 'th": "x"}'),
-                fragment(1, "b", "list"),
-                chunk("tool_calls"),
-                END,
+                *(fragment(0, "a", "look", '{"pa'), fragment(0, None, None, 'th": "x"}')),
+                *(fragment(1, "b", "list"), chunk("tool_calls"), END),
             ]
         )
     )
@@ -156,48 +140,34 @@ async def test_tool_calls_are_put_together_from_fragments() -> None:
 )
 async def test_endpoints_that_number_fragments_in_their_own_way_are_understood(said: list[str]) -> None:
     pieces = await bounded(answered([*said, chunk("tool_calls"), END]))
-    assert [(one.id, one.name, one.arguments) for one in pieces[-1].result.tool_calls] == [
-        ("a", "f", {}),
-        ("b", "g", {}),
-    ]
+    told = [(one.id, one.name, one.arguments) for one in pieces[-1].result.tool_calls]
+    assert told == [("a", "f", {}), ("b", "g", {})]
+    [*_, last] = await bounded(answered([fragment(0, "a", "f", '{"x": '), chunk("length"), END]))
+    assert last.result.tool_calls[0].arguments == '{"x": ', "what is no JSON is for the check to refuse"
+    assert last.result.stop_reason is StopReason.MAX_TOKENS
 
 
-async def test_arguments_that_are_no_json_stay_text_for_their_check_to_refuse() -> None:
-    pieces = await bounded(answered([fragment(0, "a", "f", '{"x": '), chunk("length"), END]))
-    assert pieces[-1].result.tool_calls[0].arguments == '{"x": '
-    assert pieces[-1].result.stop_reason is StopReason.MAX_TOKENS
+HALF = chunk(content="half an ans")
 
 
-async def test_reasoning_is_kept_apart() -> None:
-    pieces = await bounded(
-        answered([chunk(reasoning_content="hm"), chunk(content="yes"), chunk("stop"), END])
-    )
-    assert pieces[0] == InferenceReasoningDelta(delta="hm")
-    assert [(one.type, one.text) for one in pieces[-1].result.content] == [
-        ("thinking", "hm"),
-        ("text", "yes"),
-    ]
-
-
-@each_row("end", [[], [CUT], ["data: {}\n\n"], [chunk(content="data: [DONE]\n\n")]])
-async def test_a_stream_without_an_end_of_the_answer_is_never_a_whole_one(end: list[Any]) -> None:
-    with pytest.raises(StreamInterrupted):
-        await bounded(answered([chunk(content="half an ans"), *end]))
-
-
-@each_row("told", [[END], [chunk(content="<think>hm"), END]])
-async def test_done_without_an_answer_is_a_broken_stream(told: list[Any]) -> None:
+@each_row(
+    "told",
+    [
+        *([HALF], [HALF, CUT], [HALF, "data: {}\n\n"], [HALF, chunk(content="data: [DONE]\n\n")]),
+        *([END], [chunk(content="<think>hm"), END]),
+    ],
+)
+async def test_a_stream_without_an_end_of_the_answer_is_never_a_whole_one(told: list[Any]) -> None:
     with pytest.raises(StreamInterrupted):
         await bounded(answered(told))
 
 
-@each_row("end", [[END], ["data:[DONE]"], [*END], [END, ": more\n\n", CUT]])
-async def test_done_after_content_ends_the_answer(end: list[Any]) -> None:
+@each_row(
+    "end", [[END], ["data:[DONE]"], [*END], [END, ": more\n\n", CUT], [chunk("stop")], [chunk("stop"), CUT]]
+)
+async def test_done_or_a_reason_to_stop_ends_the_answer(end: list[Any]) -> None:
     pieces = await bounded(answered([chunk(content="whole"), *end]))
     assert pieces[-1].result == InferenceResult.text("whole")
-
-
-async def test_done_after_a_call_ends_the_answer() -> None:
     pieces = await bounded(answered([fragment(0, "a", "f", "{}"), END]))
     assert pieces[-1].result.stop_reason is StopReason.TOOL_USE
     assert pieces[-1].result.tool_calls == (ToolCall(id="a", name="f", arguments={}),)
@@ -217,12 +187,6 @@ async def test_a_whole_completion_in_place_of_a_stream_is_the_answer() -> None:
         stop_reason=StopReason.TOOL_USE,
         usage=Usage(input_tokens=7, output_tokens=3),
     )
-
-
-@each_row("end", [[], [CUT]])
-async def test_a_whole_answer_needs_no_farewell(end: list[Any]) -> None:
-    pieces = await bounded(answered([chunk(content="whole"), chunk("stop"), *end]))
-    assert pieces[-1].result == InferenceResult.text("whole")
 
 
 async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
@@ -363,10 +327,7 @@ async def test_how_long_to_wait_is_told() -> None:
     assert retry_after_ms({"retry-after": date}, now=clock.now() + 60_000) == 0
     assert retry_after_ms({"retry-after-ms": "20", "retry-after": "9"}, now=0) == 20
     assert [retry_after_ms({"retry-after": odd}, now=0) for odd in ("", "soon", "nan", "-3")] == [
-        None,
-        None,
-        None,
-        0,
+        *(None, None, None, 0),
     ]
     assert retry_after_ms({"retry-after": "inf"}, now=0) == 24 * 60 * 60 * 1000
 
@@ -394,10 +355,7 @@ async def test_the_key_is_sent_and_shown_nowhere() -> None:
             await bounded(anext(model.stream(ASKED)))
         assert f"authorization: bearer {KEY}" in server.heads[0].lower()
         for shown in (
-            repr(model),
-            str(caught.value),
-            repr(caught.value),
-            json.dumps(caught.value.as_dict()),
+            *(repr(model), str(caught.value), repr(caught.value), json.dumps(caught.value.as_dict())),
             repr(vars(model)),
         ):
             assert KEY not in shown
@@ -654,16 +612,7 @@ async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:
 async def test_an_endpoint_whose_certificate_nobody_vouches_for_hears_nothing(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     words = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
+        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
     ]
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     await asyncio.to_thread(subprocess.run, [*words, *files], check=True, capture_output=True, timeout=60)

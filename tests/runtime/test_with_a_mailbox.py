@@ -119,10 +119,7 @@ async def test_a_result_is_recorded_on_the_dispatch(application: Application) ->
     assert row.run_id != row.dispatch_id
     assert row.dispatch_instance_id is not None
     assert (row.run_status, row.termination, row.run_response, row.run_error) == (
-        RunStatus.DONE,
-        TerminationReason.natural_end(),
-        "finished",
-        None,
+        *(RunStatus.DONE, TerminationReason.natural_end(), "finished", None),
     )
     record = await application.stores.threads.load_run(row.run_id)
     assert (record.status, record.final_output, record.steps) == (RunStatus.DONE, "finished", 1)

@@ -139,14 +139,7 @@ async def test_names_that_look_like_a_reserved_name_are_refused(
     await room.call("ensure_project", human_key=(project := "/yard/main"))
     looks = [
         *(
-            "System.",
-            "po.stroom",
-            "user-",
-            "a.s.s.i.s.t.a.n.t",
-            "5ystem",
-            "SYSTEM",
-            "hurnan",
-            "T00L",
+            *("System.", "po.stroom", "user-", "a.s.s.i.s.t.a.n.t", "5ystem", "SYSTEM", "hurnan", "T00L"),
             "p0stro0m",
         ),
         *("Hum4n", "us3r", "all", "Everyone", "everybody", "ME", "m-e", "thread", "Ch4t", "a11"),
@@ -175,11 +168,7 @@ async def test_a_new_name_that_looks_like_an_agent_of_the_project_is_refused(
     for name in ("Ben", "bolt", "worker-1-12"):
         await room.call("register_agent", project_key=project, name=name, **WHO)
     for name, other in [
-        ("Ben.", "Ben"),
-        ("B-en", "Ben"),
-        ("b_e.n", "Ben"),
-        ("B0lt", "bolt"),
-        ("bo1t", "bolt"),
+        *(("Ben.", "Ben"), ("B-en", "Ben"), ("b_e.n", "Ben"), ("B0lt", "bolt"), ("bo1t", "bolt")),
         ("worker1-12", "worker-1-12"),
     ]:
         with subtests.test(name=name):

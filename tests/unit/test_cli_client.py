@@ -55,11 +55,8 @@ def test_a_server_is_found_by_its_note_and_its_token_and_the_environment_wins(tm
 @each_row(
     "url, token",
     [
-        ("http://127.0.0.1:9", "prm_kept"),
-        ("http://localhost:9", "prm_kept"),
-        ("http://[::1]:9", "prm_kept"),
-        ("https://mail.example", ""),
-        ("http://localhost.example:9", ""),
+        *(("http://127.0.0.1:9", "prm_kept"), ("http://localhost:9", "prm_kept")),
+        *(("http://[::1]:9", "prm_kept"), ("https://mail.example", ""), ("http://localhost.example:9", "")),
         ("http://127.0.0.1.example:9", ""),
     ],
 )

@@ -127,12 +127,9 @@ def test_the_text_comes_from_a_file_or_from_stdin(
 @each_row(
     "words, code",
     [
-        ((), "invalid_argument"),
-        (("text", "--body-file", "x"), "invalid_argument"),
-        (("--body-file", "missing"), "invalid_path"),
-        (("--body-file", "binary"), "invalid_argument"),
-        (("text", "--attach", "missing"), "invalid_path"),
-        (("text", "--attach", "."), "invalid_path"),
+        *(((), "invalid_argument"), (("text", "--body-file", "x"), "invalid_argument")),
+        *((("--body-file", "missing"), "invalid_path"), (("--body-file", "binary"), "invalid_argument")),
+        *((("text", "--attach", "missing"), "invalid_path"), (("text", "--attach", "."), "invalid_path")),
         (("text", "--attach", "huge"), "too_large"),
     ],
 )
@@ -317,17 +314,7 @@ def test_a_row_on_a_screen_is_one_line_and_what_must_be_whole_goes_below() -> No
 
 
 WHOLE = {
-    "NAME",
-    "PROJECT",
-    "ID",
-    "FROM",
-    "ADDRESS",
-    "CHAT",
-    "USER",
-    "CHANNEL",
-    "SERVER",
-    "SETTING",
-    "DONE BY",
+    *("NAME", "PROJECT", "ID", "FROM", "ADDRESS", "CHAT", "USER", "CHANNEL", "SERVER", "SETTING", "DONE BY"),
 }
 TABLES = """NAME, PROGRAM, MODEL, TASK, LAST ACTIVE
 NAME, WHEN, NEXT, TO, SUBJECT, FAILED
@@ -378,10 +365,7 @@ def test_a_narrow_screen_shows_whole_scopes_and_until_when_a_token_is_valid(
     assert max(map(len, lines)) <= 80
     assert [line.split(" all ")[0].split() for line in lines[1::2]] == [["ci", *scopes]] * len(tokens)
     assert [line.split(" all ")[1].strip() for line in lines[1::2]] == [
-        "valid",
-        f"valid until {until}",
-        f"replaced, until {until}",
-        f"expired {until}",
+        *("valid", f"valid until {until}", f"replaced, until {until}", f"expired {until}"),
         "revoked 2026-11-22",
     ]
 

@@ -67,11 +67,7 @@ def edit(client: str, event: str, tool: str, given: object, paths: list[str], an
         given = {**given, "content": "SECRET"}
     if client == "copilot":
         return (
-            client,
-            event,
-            {**COPILOT, "toolName": tool, "toolArgs": given},
-            {"paths": paths},
-            "deny",
+            *(client, event, {**COPILOT, "toolName": tool, "toolArgs": given}, {"paths": paths}, "deny"),
             answer,
         )
     sent = {**(CURSOR if client == "cursor" else SESSION), "tool_name": tool, "tool_input": given}
@@ -99,11 +95,7 @@ GOLDEN: list[Case] = [
     edit("cursor", "preToolUse", "Write", {"file_path": "/w/a"}, ["/w/a"], SHUT),
     edit("cursor", "preToolUse", "Delete", '{"path": "/w/a"}', ["/w/a"], SHUT),
     (
-        "cursor",
-        "stop",
-        {**CURSOR, "status": "completed", "loop_count": 0},
-        FIRST,
-        "hold",
+        *("cursor", "stop", {**CURSOR, "status": "completed", "loop_count": 0}, FIRST, "hold"),
         {"followup_message": LINE},
     ),
     ("cursor", "stop", {**CURSOR, "loop_count": 1}, ACTIVE, "silent", None),
@@ -170,13 +162,9 @@ def test_the_agent_s_token_goes_along(tmp_path: Path) -> None:
         ("claude", "PreToolUse", {**SESSION, "tool_name": "Edit", "tool_input": {}}),
         ("claude", "PreToolUse", {**SESSION, "tool_name": "Edit", "tool_input": {"file_path": 3}}),
         ("claude", "PreToolUse", {**SESSION, "tool_name": None}),
-        ("cursor", "stop", {**CURSOR, "status": "aborted"}),
-        ("claude", "Notification", SESSION),
-        ("git", "pre-commit", SESSION),
-        ("emacs", "Stop", SESSION),
-        ("claude", "Stop", []),
-        ("claude", "Stop", "text"),
-        ("claude", "Stop", None),
+        *(("cursor", "stop", {**CURSOR, "status": "aborted"}), ("claude", "Notification", SESSION)),
+        *(("git", "pre-commit", SESSION), ("emacs", "Stop", SESSION), ("claude", "Stop", [])),
+        *(("claude", "Stop", "text"), ("claude", "Stop", None)),
     ],
 )
 def test_what_is_no_matter_of_ours_is_not_asked(
@@ -264,12 +252,8 @@ def test_a_file_is_named_as_it_is_written_and_as_what_its_links_lead_to(
     monkeypatch.chdir(project)
     here, app = str(project), f"{project}/src/app.py"
     for written, said in (
-        ("src/app.py", []),
-        (app, []),
-        ("link/app.py", [app]),
-        (f"{here}/link/app.py", [app]),
-        ("link/new/file.py", [f"{here}/src/new/file.py"]),
-        ("file", [app]),
+        *(("src/app.py", []), (app, []), ("link/app.py", [app]), (f"{here}/link/app.py", [app])),
+        *(("link/new/file.py", [f"{here}/src/new/file.py"]), ("file", [app])),
         (f"{alias}/link/app.py", [app]),
         *([("/proc/self/cwd/src/app.py", [app])] if Path("/proc/self/cwd").exists() else []),
     ):
@@ -336,19 +320,12 @@ def test_a_server_that_is_down_refuses_edits_only_when_the_environment_asks_for_
 
 
 GARBAGE = [
-    Raw(200, b"", "application/json"),
-    Raw(200, b"<html>", "text/html"),
-    Raw(200, b"[]"),
-    Raw(200, b"null"),
-    Raw(200, b'{"outcome": "deny"}'),
-    Raw(200, b'{"outcome": 1, "text": 2}'),
+    *(Raw(200, b"", "application/json"), Raw(200, b"<html>", "text/html"), Raw(200, b"[]")),
+    *(Raw(200, b"null"), Raw(200, b'{"outcome": "deny"}'), Raw(200, b'{"outcome": 1, "text": 2}')),
     Raw(200, b'{"outcome": "explode", "text": "x", "mode": "warn"}'),
     Raw(200, b'{"outcome": "hold", "text": "x", "mode": "warn"}'),
-    Raw(200, b"\xff\xfe"),
-    Raw(200, b"x" * 100_000),
-    Raw(404, b"not found", "text/plain"),
-    Raw(500, b'{"error": "x"}'),
-    Raw(500, b'{"code": "\\u202e evil"}'),
+    *(Raw(200, b"\xff\xfe"), Raw(200, b"x" * 100_000), Raw(404, b"not found", "text/plain")),
+    *(Raw(500, b'{"error": "x"}'), Raw(500, b'{"code": "\\u202e evil"}')),
     Short(200, b'{"outcome": "deny", "text": "x"'),
 ]
 
@@ -514,11 +491,7 @@ def test_broken_notes_and_tokens_are_met_with_silence(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     raw = json.dumps(EDIT).encode()
     for note in (
-        "{",
-        "[]",
-        '{"url": 3}',
-        '{"url": "http://127.0.0.1:1"}',
-        '{"url": "http://127.0.0.1:99999"}',
+        *("{", "[]", '{"url": 3}', '{"url": "http://127.0.0.1:1"}', '{"url": "http://127.0.0.1:99999"}'),
     ):
         (folder / "server.json").write_text(note)
         (folder / "token").write_bytes(b"\xff\n")
@@ -593,14 +566,8 @@ def test_the_hook_loads_hardly_anything(tmp_path: Path, state: str) -> None:
     assert heavy & names == set()
     ours = {name for name in names if name.startswith("postroom")}
     assert ours == {
-        "postroom",
-        "postroom.cli",
-        "postroom.cli.hook",
-        "postroom.cli.hook_input",
-        "postroom.cli.hook_wire",
-        "postroom.cli.main",
-        "postroom.contracts",
-        "postroom.contracts.clients",
+        *("postroom", "postroom.cli", "postroom.cli.hook", "postroom.cli.hook_input"),
+        *("postroom.cli.hook_wire", "postroom.cli.main", "postroom.contracts", "postroom.contracts.clients"),
         "postroom.version",
     }
 

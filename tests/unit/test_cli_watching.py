@@ -139,10 +139,7 @@ def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, r
     in_chat = {**QUESTION, "number": "77aa", "agent": "default", "project": "", "chat": "telegram/4711"}
     fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION, in_chat]}
     dead = {
-        "run_id": "f" * 36,
-        "since": "2026-11-26T09:00:00Z",
-        "attempts": 3,
-        "interruptions": 0,
+        **{"run_id": "f" * 36, "since": "2026-11-26T09:00:00Z", "attempts": 3, "interruptions": 0},
         "error": "no",
     }
     both = [
@@ -231,12 +228,9 @@ def test_a_shell_completes_what_the_server_knows_and_nothing_without_one(
     fake.tools["list_file_reservations"] = lambda _: {"reservations": held}
     fake.tools["fetch_inbox"] = lambda _: [{"id": 31, "from": "Bo", "subject": "Lights"}]
     kinds = {
-        "pages": ("/p/h", ("/p/harbour", "/h")),
-        "messages": ("3", ("31", "Bo: Lights")),
-        "reservations": ("1", ("12", "piers/**, Ada")),
-        "projects": ("har", ("harbour", "/h")),
-        "agents": ("A", ("Ada", "x")),
-        "threads": ("msg", ("msg-1", "Lights out")),
+        **{"pages": ("/p/h", ("/p/harbour", "/h")), "messages": ("3", ("31", "Bo: Lights"))},
+        **{"reservations": ("1", ("12", "piers/**, Ada")), "projects": ("har", ("harbour", "/h"))},
+        **{"agents": ("A", ("Ada", "x")), "threads": ("msg", ("msg-1", "Lights out"))},
         "runs": ("01a2", (RUN["run_id"], f"Ada@{RUN['project']}, active")),
         "questions": ("4f", ("4f2a", "May I?")),
     }

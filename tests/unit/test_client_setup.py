@@ -234,12 +234,8 @@ def test_a_link_that_leads_out_of_the_home_is_refused(rooms: Rooms, tmp_path: Pa
 @each_row(
     "content, words",
     [
-        (None, "not a regular file"),
-        ("ring", ""),
-        (b"\xff\xfe{\x00}\x00", "not UTF-8 text"),
-        (b'{"a": "\xe9"}', "not UTF-8 text"),
-        (b"{}", "read-only"),
-        ("second", "line 1"),
+        *((None, "not a regular file"), ("ring", ""), (b"\xff\xfe{\x00}\x00", "not UTF-8 text")),
+        *((b'{"a": "\xe9"}', "not UTF-8 text"), (b"{}", "read-only"), ("second", "line 1")),
     ],
 )
 def test_a_file_that_cannot_be_changed_is_refused(

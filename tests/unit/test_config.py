@@ -51,10 +51,7 @@ def test_later_sources_win_and_each_value_knows_its_own(home: dict[str, str]) ->
     home |= {"HTTP_PORT": "2", "POSTROOM_PROFILE": "full"}
     settings = load_settings(environment=home, overrides={"owner": "flag", "profile": None})
     assert (settings.host, settings.port, settings.profile, settings.owner) == (
-        "localhost",
-        2,
-        "full",
-        "flag",
+        *("localhost", 2, "full", "flag"),
     )
     assert settings.origin_of("host") == f"file {file}"
     assert settings.origin_of("port") == "env HTTP_PORT"
@@ -88,13 +85,7 @@ def test_the_older_names_work_and_give_way_to_ours(home: dict[str, str], tmp_pat
 
 INTERVALS = {"0": timedelta(0), "1m": timedelta(minutes=1)}
 DURATIONS = {
-    "500ms": 0.5,
-    "90s": 90,
-    "15 m": 900,
-    "1h": 3_600,
-    "7d": 604_800,
-    "2w": 1_209_600,
-    "P7D": 604_800,
+    **{"500ms": 0.5, "90s": 90, "15 m": 900, "1h": 3_600, "7d": 604_800, "2w": 1_209_600, "P7D": 604_800},
 }
 DURATIONS |= {"pt1h30m": 5_400, "P1W2DT0.5S": 777_600.5}
 
@@ -225,16 +216,11 @@ def test_names_that_clients_and_runs_use_are_no_settings_and_no_mistakes(home: d
 @each_row(
     "text, reason",
     [
-        ("port = [1", "not TOML"),
-        ("port = true", "write a number"),
-        ("host = 5", "without scheme"),
-        ("answer_retention = 3600", "unit"),
-        ("backup_interval = 60", "unit"),
+        *(("port = [1", "not TOML"), ("port = true", "write a number"), ("host = 5", "without scheme")),
+        *(("answer_retention = 3600", "unit"), ("backup_interval = 60", "unit")),
         ('backup_interval = "59s"', "0 for never, or a duration of 1m"),
-        ("backup_interval = false", "unit"),
-        ("database = 5", "no path"),
-        ('data_dir = "/x"', "POSTROOM_DATA_DIR"),
-        ("[port]\nx = 1", "whole number"),
+        *(("backup_interval = false", "unit"), ("database = 5", "no path")),
+        *(('data_dir = "/x"', "POSTROOM_DATA_DIR"), ("[port]\nx = 1", "whole number")),
         ("a = " + "[" * 5000, "not TOML"),
     ],
 )
@@ -346,13 +332,9 @@ ELEPHANT = "postgresql://ada:hunter2@db.example:5432/mail?sslmode=require"
 @each_row(
     "url",
     [
-        "hunter2",
-        "mysql://ada:hunter2@db/mail",
-        "postgresql+asyncpg://ada:hunter2@db/mail",
-        "postgresql://ada:hunter2@2@db/mail",
-        "postgresql://ada:p/hunter2@db/mail",
-        "postgresql://ada:hunter2@db:port/mail",
-        "postgresql://ada:hunter2\n@db/mail",
+        *("hunter2", "mysql://ada:hunter2@db/mail", "postgresql+asyncpg://ada:hunter2@db/mail"),
+        *("postgresql://ada:hunter2@2@db/mail", "postgresql://ada:p/hunter2@db/mail"),
+        *("postgresql://ada:hunter2@db:port/mail", "postgresql://ada:hunter2\n@db/mail"),
         "host=db password='hunter2",
     ],
 )

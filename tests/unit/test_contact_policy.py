@@ -28,18 +28,10 @@ async def _closed_room(room: Room, policy: str) -> None:
 
 MESSAGE = {"sender_name": "Ada", "subject": "s", "body_md": "b"}
 LOUD: list[dict[str, Any]] = [
-    {},
-    {"importance": "urgent"},
-    {"ack_required": True},
-    {"cc": ["Ben"], "to": ["Cyd"]},
-    {"bcc": ["Ben"], "to": ["Cyd"]},
-    {"bcc": ["Ben"], "to": []},
-    {"broadcast": True},
-    {"thread_id": "known"},
-    {"to": ["ben"]},
-    {"to": ["Ben@projects-harbor"]},
-    {"to": ["Ben@/projects/harbor"]},
-    {"to": ["Cyd", "Ben", "Ben"]},
+    *({}, {"importance": "urgent"}, {"ack_required": True}, {"cc": ["Ben"], "to": ["Cyd"]}),
+    *({"bcc": ["Ben"], "to": ["Cyd"]}, {"bcc": ["Ben"], "to": []}, {"broadcast": True}),
+    *({"thread_id": "known"}, {"to": ["ben"]}, {"to": ["Ben@projects-harbor"]}),
+    *({"to": ["Ben@/projects/harbor"]}, {"to": ["Cyd", "Ben", "Ben"]}),
 ]
 
 
@@ -76,10 +68,7 @@ async def test_approval_lets_in_those_who_were_approved_and_nobody_else(room: Ro
     assert "request_contact" in error.remedy
     asked = await room.call("request_contact", agent_name="Ada", to="Ben", reason="hello")
     assert (asked["requester"], asked["to"], asked["status"], asked["reason"]) == (
-        "Ada",
-        "Ben",
-        "pending",
-        "hello",
+        *("Ada", "Ben", "pending", "hello"),
     )
     await room.refused(ContactRequired, "send_message", sender_name="Ada", **message)
     answered = await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=True)

@@ -39,20 +39,9 @@ async def test_a_fresh_application_is_well_and_says_what_it_cannot_know(here: Pl
     found = await here.operator.doctor()
     states = {one["name"]: one["state"] for one in found["checks"]}
     assert states == {
-        "store writes": "ok",
-        "store reads": "ok",
-        "records": "ok",
-        "messages": "ok",
-        "sqlite": "ok",
-        "git": "ok",
-        "backups": "unknown",
-        "runs": "ok",
-        "outbox": "ok",
-        "runner": "ok",
-        "log": "ok",
-        "folders": "ok",
-        "disk": "ok",
-        "descriptors": "ok",
+        **{"store writes": "ok", "store reads": "ok", "records": "ok", "messages": "ok", "sqlite": "ok"},
+        **{"git": "ok", "backups": "unknown", "runs": "ok", "outbox": "ok", "runner": "ok", "log": "ok"},
+        **{"folders": "ok", "disk": "ok", "descriptors": "ok"},
     }
     assert found["ok"] is True
     assert all(one["remedy"] for one in found["checks"] if one["state"] != "ok")
@@ -239,10 +228,7 @@ async def test_a_runner_that_does_not_read_back_is_a_fault(here: Place) -> None:
 
 def test_descriptors_are_told_against_their_limit(subtests: pytest.Subtests) -> None:
     for used, most, state in [
-        (None, 100, "unknown"),
-        (80, 100, "ok"),
-        (81, 100, "failed"),
-        (10_000, None, "ok"),
+        *((None, 100, "unknown"), (80, 100, "ok"), (81, 100, "failed"), (10_000, None, "ok")),
     ]:
         with subtests.test(used=used, most=most, state=state):
             told = told_of_descriptors(used, most)
@@ -268,20 +254,13 @@ def test_a_disk_that_fills_is_a_fault(size: int, free: int, state: str, tmp_path
 
 def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> None:
     for state, expected in [
-        ("connected", "ok"),
-        ("connecting", "unknown"),
-        ("reconnecting", "unknown"),
-        ("failed", "failed"),
+        *(("connected", "ok"), ("connecting", "unknown"), ("reconnecting", "unknown"), ("failed", "failed")),
         ("stopped", "failed"),
     ]:
         with subtests.test(state=state, expected=expected):
             told = {
-                "state": state,
-                "since": 1_699_999_000_000,
-                "inbound_at": None,
-                "outbound_at": None,
-                "error_code": None,
-                "error": None,
+                **{"state": state, "since": 1_699_999_000_000, "inbound_at": None, "outbound_at": None},
+                **{"error_code": None, "error": None},
             }
             silent = _channel("slack", told, 1_700_000_000_000)
             assert (silent.state, "no message has been received yet" in silent.detail) == (expected, True)
@@ -310,11 +289,8 @@ async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) 
     here.clock.advance(MINUTE)
     await here.operator.refresh_metrics()
     shown = {
-        "postroom_dead_letters": 1,
-        "postroom_oldest_waiting_run_age_seconds": 60,
-        "postroom_agents_with_runner": 1,
-        "postroom_agents_executing": 0,
-        "postroom_unread_messages": 1,
+        **{"postroom_dead_letters": 1, "postroom_oldest_waiting_run_age_seconds": 60},
+        **{"postroom_agents_with_runner": 1, "postroom_agents_executing": 0, "postroom_unread_messages": 1},
         "postroom_backup_age_seconds": 60,
     }
     assert {name: here.number(name) for name in shown} == shown

@@ -307,10 +307,7 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
     assert found["person"]["user_id"] == "stranger"
     people = (await desk.operator.people())["people"]
     assert [(one["user_id"], one["from"]) for one in people] == [
-        ("u1", "file"),
-        ("u2", "file"),
-        ("u3", "file"),
-        ("stranger", "paired"),
+        *(("u1", "file"), ("u2", "file"), ("u3", "file"), ("stranger", "paired")),
     ]
     await desk.operator.shut_out("telegram", "stranger")
     with pytest.raises(InvalidArgument, match="was admitted"):
@@ -345,10 +342,7 @@ def _is_code(word: str) -> bool:
 
 async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
     notice: dict[str, Any] = {
-        "platform": "telegram",
-        "chat_id": "12345",
-        "text": "The lights go out.",
-        "key": "k",
+        **{"platform": "telegram", "chat_id": "12345", "text": "The lights go out.", "key": "k"},
         "thread_id": "7",
     }
     first = await desk.operator.send(**notice)
@@ -362,10 +356,7 @@ async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
 async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) -> None:
     desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "blocked"))
     notice: dict[str, Any] = {
-        "platform": "telegram",
-        "chat_id": "12345",
-        "text": "The lights go out.",
-        "key": "k",
+        **{"platform": "telegram", "chat_id": "12345", "text": "The lights go out.", "key": "k"},
     }
     row = await desk.operator.send(**notice)
 
@@ -526,12 +517,7 @@ async def test_health_says_where_every_message_is(desk: Desk) -> None:
     await settled(desk.agent.began(1), desk.room.hurry(desk.gateway))
     found = await desk.operator.health()
     assert found["messages"] == {
-        "accepted": 2,
-        "finished": 0,
-        "queued": 1,
-        "running": 1,
-        "rejected": 0,
-        "adds_up": True,
+        **{"accepted": 2, "finished": 0, "queued": 1, "running": 1, "rejected": 0, "adds_up": True},
     }
     assert found["dispatches"]["claimed"] == 1
     assert found["channels"]["telegram"]["state"] == "connected"

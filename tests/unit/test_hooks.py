@@ -202,18 +202,12 @@ async def test_an_edit_of_what_another_holds_is_refused(room: Room) -> None:
 @each_row(
     "pattern, path, refused",
     [
-        ("src/app.py", "src/app.py", True),
-        ("src", "src/deep/er/app.py", True),
-        ("src/", "src/app.py", True),
-        ("src/*.py", "src/app.py", True),
-        ("src/*.py", "src/deep/app.py", False),
-        ("**/*.py", "a/b/c.py", True),
-        ("src/app.py", "src/app.pyc", False),
-        ("src/[[]id].ts", "src/[id].ts", True),
-        ("src/*.ts", "src/[id] *?.ts", True),
-        ("port:8080", "port:8080", False),
-        ("./port:8080", "port:8080", True),
-        ("Füße/*", "Füße/ä 'x\" y.txt", True),
+        *(("src/app.py", "src/app.py", True), ("src", "src/deep/er/app.py", True)),
+        *(("src/", "src/app.py", True), ("src/*.py", "src/app.py", True)),
+        *(("src/*.py", "src/deep/app.py", False), ("**/*.py", "a/b/c.py", True)),
+        *(("src/app.py", "src/app.pyc", False), ("src/[[]id].ts", "src/[id].ts", True)),
+        *(("src/*.ts", "src/[id] *?.ts", True), ("port:8080", "port:8080", False)),
+        *(("./port:8080", "port:8080", True), ("Füße/*", "Füße/ä 'x\" y.txt", True)),
     ],
 )
 async def test_patterns_cover_the_files_that_they_say(
@@ -357,13 +351,8 @@ async def test_an_agent_of_another_project_is_named_with_it(room: Room) -> None:
 @each_row(
     "body",
     [
-        {},
-        {"agent": "Nobody"},
-        {"agent": "Ben@nowhere"},
-        {"agent": "Nobody", "cwd": "/elsewhere"},
-        {"agent": "Ret"},
-        {"session_id": "unknown"},
-        {"session_id": "s", "acts_as": "Nobody"},
+        *({}, {"agent": "Nobody"}, {"agent": "Ben@nowhere"}, {"agent": "Nobody", "cwd": "/elsewhere"}),
+        *({"agent": "Ret"}, {"session_id": "unknown"}, {"session_id": "s", "acts_as": "Nobody"}),
         {"session_id": "s", "acts_as": "Ben", "acts_in": "../x"},
     ],
 )
@@ -452,11 +441,8 @@ def test_no_name_pattern_or_path_leaves_its_quotes_in_a_line_of_a_hook() -> None
             path=text, reservation=Reservation(holder=text, pattern=text, reason=text, **fields, **times)
         )
         for line in (
-            notices.unread_line(text, [arrival]),
-            notices.held_line(text, 1),
-            notices.welcome_line(text, text),
-            notices.identity_line(text),
-            notices.refusal([held] * 5),
+            *(notices.unread_line(text, [arrival]), notices.held_line(text, 1)),
+            *(notices.welcome_line(text, text), notices.identity_line(text), notices.refusal([held] * 5)),
         ):
             assert line.isprintable()
             assert line.count('"') % 2 == 0
@@ -478,14 +464,10 @@ def _hostile_message(tx: MailWrites) -> None:
 @each_row(
     "client, event, body",
     [
-        ("claude", "NoSuch", {}),
-        ("emacs", "Stop", {}),
-        ("claude", "Stop", {"unknown": 1}),
-        ("claude", "Stop", {"session_id": {"id": 3}}),
-        ("claude", "PreToolUse", {"paths": [["x"], ["y"]]}),
+        *(("claude", "NoSuch", {}), ("emacs", "Stop", {}), ("claude", "Stop", {"unknown": 1})),
+        *(("claude", "Stop", {"session_id": {"id": 3}}), ("claude", "PreToolUse", {"paths": [["x"], ["y"]]})),
         ("claude", "PreToolUse", {"paths": ["x"] * 5_001}),
-        ("claude", "PreToolUse", {"guard": "sometimes"}),
-        ("claude", "PreToolUse", {"cwd": "/a\x00b"}),
+        *(("claude", "PreToolUse", {"guard": "sometimes"}), ("claude", "PreToolUse", {"cwd": "/a\x00b"})),
         ("claude", "PreToolUse", {"cwd": "\ud800"}),
     ],
 )

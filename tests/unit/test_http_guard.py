@@ -41,12 +41,9 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     request = Request(scope, receive)
     answer = JSONResponse(
         {
-            "path": request.url.path,
-            "caller": request.state.caller,
-            "request_id": request.state.request_id,
-            "operator": scope.get(OPERATOR_SCOPE),
-            "agent_token": scope.get(AGENT_TOKEN_SCOPE),
-            "bytes": len(await request.body()),
+            **{"path": request.url.path, "caller": request.state.caller},
+            **{"request_id": request.state.request_id, "operator": scope.get(OPERATOR_SCOPE)},
+            **{"agent_token": scope.get(AGENT_TOKEN_SCOPE), "bytes": len(await request.body())},
             "bound": dict(bound_facts()),
         }
     )
@@ -94,17 +91,10 @@ async def ask(
     """Send a request as a server would hand it over, however odd it is."""
     given = [(b"host", b"127.0.0.1:8765")] if headers is None else headers
     scope: MutableMapping[str, Any] = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
+        **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method},
+        **{"scheme": "http", "path": path},
         "raw_path": path.encode("utf-8", "surrogatepass") if raw_path is None else raw_path,
-        "query_string": query,
-        "root_path": "",
-        "headers": given,
-        "client": ("127.0.0.1", 5),
+        **{"query_string": query, "root_path": "", "headers": given, "client": ("127.0.0.1", 5)},
         "server": ("127.0.0.1", 8765),
     }
     parts = list(body or [b""])
@@ -167,10 +157,7 @@ FOREIGN = b"http://localhost:3000 http://127.0.0.1:8765 https://localhost https:
 FOREIGN += b"http://evil.example http://evil.example:8765 http://localhost:8765.evil.example null".split()
 FOREIGN += b"http://localhost:8765@evil.example http://localhost:8765/ file:// chrome-extension://abc".split()
 FOREIGN += (
-    b"http://evil.example",
-    b"http://evil.example:8765",
-    b"http://localhost:8765.evil.example",
-    b"null",
+    *(b"http://evil.example", b"http://evil.example:8765", b"http://localhost:8765.evil.example", b"null"),
     b"",
 )
 FOREIGN += (
@@ -210,13 +197,7 @@ async def test_a_page_of_another_origin_may_send_nothing(host: bytes, origin: by
 
 
 WRONG = (
-    b"",
-    b" ",
-    b" wrong",
-    b" " + TOKEN.encode()[:-1],
-    b" " + TOKEN.encode() + b"t",
-    b" \xff\xfe",
-    b" \x00",
+    *(b"", b" ", b" wrong", b" " + TOKEN.encode()[:-1], b" " + TOKEN.encode() + b"t", b" \xff\xfe", b" \x00"),
 )
 WRONG += (b" " + TOKEN.upper().encode(), b" " + b"x" * 60_000)
 
@@ -373,22 +354,11 @@ async def test_a_channels_own_policy_is_not_replaced() -> None:
 
 
 MALFORMED: list[tuple[str, bytes | None, bytes]] = [
-    ("/p/\x00", b"/p/%00", b""),
-    ("/p/\x1b[2J", b"/p/%1B[2J", b""),
-    ("/p/%zz", b"/p/%zz", b""),
-    ("/p/%", b"/p/%", b""),
-    ("/p/%4", b"/p/%4", b""),
-    ("/p/\ufffd", b"/p/%ff%fe", b""),
-    ("/p/\ufffd", b"/p/%c0%af", b""),
-    ("/p/\udcff", b"/p/x", b""),
-    ("/static/../admin/status", None, b""),
-    ("/static/..", b"/static/%2e%2e", b""),
-    ("/p/./x", None, b""),
-    ("/..\\x", None, b""),
-    ("*", None, b""),
-    ("", None, b""),
-    ("http://evil.example/", None, b""),
-    ("/" + "9" * 5000, None, b""),
+    *(("/p/\x00", b"/p/%00", b""), ("/p/\x1b[2J", b"/p/%1B[2J", b""), ("/p/%zz", b"/p/%zz", b"")),
+    *(("/p/%", b"/p/%", b""), ("/p/%4", b"/p/%4", b""), ("/p/\ufffd", b"/p/%ff%fe", b"")),
+    *(("/p/\ufffd", b"/p/%c0%af", b""), ("/p/\udcff", b"/p/x", b""), ("/static/../admin/status", None, b"")),
+    *(("/static/..", b"/static/%2e%2e", b""), ("/p/./x", None, b""), ("/..\\x", None, b""), ("*", None, b"")),
+    *(("", None, b""), ("http://evil.example/", None, b""), ("/" + "9" * 5000, None, b"")),
     ("/healthz", None, b"q=" + b"x" * 9000),
 ]
 

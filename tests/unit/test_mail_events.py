@@ -27,19 +27,13 @@ OPERATOR = Caller(operator=True)
 TELLS: dict[str, list[str]] = {
     "ensure_project": [],
     "start_session": ["agent.registered", "reservation.made"],
-    "register_agent": ["agent.registered"],
-    "create_agent_identity": ["agent.registered"],
-    "retire_agent": ["agent.retired"],
-    "unretire_agent": ["agent.unretired"],
-    "send_message": ["message.sent"],
-    "reply_message": ["message.sent"],
-    "recall_message": ["message.recalled"],
-    "mark_message_read": ["delivery.read"],
+    **{"register_agent": ["agent.registered"], "create_agent_identity": ["agent.registered"]},
+    **{"retire_agent": ["agent.retired"], "unretire_agent": ["agent.unretired"]},
+    **{"send_message": ["message.sent"], "reply_message": ["message.sent"]},
+    **{"recall_message": ["message.recalled"], "mark_message_read": ["delivery.read"]},
     "acknowledge_message": ["delivery.read", "delivery.acknowledged"],
-    "ask_person": ["question.asked"],
-    "request_contact": ["contact.asked"],
-    "respond_contact": ["contact.granted"],
-    "set_contact_policy": ["agent.policy_set"],
+    **{"ask_person": ["question.asked"], "request_contact": ["contact.asked"]},
+    **{"respond_contact": ["contact.granted"], "set_contact_policy": ["agent.policy_set"]},
     "file_reservation_paths": ["reservation.made", "reservation.made"],
     "release_file_reservations": ["reservation.released", "reservation.released"],
     "renew_file_reservations": ["reservation.renewed", "reservation.renewed"],
@@ -87,14 +81,8 @@ async def test_an_entry_says_who_and_what_and_repeats_no_words(room: Room) -> No
     assert "SECRET" not in str(found)
     message, reservation = found["events"]
     assert message == {
-        "seq": 5,
-        "at": "2023-11-14T22:13:20.000Z",
-        "kind": "message.sent",
-        "agent": "Ada",
-        "agent_id": 1,
-        "message_id": sent,
-        "reservation_id": None,
-        "run_id": None,
+        **{"seq": 5, "at": "2023-11-14T22:13:20.000Z", "kind": "message.sent", "agent": "Ada", "agent_id": 1},
+        **{"message_id": sent, "reservation_id": None, "run_id": None},
         "detail": {"thread_id": "t", "importance": "high"},
     }
     assert (reservation["agent"], reservation["reservation_id"]) == ("Ben", held["granted"][0]["id"])

@@ -62,16 +62,13 @@ async def _furnish(room: Room) -> None:
 
 
 ACTING: dict[str, dict[str, Any]] = {
-    "register_agent": {"name": "Ada", **WHO},
-    "start_session": {"name": "Ada", **WHO},
-    "retire_agent": {"agent_name": "Ada"},
-    "unretire_agent": {"agent_name": "Ada"},
+    **{"register_agent": {"name": "Ada", **WHO}, "start_session": {"name": "Ada", **WHO}},
+    **{"retire_agent": {"agent_name": "Ada"}, "unretire_agent": {"agent_name": "Ada"}},
     "rotate_agent_token": {"agent_name": "Ada"},
     "send_message": {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"},
     "reply_message": {"sender_name": "Ada", "message_id": 1, "body_md": "b"},
     "recall_message": {"sender_name": "Ada", "message_id": 1},
-    "fetch_inbox": {"agent_name": "Ada"},
-    "fetch_inbox_events": {"agent_name": "Ada"},
+    **{"fetch_inbox": {"agent_name": "Ada"}, "fetch_inbox_events": {"agent_name": "Ada"}},
     "get_message": {"agent_name": "Ada", "message_id": 1},
     "get_attachment": {"agent_name": "Ada", "message_id": 1, "sha256": THE_PLAN},
     "delivery_status": {"agent_name": "Ada", "message_id": 1},
@@ -84,22 +81,14 @@ ACTING: dict[str, dict[str, Any]] = {
     "set_contact_policy": {"agent_name": "Ada", "policy": "open"},
     "file_reservation_paths": {"agent_name": "Ada", "paths": ["b"]},
     "check_file_reservations": {"agent_name": "Ada", "paths": ["b"]},
-    "release_file_reservations": {"agent_name": "Ada"},
-    "renew_file_reservations": {"agent_name": "Ada"},
+    **{"release_file_reservations": {"agent_name": "Ada"}, "renew_file_reservations": {"agent_name": "Ada"}},
     "force_release_file_reservation": {"agent_name": "Ada", "reservation_id": 1, "reason": "r"},
 }
 OTHERS: dict[str, dict[str, Any]] = {
-    "health_check": {},
-    "ensure_project": {"human_key": "/projects/new"},
-    "create_agent_identity": WHO,
-    "show_project": {},
-    "whois": {"agent_name": "Ada"},
-    "list_agents": {},
-    "search_messages": {"query": "subject"},
-    "fetch_thread": {"thread_id": "t"},
-    "summarize_thread": {"thread_id": "t"},
-    "list_file_reservations": {},
-    "fetch_events": {},
+    **{"health_check": {}, "ensure_project": {"human_key": "/projects/new"}, "create_agent_identity": WHO},
+    **{"show_project": {}, "whois": {"agent_name": "Ada"}, "list_agents": {}},
+    **{"search_messages": {"query": "subject"}, "fetch_thread": {"thread_id": "t"}},
+    **{"summarize_thread": {"thread_id": "t"}, "list_file_reservations": {}, "fetch_events": {}},
 }
 
 

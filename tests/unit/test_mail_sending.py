@@ -53,24 +53,10 @@ async def test_a_message_arrives_as_it_was_sent(room: Room) -> None:
     }
     arrived = (await room.inbox("Ben"))[0]
     assert arrived == {
-        "id": payload["id"],
-        "thread_id": "T-1",
-        "subject": "Plan",
-        "from": "Ada",
-        "to": ["Ben"],
-        "cc": ["Cyd"],
-        "importance": "urgent",
-        "ack_required": True,
-        "topic": "plans/now",
-        "created_ts": iso(room.clock.now()),
-        "reply_to": None,
-        "recalled_at": None,
-        "attachments": [],
-        "body_md": "Hello *you*",
-        "seq": 1,
-        "kind": "to",
-        "read_at": None,
-        "acked_at": None,
+        **{"id": payload["id"], "thread_id": "T-1", "subject": "Plan", "from": "Ada", "to": ["Ben"]},
+        **{"cc": ["Cyd"], "importance": "urgent", "ack_required": True, "topic": "plans/now"},
+        **{"created_ts": iso(room.clock.now()), "reply_to": None, "recalled_at": None, "attachments": []},
+        **{"body_md": "Hello *you*", "seq": 1, "kind": "to", "read_at": None, "acked_at": None},
     }
     assert (await room.inbox("Cyd"))[0]["kind"] == "cc"
     assert await room.inbox("Ada") == []
@@ -150,10 +136,7 @@ async def test_a_hidden_recipient_sees_itself_and_the_sender_sees_all(room: Room
     assert sent["bcc"] == [HIDDEN, "Ghast"]
     status = await room.call("delivery_status", agent_name="Ada", message_id=message)
     assert [(one["name"], one["kind"]) for one in status["recipients"]] == [
-        ("Ben", "to"),
-        ("Cyd", "cc"),
-        (HIDDEN, "bcc"),
-        ("Ghast", "bcc"),
+        *(("Ben", "to"), ("Cyd", "cc"), (HIDDEN, "bcc"), ("Ghast", "bcc")),
     ]
     for viewer in ("Ben", "Cyd"):
         assert "bcc" not in await room.call("get_message", agent_name=viewer, message_id=message)
@@ -197,13 +180,8 @@ async def test_the_states_of_a_delivery_are_told_apart_and_sending_is_a_sign_of_
 @each_row(
     "subject, answered",
     [
-        ("Plan", "Re: Plan"),
-        ("Re: Plan", "Re: Plan"),
-        ("RE: re:  Re : Plan", "Re: Plan"),
-        ("Regarding", "Re: Regarding"),
-        ("Aw: Plan", "Re: Aw: Plan"),
-        ("", ""),
-        (" Re: ", ""),
+        *(("Plan", "Re: Plan"), ("Re: Plan", "Re: Plan"), ("RE: re:  Re : Plan", "Re: Plan")),
+        *(("Regarding", "Re: Regarding"), ("Aw: Plan", "Re: Aw: Plan"), ("", ""), (" Re: ", "")),
         ("x" * 512, "Re: " + "x" * 508),
     ],
 )

@@ -211,24 +211,11 @@ def test_words_that_name_something_become_links_except_in_code_and_in_links():
     assert len(linked("- **#12** (#12)\n- @a_b.c-d: _@lena_\n\n|#12|\n|-|\n|@lena|")) == 6
     for text in (
         *(
-            "`#12`",
-            "```\n@lena\n```",
-            "    #12",
-            "[#12](https://a.b)",
-            "https://a.b/#12",
+            *("`#12`", "```\n@lena\n```", "    #12", "[#12](https://a.b)", "https://a.b/#12"),
             "https://a.b/@lena",
         ),
         *(
-            "#13",
-            "#120",
-            "a#12",
-            "##12",
-            "#12b",
-            "&#12;",
-            "x@lena",
-            "@lenas",
-            "@lena_",
-            "me@lena.de",
+            *("#13", "#120", "a#12", "##12", "#12b", "&#12;", "x@lena", "@lenas", "@lena_", "me@lena.de"),
             "@@lena",
         ),
     ):

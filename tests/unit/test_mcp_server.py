@@ -85,10 +85,7 @@ def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approv
         if hints["destructiveHint"] or hints["openWorldHint"]:
             asking.add(tool.name)
     assert asking == {
-        "retire_agent",
-        "rotate_agent_token",
-        "recall_message",
-        "force_release_file_reservation",
+        *("retire_agent", "rotate_agent_token", "recall_message", "force_release_file_reservation"),
     }
     assert not asking & set(CORE)
 
@@ -96,12 +93,7 @@ def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approv
 def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are() -> None:
     names = {operation.name for operation in ALL_OPERATIONS}
     hints = {
-        "reply_all",
-        "unread_only",
-        "ack_required",
-        "enforced_by",
-        "ttl_seconds",
-        "message_id",
+        *("reply_all", "unread_only", "ack_required", "enforced_by", "ttl_seconds", "message_id"),
         "next_offset",
     }
     for operation in ALL_OPERATIONS:

@@ -64,14 +64,7 @@ def copies(main: Path) -> dict[str, Path]:
     git(around, "clone", "-q", str(main), str(around / "https"))
     git(around / "https", "remote", "set-url", "origin", "https://me:secret@example.org/team/app")
     made = (
-        "worktree",
-        "link",
-        "link-within",
-        "clone",
-        "clone-of-clone",
-        "shallow",
-        "without-remote",
-        "https",
+        *("worktree", "link", "link-within", "clone", "clone-of-clone", "shallow", "without-remote", "https"),
     )
     inner = {"pages": main / "pages", "inner": main / "inner", "deep": main / "inner" / "deep"}
     return {name: around / name for name in made} | inner | {"in worktree": around / "worktree" / "inner"}
@@ -255,11 +248,8 @@ async def test_what_is_no_repository_and_no_remote_makes_a_project_all_the_same(
     around = main.parent
     (around / "loop").symlink_to(around / "loop")
     for name, remote in (
-        ("long", "%" * 500),
-        ("longer", "x" * 100_000),
-        ("lines", "a\nb"),
-        ("option", "--upload-pack=true"),
-        ("escape", "\x1b[2J"),
+        *(("long", "%" * 500), ("longer", "x" * 100_000), ("lines", "a\nb")),
+        *(("option", "--upload-pack=true"), ("escape", "\x1b[2J")),
     ):
         git(a_repository(around / name), "config", "remote.origin.url", remote)
     (around / "pipe" / ".git").mkdir(parents=True)

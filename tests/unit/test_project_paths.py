@@ -42,10 +42,7 @@ def test_what_is_no_absolute_path_is_refused_with_the_reason(subtests: pytest.Su
 
 def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators() -> None:
     kept = {
-        "/a/": "/a",
-        "//a///b//": "/a/b",
-        "/a/./b/.": "/a/b",
-        "C:\\a\\b\\": "C:\\a\\b",
+        **{"/a/": "/a", "//a///b//": "/a/b", "/a/./b/.": "/a/b", "C:\\a\\b\\": "C:\\a\\b"},
         "c:/a//b": "c:\\a\\b",
     }
     kept |= {"C:/": "C:\\", "C:/</>": "C:\\<\\>", "c:\\\\.\\": "c:\\"}
@@ -58,13 +55,10 @@ def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators() -> No
 
 def test_spellings_of_one_folder_compare_equal(subtests: pytest.Subtests) -> None:
     for one, other in [
-        ("C:\\Work\\App", "c:\\work\\app"),
-        ("C:\\Work\\App", "/mnt/c/Work/App"),
-        ("C:\\Work\\App", "/mnt/C/work/app"),
-        ("C:\\", "/mnt/c"),
+        *(("C:\\Work\\App", "c:\\work\\app"), ("C:\\Work\\App", "/mnt/c/Work/App")),
+        *(("C:\\Work\\App", "/mnt/C/work/app"), ("C:\\", "/mnt/c")),
         ("\\\\wsl.localhost\\Ubuntu\\home\\me\\app", "/home/me/app"),
-        ("\\\\wsl$\\Debian\\home\\me\\app", "/home/me/app"),
-        ("\\\\wsl$\\Debian\\mnt\\d\\x", "D:\\x"),
+        *(("\\\\wsl$\\Debian\\home\\me\\app", "/home/me/app"), ("\\\\wsl$\\Debian\\mnt\\d\\x", "D:\\x")),
         ("\\\\Server\\Share\\x", "\\\\server\\share\\X"),
     ]:
         with subtests.test(one=one, other=other):

@@ -139,12 +139,9 @@ def changed(record: Any, **changes: Any) -> str:
     "kind, text",
     [
         *((type(record), text) for record in RECORDS for text in ("", "{", "[]", "null")),
-        (RunDispatch, '{"priority": "high"}'),
-        (Message, '{"role": "nobody"}'),
-        (RunDispatch, changed(QUEUED, status="Claimed")),
-        (RunDispatch, changed(CLAIMED, status="Queued")),
-        (RunDispatch, changed(QUEUED, attempt_count=99)),
-        (RunRecord, changed(run(), status="done")),
+        *((RunDispatch, '{"priority": "high"}'), (Message, '{"role": "nobody"}')),
+        *((RunDispatch, changed(QUEUED, status="Claimed")), (RunDispatch, changed(CLAIMED, status="Queued"))),
+        *((RunDispatch, changed(QUEUED, attempt_count=99)), (RunRecord, changed(run(), status="done"))),
         (Thread, changed(Thread(id="t"), parent_thread_id="t")),
     ],
 )

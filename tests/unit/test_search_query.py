@@ -21,64 +21,28 @@ room = room_in_memory
 A, B, C = Term("a"), Term("b"), Term("c")
 
 PARSED: dict[str, Query | None] = {
-    "": None,
-    "  \t\n ": None,
-    "a": A,
-    " a ": A,
-    "a b": All((A, B)),
-    "a AND b": All((A, B)),
-    "a OR b": AnyOf((A, B)),
-    "a NOT b": Not(A, B),
-    "a NOT b NOT c": Not(A, AnyOf((B, C))),
-    "a OR b c": AnyOf((A, All((B, C)))),
-    "(a OR b) c": All((AnyOf((A, B)), C)),
-    "a b NOT c": Not(All((A, B)), C),
-    "a NOT (b OR c)": Not(A, AnyOf((B, C))),
-    '"a b"': Phrase(("a", "b")),
-    '"a  b': Phrase(("a", "b")),
-    '"a" "b"': All((Phrase(("a",)), Phrase(("b",)))),
-    "a*": Term("a", prefix=True),
-    "a**": Term("a", prefix=True),
-    "*a": Term("*a"),
-    "a*b": Term("a*b"),
-    "subject:a": Term("a", field="subject"),
-    "SUBJECT:a*": Term("a", prefix=True, field="subject"),
-    "from:a": Term("a", field="sender"),
-    "sender_name:a": Term("sender_name:a"),
+    **{"": None, "  \t\n ": None, "a": A, " a ": A, "a b": All((A, B)), "a AND b": All((A, B))},
+    **{"a OR b": AnyOf((A, B)), "a NOT b": Not(A, B), "a NOT b NOT c": Not(A, AnyOf((B, C)))},
+    **{"a OR b c": AnyOf((A, All((B, C)))), "(a OR b) c": All((AnyOf((A, B)), C))},
+    **{"a b NOT c": Not(All((A, B)), C), "a NOT (b OR c)": Not(A, AnyOf((B, C)))},
+    **{'"a b"': Phrase(("a", "b")), '"a  b': Phrase(("a", "b"))},
+    **{'"a" "b"': All((Phrase(("a",)), Phrase(("b",)))), "a*": Term("a", prefix=True)},
+    **{"a**": Term("a", prefix=True), "*a": Term("*a"), "a*b": Term("a*b")},
+    **{"subject:a": Term("a", field="subject"), "SUBJECT:a*": Term("a", prefix=True, field="subject")},
+    **{"from:a": Term("a", field="sender"), "sender_name:a": Term("sender_name:a")},
     'body:"a b"': Phrase(("a", "b"), field="body"),
     "topic:(a OR b)": AnyOf((Term("a", field="topic"), Term("b", field="topic"))),
     "topic:(a NOT b)": Not(Term("a", field="topic"), Term("b", field="topic")),
     "topic:(a subject:b)": All((Term("a", field="topic"), Term("b", field="subject"))),
-    "port:8080": Term("port:8080"),
-    "http://a.b/c": Term("http://a.b/c"),
-    "subject:": Term("subject:"),
-    "subject: a": All((Term("subject:"), A)),
-    "subject:subject:a": Term("a", field="subject"),
-    "or": Term("or"),
-    "AND": Term("AND"),
-    "OR": Term("OR"),
-    "NOT": Term("NOT"),
-    "NOT a": All((Term("NOT"), A)),
-    "OR a": All((Term("OR"), A)),
-    "a OR": All((A, Term("OR"))),
-    "a AND": All((A, Term("AND"))),
-    "a NOT": All((A, Term("NOT"))),
-    "(a": A,
-    "a)": A,
-    "((a))": A,
-    ")(": None,
-    "()": None,
-    '""': None,
-    '"': None,
-    "()a()": A,
-    "- + ! ^ * ?": None,
-    "a - b": All((A, B)),
-    "a^2": Term("a^2"),
-    "NEAR(a b)": All((Term("NEAR"), All((A, B)))),
-    "col : a": All((Term("col"), A)),
+    **{"port:8080": Term("port:8080"), "http://a.b/c": Term("http://a.b/c"), "subject:": Term("subject:")},
+    **{"subject: a": All((Term("subject:"), A)), "subject:subject:a": Term("a", field="subject")},
+    **{"or": Term("or"), "AND": Term("AND"), "OR": Term("OR"), "NOT": Term("NOT")},
+    **{"NOT a": All((Term("NOT"), A)), "OR a": All((Term("OR"), A)), "a OR": All((A, Term("OR")))},
+    **{"a AND": All((A, Term("AND"))), "a NOT": All((A, Term("NOT"))), "(a": A, "a)": A, "((a))": A},
+    **{")(": None, "()": None, '""': None, '"': None, "()a()": A, "- + ! ^ * ?": None, "a - b": All((A, B))},
+    **{"a^2": Term("a^2"), "NEAR(a b)": All((Term("NEAR"), All((A, B)))), "col : a": All((Term("col"), A))},
     "x'; DROP TABLE messages; --": All((Term("x';"), Term("DROP"), Term("TABLE"), Term("messages;"))),
-    "naïve": Term("naïve"),
-    "日本": Term("日本"),
+    **{"naïve": Term("naïve"), "日本": Term("日本")},
 }
 
 
@@ -108,14 +72,7 @@ def _finds(index: sqlite3.Connection, text: str) -> bool:
 
 PIECES = [
     *"ab()*:-^é';{}+²½ß𞤀\u0345\ue000\t\u2028",
-    "AND",
-    "OR",
-    "NOT",
-    "NEAR",
-    '"',
-    "subject:",
-    "body:(",
-    "x:",
+    *("AND", "OR", "NOT", "NEAR", '"', "subject:", "body:(", "x:"),
 ]
 PIECES += ["a*", '"a b"']
 
@@ -154,12 +111,7 @@ async def test_a_message_is_found_by_each_of_its_parts(room: Room) -> None:
         found = await room.call("search_messages", query=query)
         assert [hit["id"] for hit in found["hits"]] == [sent], query
     for query in (
-        "zebra",
-        "crane zebra",
-        '"crane harbour"',
-        "subject:anchors",
-        "topic:ada",
-        "crane NOT anchors",
+        *("zebra", "crane zebra", '"crane harbour"', "subject:anchors", "topic:ada", "crane NOT anchors"),
     ):
         assert (await room.call("search_messages", query=query))["hits"] == [], query
     both = await room.call("search_messages", query="it")
@@ -207,11 +159,7 @@ async def test_malformed_search_text_is_taken_literally(room: Room, query: str) 
 async def test_a_search_with_bad_arguments_is_refused(room: Room) -> None:
     await room.open()
     for bad in (
-        {"limit": 0},
-        {"limit": 201},
-        {"order": "worst"},
-        {"cursor": -1},
-        {"query": "x" * 1_001},
+        *({"limit": 0}, {"limit": 201}, {"order": "worst"}, {"cursor": -1}, {"query": "x" * 1_001}),
         {"query": 5.5},
     ):
         await room.refused(InvalidArgument, "search_messages", **{"query": "a", **bad})

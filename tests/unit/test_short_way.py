@@ -195,10 +195,7 @@ async def test_a_token_of_few_scopes_sees_at_each_address_what_it_may_call(ways:
 
 
 REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("wois", {}),
-    ("no_such_tool" * 40, {}),
-    ("", {}),
-    ("whois", {}),
+    *(("wois", {}), ("no_such_tool" * 40, {}), ("", {}), ("whois", {})),
     ("whois", {"project_key": 7, "agent_name": "Ada"}),
     ("whois", {"project_key": HARBOR, "agent_name": "Eve"}),
     ("whois", {"project_key": HARBOR, "agent_name": None}),
@@ -257,24 +254,15 @@ ODD: tuple[object, ...] = (
     asked(params={"name": "health_check", "_meta": {"progressToken": 1.5}}),
     asked(params={"name": "health_check", "_meta": {"progressToken": {}}}),
     asked(params={"name": "health_check", "_meta": {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}}),
-    asked(extra=1),
-    asked(jsonrpc="1.0"),
+    *(asked(extra=1), asked(jsonrpc="1.0")),
     *(asked(id=named) for named in (None, True, 1.5, [], {}, 10**30)),
     *(asked(method=method) for method in ("tools/calls", "TOOLS/CALL", "", 7, None)),
     {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "health_check"}},
     {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
-    {"jsonrpc": "2.0", "id": 1, "result": {}},
-    [asked()],
-    [],
-    7,
-    b"",
-    b"{",
-    b"\xff\xfe",
-    b"[" * 50_000,
+    *({"jsonrpc": "2.0", "id": 1, "result": {}}, [asked()], [], 7, b"", b"{", b"\xff\xfe", b"[" * 50_000),
     b'{"jsonrpc": "2.0", "id": NaN, "method": "tools/call"}',
     b'{"jsonrpc": "2.0", "id": 1, "id": 2, "method": "ping", "method": "tools/call", "params": {"name": "x"}}',
-    {"jsonrpc": "2.0", "id": 1, "method": "ping"},
-    {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+    *({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
 )
 
 
@@ -290,16 +278,12 @@ def odd_at(revision: str, body: object) -> tuple[object, Any]:
 
 
 ENVELOPES: tuple[object, ...] = (
-    None,
-    {},
-    {f"{MARK}protocolVersion": NEWEST},
-    {f"{MARK}clientCapabilities": {}},
+    *(None, {}, {f"{MARK}protocolVersion": NEWEST}, {f"{MARK}clientCapabilities": {}}),
     *({**ENVELOPE, f"{MARK}protocolVersion": revision} for revision in ("2025-11-25", "2099-01-01", 7, None)),
     *({**ENVELOPE, f"{MARK}clientCapabilities": given} for given in (None, [], 7, {"roots": 7}, {"x": 1})),
     {**ENVELOPE, f"{MARK}clientCapabilities": {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}},
     *({**ENVELOPE, f"{MARK}clientInfo": given} for given in (None, [], {}, {"name": 7, "version": "0"})),
-    {**ENVELOPE, f"{MARK}logLevel": "debug"},
-    {**ENVELOPE, f"{MARK}logLevel": "loud"},
+    *({**ENVELOPE, f"{MARK}logLevel": "debug"}, {**ENVELOPE, f"{MARK}logLevel": "loud"}),
 )
 
 
@@ -431,12 +415,8 @@ async def test_a_refusal_of_the_headers_says_what_to_send(ways: Ways) -> None:
 @each_row(
     "client, is_text_only",
     [
-        ("Cline", True),
-        ("@cline/core", True),
-        ("github-copilot-developer", True),
-        ("claude-code", False),
-        ("gemini-cli-mcp-client", False),
-        ("somebody", False),
+        *(("Cline", True), ("@cline/core", True), ("github-copilot-developer", True), ("claude-code", False)),
+        *(("gemini-cli-mcp-client", False), ("somebody", False)),
     ],
 )
 async def test_a_client_whose_model_reads_text_and_structured_content_gets_text_only_and_no_schema_of_answers(

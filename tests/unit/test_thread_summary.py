@@ -17,26 +17,16 @@ room = room_in_memory
 
 def test_questions_are_found_in_prose_and_not_in_code(subtests: pytest.Subtests) -> None:
     for body, questions in [
-        ("", []),
-        ("Nothing here.", []),
-        ("Is it red?", ["Is it red?"]),
-        ("It is. Is it red? Yes.", ["Is it red?"]),
-        ("One? Two?\nThree?", ["One?", "Two?", "Three?"]),
+        *(("", []), ("Nothing here.", []), ("Is it red?", ["Is it red?"])),
+        *(("It is. Is it red? Yes.", ["Is it red?"]), ("One? Two?\nThree?", ["One?", "Two?", "Three?"])),
         ("Really?? Truly?! No!", ["Really??", "Truly?!"]),
-        ('He asked "why?" and left.', ['He asked "why?']),
-        ("(Shall we?) Good.", ["(Shall we?"]),
+        *(('He asked "why?" and left.', ['He asked "why?']), ("(Shall we?) Good.", ["(Shall we?"])),
         ("> Quoted?\n- Listed?\n# Head?\n* Star?", ["Quoted?", "Listed?", "Head?", "Star?"]),
-        ("See http://a.b/c?d=e for more", []),
-        ("Use 3.11 or 3.12?", ["Use 3.11 or 3.12?"]),
-        ("**Is it bold?**", ["Is it bold?"]),
-        ("`is it code?` no", []),
+        *(("See http://a.b/c?d=e for more", []), ("Use 3.11 or 3.12?", ["Use 3.11 or 3.12?"])),
+        *(("**Is it bold?**", ["Is it bold?"]), ("`is it code?` no", [])),
         ("```\nis it code?\n```\nIs it prose?", ["Is it prose?"]),
-        ("```\nnever closed?", []),
-        ("?", []),
-        ("a?", []),
-        ("...?", ["...?"]),
-        ("Ist es blau?\r\nJa.", ["Ist es blau?"]),
-        ("x" * 400 + "?", ["x" * 300]),
+        *(("```\nnever closed?", []), ("?", []), ("a?", []), ("...?", ["...?"])),
+        *(("Ist es blau?\r\nJa.", ["Ist es blau?"]), ("x" * 400 + "?", ["x" * 300])),
         ("First line\nsecond line?", ["second line?"]),
         ("May I <b>delete</b> `prod.db`?", ["May I <b>delete</b> `prod.db`?"]),
         ("Done. Run `a? b.` or ```c! d``` now? Yes.", ["Run `a? b.` or ```c! d``` now?"]),
@@ -72,16 +62,10 @@ async def test_a_summary_says_who_wrote_how_often_and_when(room: Room) -> None:
     await _write(room, "Ada", "three")
     await room.send("Cyd", "Ada", thread_id="elsewhere")
     assert await _summary(room) == {
-        "thread_id": "t",
-        "subject": "Plan",
-        "messages": 3,
-        "left_out": 0,
-        "first_ts": began,
+        **{"thread_id": "t", "subject": "Plan", "messages": 3, "left_out": 0, "first_ts": began},
         "last_ts": iso(room.clock.now()),
         "participants": [{"name": "Ada", "messages": 2}, {"name": "Ben", "messages": 1}],
-        "open_questions": [],
-        "unacknowledged": [],
-        "reservations": [],
+        **{"open_questions": [], "unacknowledged": [], "reservations": []},
     }
     await room.open("Eve", project=SHORE)
     for other in ({"thread_id": "T"}, {"thread_id": "t", "project_key": SHORE}):

@@ -354,11 +354,7 @@ async def a_token(edge: Edge) -> dict[str, str]:
 @each_row(
     "params",
     [
-        {},
-        {"name": None},
-        {"name": ["send_message"]},
-        {"name": "no_such_tool"},
-        {"uri": 5},
+        *({}, {"name": None}, {"name": ["send_message"]}, {"name": "no_such_tool"}, {"uri": 5}),
         {"notifications": []},
         {"notifications": {"resourceSubscriptions": "mail://project/projects-shore"}},
         {"notifications": {"resourceSubscriptions": [5, None, "x"]}},

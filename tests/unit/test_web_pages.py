@@ -268,12 +268,7 @@ async def test_every_link_of_every_page_leads_somewhere(client, world):
         address: answer.status_code for address, answer in found.items() if answer.status_code != 200
     } == {}
     for part in (
-        "/threads",
-        "/agents/GreenLake",
-        "?box=sent",
-        "/t/claims",
-        f"/m/{world.claim}",
-        "/reservations",
+        *("/threads", "/agents/GreenLake", "?box=sent", "/t/claims", f"/m/{world.claim}", "/reservations"),
     ):
         assert any(part in address for address in found), part
 
@@ -696,13 +691,7 @@ async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(sto
     counting = Counting(store.runs.store)
     app = Starlette(routes=page_routes(counting, clock=Noon()))
     rests = (
-        "",
-        "/threads",
-        "/t/one",
-        "/agents",
-        "/agents/Agent1",
-        "/agents/Agent1?box=sent",
-        "/search?q=word",
+        *("", "/threads", "/t/one", "/agents", "/agents/Agent1", "/agents/Agent1?box=sent", "/search?q=word"),
     )
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
         for rest in rests:
@@ -750,14 +739,10 @@ async def test_bytes_that_no_message_holds_are_not_given(client, store, world):
     await store.write(lambda writes: writes.insert_blob(alone, b"alone"))
     chart = world.files["chart"]
     for address in (
-        f"/attachments/{alone}?message={world.claim}",
-        f"/attachments/{alone}",
-        f"/attachments/{chart}",
-        f"/attachments/{chart}?message={world.reply}",
-        f"/attachments/{chart}?message=999999",
+        *(f"/attachments/{alone}?message={world.claim}", f"/attachments/{alone}", f"/attachments/{chart}"),
+        *(f"/attachments/{chart}?message={world.reply}", f"/attachments/{chart}?message=999999"),
         f"/attachments/{chart.upper()}?message={world.claim}",
-        f"/attachments/..{chart}?message={world.claim}",
-        f"/previews/{alone}?message={world.claim}",
+        *(f"/attachments/..{chart}?message={world.claim}", f"/previews/{alone}?message={world.claim}"),
     ):
         await page(client, address, status=404)
 
@@ -823,13 +808,10 @@ async def test_a_wrong_address_is_answered_in_the_look_of_the_other_pages(client
 
 async def test_an_address_that_ends_in_a_slash_leads_to_the_same_without_it(client, store, world):
     for address, leads_to in [
-        ("/p/orchard/", "/p/orchard"),
-        ("/p/orchard/agents/", "/p/orchard/agents"),
+        *(("/p/orchard/", "/p/orchard"), ("/p/orchard/agents/", "/p/orchard/agents")),
         ("/p/orchard/threads//?show=unread&agent=a%2F", "/p/orchard/threads?show=unread&agent=a%2F"),
-        ("/p/orchard/t/claims/", "/p/orchard/t/claims"),
-        ("/p//evil.example/", "/p//evil.example"),
-        ("/p", "/"),
-        ("/p/", "/"),
+        *(("/p/orchard/t/claims/", "/p/orchard/t/claims"), ("/p//evil.example/", "/p//evil.example")),
+        *(("/p", "/"), ("/p/", "/")),
     ]:
         answer = await client.get(address)
         assert (answer.status_code, answer.headers.get("location")) == (308, leads_to), address
@@ -903,10 +885,7 @@ async def test_pages_are_kept_by_nobody_and_assets_for_good(client, world):
         assert (known.status_code, known.content) == (304, b"")
     assert asset_link("postroom.css") in (await client.get("/")).text
     for address in (
-        "/static/none.css",
-        "/static/postroom.0000000000000000.css",
-        "/static/../pages.py",
-        "/static/",
+        *("/static/none.css", "/static/postroom.0000000000000000.css", "/static/../pages.py", "/static/"),
     ):
         assert (await client.get(address)).status_code == 404
 

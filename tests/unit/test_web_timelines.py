@@ -160,10 +160,7 @@ async def test_who_holds_the_same_as_another_needs_you_on_the_timeline_as_in_the
     names = re.compile(r'<ul aria-label="Needs you">(.*?)</ul>', re.DOTALL)
     page = await here.timeline("")
     assert re.findall(r"<bdi>(\w+)</bdi></a> <span class=\"soft\">in conflict<", names.findall(page)[0]) == [
-        "Agent0",
-        "Agent1",
-        "Agent3",
-        "Agent4",
+        *("Agent0", "Agent1", "Agent3", "Agent4"),
     ]
     here.clock.advance(timedelta(hours=2))  # what they held has expired
     assert not names.findall(await here.timeline("?span=8h"))

@@ -124,13 +124,8 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     page = (await browser.get(f"/p/{SLUG}")).text
     question = await room.look(room.questions.open_questions, SLUG)
     for words in (
-        question[0].text,
-        "Because of",
-        "1 waiting message",
-        "</a> failed",
-        "Count the bees",
-        "Ash has an open question",
-        "missing:",
+        *(question[0].text, "Because of", "1 waiting message", "</a> failed", "Count the bees"),
+        *("Ash has an open question", "missing:"),
     ):
         assert words in page, words
     assert 'data-go="c"' in page
@@ -441,15 +436,12 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
     [
         ({"to": "", "others": "Nobody-here"}, 404, "no agent &#39;Nobody-here&#39;"),
         ({"to": "", "others": "Nobody-here"}, 404, "Choose an agent in the list, or correct the name"),
-        ({"to": ""}, 400, "The message has no recipient"),
-        ({"to": ""}, 400, "Choose at least one agent"),
+        *(({"to": ""}, 400, "The message has no recipient"), ({"to": ""}, 400, "Choose at least one agent")),
         ({"to": "Bo", "others": "Nix, Nox"}, 400, "Nix"),
         ({"to": "Bo", "others": "Nix, Nox"}, 400, "choose an agent in the list, or correct the name"),
-        ({"subject": "s" * 513}, 413, "the limit is 512"),
-        ({"subject": "two\nlines"}, 400, "line breaks"),
+        *(({"subject": "s" * 513}, 413, "the limit is 512"), ({"subject": "two\nlines"}, 400, "line breaks")),
         ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
-        ({"name": "Bo"}, 404, "There is no person"),
-        ({"name": ""}, 404, "There is no person"),
+        *(({"name": "Bo"}, 404, "There is no person"), ({"name": ""}, 404, "There is no person")),
         ({"importance": "loud"}, 400, "importance"),
         ({"body": "nul\0"}, 400, "The message contains text that is not valid Unicode or a zero byte"),
     ],
@@ -596,11 +588,7 @@ async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
 async def test_a_person_says_that_a_message_was_read_and_its_writer_sees_that(room, ack, button):
     browser, _ = await message_form(room)
     asked = {
-        "project_key": PROJECT,
-        "sender_name": "Ada",
-        "to": ["human:Ana"],
-        "subject": "x",
-        "body_md": "y",
+        **{"project_key": PROJECT, "sender_name": "Ada", "to": ["human:Ana"], "subject": "x", "body_md": "y"},
     }
     await room.mail.call("send_message", {**asked, "ack_required": ack})
     message = (await room.messages())[-1]
@@ -702,10 +690,7 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
     browser = room.browser()
     page = (await browser.get(RUNS)).text
     for words in (
-        "At hand",
-        "Behind it",
-        "it is active, and reads this message afterwards",
-        "the key is not known",
+        *("At hand", "Behind it", "it is active, and reads this message afterwards", "the key is not known"),
     ):
         assert words in page
     agents = (await browser.get(f"/p/{SLUG}/agents")).text
@@ -1178,10 +1163,7 @@ async def test_hostile_words_stay_words_on_every_new_page(room):
         for act in (
             "<script>",
             *("<svg onload", "<svg/", "<svg>"),
-            "<img src=x",
-            "<b onclick",
-            "</textarea><s",
-            "\x1b",
+            *("<img src=x", "<b onclick", "</textarea><s", "\x1b"),
         ):
             assert act not in page.lower(), act
         acting = r"""<[a-z][^<>]*\s(?:href|src|srcdoc|action|data|on\w+)\s*=\s*["']?\s*javascript:"""
@@ -1255,12 +1237,7 @@ async def test_each_page_reads_the_store_once(room):
     app = Starlette(routes=page_routes(counted, clock=room.clock, services=room.services))
     pages = ["", "/agents", "/agents/Bo", "/agents/Ada?box=sent", "/threads", "/threads?show=unread", "/m/1"]
     pages += [
-        "/m/1?sent=1",
-        "/reservations",
-        "/search?q=work",
-        "/timeline",
-        "/timeline?sel=message:1",
-        "/runs",
+        *("/m/1?sent=1", "/reservations", "/search?q=work", "/timeline", "/timeline?sel=message:1", "/runs"),
     ]
     pages += [
         "/runs?state=done",
