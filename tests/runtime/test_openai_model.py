@@ -16,24 +16,9 @@ from typing import Any
 import pytest
 
 import postroom.runtime.openai_endpoint  # noqa: F401 - loaded before a test's time runs
+from postroom.contracts import errors
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.clock import SystemClock
-from postroom.contracts.errors import (
-    ConfigError,
-    ContentFiltered,
-    ContextOverflow,
-    InferenceError,
-    InferenceTimeout,
-    MissingExtra,
-    ModelNotFound,
-    NoModelEndpoint,
-    Overloaded,
-    ProviderFailed,
-    RateLimited,
-    RequestRefused,
-    StreamInterrupted,
-    Unauthorized,
-)
 from postroom.contracts.files import ChatFile
 from postroom.contracts.inference import (
     InferenceReasoningDelta,
@@ -158,7 +143,7 @@ HALF = chunk(content="half an ans")
     ],
 )
 async def test_a_stream_without_an_end_of_the_answer_is_never_a_whole_one(told: list[Any]) -> None:
-    with pytest.raises(StreamInterrupted):
+    with pytest.raises(errors.StreamInterrupted):
         await bounded(answered(told))
 
 
@@ -190,7 +175,7 @@ async def test_a_whole_completion_in_place_of_a_stream_is_the_answer() -> None:
 
 
 async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
-    with pytest.raises(InferenceTimeout):
+    with pytest.raises(errors.InferenceTimeout):
         await bounded(answered([chunk(content="wait"), SILENCE], silence_ms=50))
 
 
@@ -257,41 +242,41 @@ async def test_a_model_that_puts_its_reasoning_elsewhere_is_not_held_up() -> Non
 
 
 @each_row("answer, kind", [
-        (refusal(400, {"error": {"message": "bad"}}), RequestRefused),
-        (refusal(400, {"error": {"message": "long", "code": "context_length_exceeded"}}), ContextOverflow),
-        (refusal(400, {"error": {"message": "no", "code": "content_filter"}}), ContentFiltered),
-        (refusal(401), Unauthorized),
-        (refusal(402, "pay"), Unauthorized),
-        (refusal(404, {"error": {"message": "gone"}}), ModelNotFound),
-        (refusal(413), ContextOverflow),
-        (refusal(302, "", Location="http://127.0.0.1:1/"), ProviderFailed),
-        (refusal(405), ProviderFailed),
-        (refusal(415), RequestRefused),  # a picture, say: it is asked again without
-        (refusal(422), RequestRefused),
-        (refusal(429, {"error": {"code": "insufficient_quota"}}), Unauthorized),
-        (refusal(429, {"error": "slow"}), RateLimited),
-        (refusal(500, "<html>"), ProviderFailed),
-        (refusal(502, "[" * 5_000), ProviderFailed),
-        (refusal(503), Overloaded),
-        (refusal(504), InferenceTimeout),
-        (refusal(529, {"type": "error", "error": {"type": "overloaded_error"}}), Overloaded),
-        (refusal(200, {"choices": []}, Content_Type="application/json"), NoModelEndpoint),
-        (refusal(200, {"error": "no such path"}, Content_Type="application/json"), NoModelEndpoint),
-        (refusal(200, {"error": {"message": "burst", "code": 429}}, Content_Type="application/json"), RateLimited),
-        (refusal(200, "{garbage", Content_Type="application/json; charset=utf-8"), NoModelEndpoint),
-        (refusal(200, "<html>", Content_Type="text/html"), NoModelEndpoint),
-        ([chunk("content_filter"), END], ContentFiltered),
-        (['data: {"error": {"message": "burst", "code": 429}}\n\n'], RateLimited),
-        (['data: {"error": "odd"}\n\n'], ProviderFailed),
-        (["data: {broken\n\n"], ProviderFailed),
-        (["data: [1]\n\n"], ProviderFailed),
-        (['data: {"choices": [{"delta": {"content": 7}}]}\n\n'], ProviderFailed),
-        ([b"data: " + b"x" * 9_000_000], ProviderFailed),
-        (b"no HTTP at all\r\n\r\n", ProviderFailed),
-        (HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + b"3\r\nxyz\r\n0\r\n\r\n", StreamInterrupted),
+        (refusal(400, {"error": {"message": "bad"}}), errors.RequestRefused),
+        (refusal(400, {"error": {"message": "long", "code": "context_length_exceeded"}}), errors.ContextOverflow),
+        (refusal(400, {"error": {"message": "no", "code": "content_filter"}}), errors.ContentFiltered),
+        (refusal(401), errors.Unauthorized),
+        (refusal(402, "pay"), errors.Unauthorized),
+        (refusal(404, {"error": {"message": "gone"}}), errors.ModelNotFound),
+        (refusal(413), errors.ContextOverflow),
+        (refusal(302, "", Location="http://127.0.0.1:1/"), errors.ProviderFailed),
+        (refusal(405), errors.ProviderFailed),
+        (refusal(415), errors.RequestRefused),  # a picture, say: it is asked again without
+        (refusal(422), errors.RequestRefused),
+        (refusal(429, {"error": {"code": "insufficient_quota"}}), errors.Unauthorized),
+        (refusal(429, {"error": "slow"}), errors.RateLimited),
+        (refusal(500, "<html>"), errors.ProviderFailed),
+        (refusal(502, "[" * 5_000), errors.ProviderFailed),
+        (refusal(503), errors.Overloaded),
+        (refusal(504), errors.InferenceTimeout),
+        (refusal(529, {"type": "error", "error": {"type": "overloaded_error"}}), errors.Overloaded),
+        (refusal(200, {"choices": []}, Content_Type="application/json"), errors.NoModelEndpoint),
+        (refusal(200, {"error": "no such path"}, Content_Type="application/json"), errors.NoModelEndpoint),
+        (refusal(200, {"error": {"message": "burst", "code": 429}}, Content_Type="application/json"), errors.RateLimited),
+        (refusal(200, "{garbage", Content_Type="application/json; charset=utf-8"), errors.NoModelEndpoint),
+        (refusal(200, "<html>", Content_Type="text/html"), errors.NoModelEndpoint),
+        ([chunk("content_filter"), END], errors.ContentFiltered),
+        (['data: {"error": {"message": "burst", "code": 429}}\n\n'], errors.RateLimited),
+        (['data: {"error": "odd"}\n\n'], errors.ProviderFailed),
+        (["data: {broken\n\n"], errors.ProviderFailed),
+        (["data: [1]\n\n"], errors.ProviderFailed),
+        (['data: {"choices": [{"delta": {"content": 7}}]}\n\n'], errors.ProviderFailed),
+        ([b"data: " + b"x" * 9_000_000], errors.ProviderFailed),
+        (b"no HTTP at all\r\n\r\n", errors.ProviderFailed),
+        (HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + b"3\r\nxyz\r\n0\r\n\r\n", errors.StreamInterrupted),
     ])  # fmt: skip
-async def test_failures_are_told_by_kind(answer: Any, kind: type[InferenceError]) -> None:
-    with pytest.raises(InferenceError) as caught:
+async def test_failures_are_told_by_kind(answer: Any, kind: type[errors.InferenceError]) -> None:
+    with pytest.raises(errors.InferenceError) as caught:
         await bounded(answered(answer))
     assert type(caught.value) is kind
 
@@ -308,7 +293,7 @@ def test_an_answer_that_breaks_off_leaves_nothing_of_the_client_to_the_garbage_c
             finish(generator)
 
         sys.set_asyncgen_hooks(finalizer=found)
-        with suppress(ProviderFailed):
+        with suppress(errors.ProviderFailed):
             await bounded(asyncio.create_task(answered(["data: {broken\n\n"])))
         gc.collect()  # the failure of a task holds its frames, and these hold the failure
 
@@ -318,7 +303,7 @@ def test_an_answer_that_breaks_off_leaves_nothing_of_the_client_to_the_garbage_c
 
 
 async def test_how_long_to_wait_is_told() -> None:
-    with pytest.raises(RateLimited) as caught:
+    with pytest.raises(errors.RateLimited) as caught:
         await bounded(answered(refusal(429, "", Retry_After="1.5")))
     assert caught.value.retry_after_ms == 1_500
     clock = ManualClock()
@@ -336,14 +321,14 @@ async def test_an_endpoint_that_is_not_there_may_come_back() -> None:
     async with FakeEndpoint().serving() as server:
         url = server.url
     model = await asyncio.to_thread(OpenAICompatibleModel, url)
-    with pytest.raises(ProviderFailed, match="cannot be reached"):
+    with pytest.raises(errors.ProviderFailed, match="cannot be reached"):
         await bounded(anext(model.stream(ASKED)))
     await model.close()
 
 
 @each_row("url", ["gopher://x/v1", "", "http://", "http://x\x00y"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(errors.ConfigError):
         OpenAICompatibleModel(url)
 
 
@@ -351,7 +336,7 @@ async def test_the_key_is_sent_and_shown_nowhere() -> None:
     async with FakeEndpoint().serving() as server:
         server.answers = [refusal(401, {"error": {"message": f"Incorrect API key: {KEY}"}})]
         model = await asyncio.to_thread(OpenAICompatibleModel, server.url, KEY)
-        with pytest.raises(Unauthorized) as caught:
+        with pytest.raises(errors.Unauthorized) as caught:
             await bounded(anext(model.stream(ASKED)))
         assert f"authorization: bearer {KEY}" in server.heads[0].lower()
         for shown in (
@@ -477,7 +462,7 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.delitem(sys.modules, "postroom.runtime.openai_endpoint", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match="openai") as caught:
+    with pytest.raises(errors.MissingExtra, match="openai") as caught:
         OpenAICompatibleModel("http://127.0.0.1:1")
     assert caught.value.remedy == 'pip install "postroom[openai]" (in a clone: make dev)'
     monkeypatch.undo()
@@ -486,7 +471,7 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_what_another_choice_says_is_not_the_answer() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]}
-    with pytest.raises(StreamInterrupted):
+    with pytest.raises(errors.StreamInterrupted):
         await bounded(answered([f"data: {json.dumps(other)}\n\n", END]))
 
 
@@ -503,7 +488,7 @@ async def test_the_environment_of_the_process_adds_no_key(monkeypatch: pytest.Mo
 
 async def test_the_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(Unauthorized):
+    with pytest.raises(errors.Unauthorized):
         await bounded(answered(refusal(401, {"error": {"message": f"Incorrect API key: {KEY}"}})))
     assert caplog.records
     assert KEY not in caplog.text
@@ -511,7 +496,7 @@ async def test_the_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_a_refusal_without_end_is_read_to_its_limit_only() -> None:
     head = b"HTTP/1.1 500 X\r\nContent-Length: 900000000\r\n\r\n"
-    with pytest.raises(ProviderFailed, match="answered 500: aaa"):
+    with pytest.raises(errors.ProviderFailed, match="answered 500: aaa"):
         await bounded(answered(head + b"a" * 200_000))
 
 
@@ -525,9 +510,9 @@ async def test_a_text_is_spoken_by_an_endpoint() -> None:
     head = b"HTTP/1.1 400 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(refused)
     answers = [away, sound + b"\n\n\0", head + refused, sound, *[away] * 3, b""]
     kinds = [
-        (RequestRefused, "answered 400"),
-        (ProviderFailed, "closed the connection"),
-        (Overloaded, "answered 503"),
+        (errors.RequestRefused, "answered 400"),
+        (errors.ProviderFailed, "closed the connection"),
+        (errors.Overloaded, "answered 503"),
     ]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -561,7 +546,7 @@ async def test_a_text_is_spoken_by_an_endpoint() -> None:
             [piece async for piece in made.speak("hello", "mp3")]
         assert "key-of-speech" not in str(caught.value)
     answers += [b""] * 2
-    with pytest.raises(InferenceTimeout, match=r"^the speech endpoint did not answer in time"):
+    with pytest.raises(errors.InferenceTimeout, match=r"^the speech endpoint did not answer in time"):
         [piece async for piece in made.speak("hello", "mp3")]
     assert len(asked) == len(answers)
     await made.close()
@@ -601,7 +586,7 @@ async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:
     assert asked[0].startswith(b"post /v1/audio/transcriptions ")
     assert b'filename="a.ogg"' in asked[0]
     assert b"ears" in asked[0]
-    for kind in (ProviderFailed, Overloaded):
+    for kind in (errors.ProviderFailed, errors.Overloaded):
         with pytest.raises(kind, match=r"^the transcription endpoint "):
             await made.transcribe(path, file)
     assert len(asked) == len(answers)
@@ -633,9 +618,9 @@ async def test_an_endpoint_whose_certificate_nobody_vouches_for_hears_nothing(tm
     ears = await asyncio.to_thread(
         OpenAITranscriber, url, KEY, model="ears", silence_ms=5_000, clock=SystemClock()
     )
-    with pytest.raises(InferenceError):
+    with pytest.raises(errors.InferenceError):
         _ = [piece async for piece in model.stream(ASKED)]
-    with pytest.raises(InferenceError):
+    with pytest.raises(errors.InferenceError):
         await ears.transcribe(tmp_path / "a.ogg", sent)
     assert heard == []
     await model.close()

@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from mail_room import HARBOR, Room, room_in_memory
-from postroom.contracts.errors import (
-    CursorAhead,
-    InvalidArgument,
-    PostroomError,
-    TokenRequired,
-    UnknownAgent,
-    UnknownProject,
-)
+from postroom.contracts import errors
 from postroom.mail.context import Rules
 from postroom.mail.service import Mail
 from postroom.services.following import Following
@@ -61,14 +54,14 @@ async def test_messages_that_were_shown_are_announced(room: Room) -> None:
 @each_row(
     "body, kind",
     [
-        *(({"after": 1}, CursorAhead), ({"agent_name": "Nobody"}, UnknownAgent)),
-        *(({"project_key": "/nowhere"}, UnknownProject), ({"after": -1}, InvalidArgument)),
-        *(({"wait_seconds": 31}, InvalidArgument), ({"shown": [0]}, InvalidArgument)),
-        ({"more": 1}, InvalidArgument),
+        *(({"after": 1}, errors.CursorAhead), ({"agent_name": "Nobody"}, errors.UnknownAgent)),
+        *(({"project_key": "/nowhere"}, errors.UnknownProject), ({"after": -1}, errors.InvalidArgument)),
+        *(({"wait_seconds": 31}, errors.InvalidArgument), ({"shown": [0]}, errors.InvalidArgument)),
+        ({"more": 1}, errors.InvalidArgument),
     ],
 )
 async def test_what_cannot_be_followed_is_refused(
-    room: Room, body: dict[str, Any], kind: type[PostroomError]
+    room: Room, body: dict[str, Any], kind: type[errors.PostroomError]
 ) -> None:
     await room.open()
     with pytest.raises(kind):
@@ -79,6 +72,6 @@ async def test_where_agents_prove_who_they_are_a_watcher_does_too(clock: ManualC
     store = SqliteStore.in_memory(clock)
     open_room, strict = (Room(Mail(store, clock, Rules(verified=one)), clock) for one in (False, True))
     await open_room.open()
-    with pytest.raises(TokenRequired):
+    with pytest.raises(errors.TokenRequired):
         await look(strict, 0)
     store.close()

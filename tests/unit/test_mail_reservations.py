@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 
 from mail_room import Room, room_in_memory
+from postroom.contracts import errors
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import (
-    InvalidArgument,
-    InvalidPattern,
-    NotHolder,
-    StateError,
-    UnknownReservation,
-)
 from postroom.mail.context import Rules
 from table_rows import each_row
 
@@ -99,7 +93,7 @@ async def test_a_spelling_that_no_pattern_has_is_refused_with_another(
     await room.open()
     for asked in spellings:
         refused = await room.refused(
-            InvalidPattern, "file_reservation_paths", agent_name="Ada", paths=[asked]
+            errors.InvalidPattern, "file_reservation_paths", agent_name="Ada", paths=[asked]
         )
         assert remedy in (refused.remedy or ""), asked
     assert await _live(room) == []
@@ -183,7 +177,7 @@ async def test_what_expired_is_not_renewed_and_not_released_again(room: Room) ->
     assert (await room.call("renew_file_reservations", agent_name="Ada", ids=[held]))["renewed"] == []
     assert (await room.call("release_file_reservations", agent_name="Ada", ids=[held]))["released"] == []
     await room.refused(
-        StateError, "force_release_file_reservation", agent_name="Ben", reservation_id=held, reason="r"
+        errors.StateError, "force_release_file_reservation", agent_name="Ben", reservation_id=held, reason="r"
     )
     assert (await _reserve(room, "Ada", "a"))["granted"][0]["id"] != held
 
@@ -246,9 +240,9 @@ async def test_only_the_holder_releases_or_renews_by_id_and_a_renewal_runs_from_
     await _reserve(room, "Ada", "short", ttl_seconds=60)
     theirs = (await _reserve(room, "Ben", "b"))["granted"][0]["id"]
     for name in ("release_file_reservations", "renew_file_reservations"):
-        error = await room.refused(NotHolder, name, agent_name="Ada", ids=[mine, theirs])
+        error = await room.refused(errors.NotHolder, name, agent_name="Ada", ids=[mine, theirs])
         assert error.value == theirs
-        await room.refused(UnknownReservation, name, agent_name="Ada", ids=[mine, 999])
+        await room.refused(errors.UnknownReservation, name, agent_name="Ada", ids=[mine, 999])
     assert await room.call("release_file_reservations", agent_name="Ada", paths=["b"]) == {"released": []}
     room.clock.advance(20 * SECOND)
     renewed = (await room.call("renew_file_reservations", agent_name="Ada", ttl_seconds=100))["renewed"]
@@ -259,8 +253,8 @@ async def test_only_the_holder_releases_or_renews_by_id_and_a_renewal_runs_from_
     room.mail.rules = Rules(max_reservation_ttl=timedelta(minutes=1))
     await _reserve(room, "Ada", "a", ttl_seconds=60)
     asked = {"agent_name": "Ada", "ttl_seconds": 61}
-    await room.refused(InvalidArgument, "file_reservation_paths", **asked, paths=["b"])
-    await room.refused(InvalidArgument, "renew_file_reservations", **asked)
+    await room.refused(errors.InvalidArgument, "file_reservation_paths", **asked, paths=["b"])
+    await room.refused(errors.InvalidArgument, "renew_file_reservations", **asked)
 
 
 FORCED = {"agent_name": "Ben", "reason": "the build is red"}
@@ -276,7 +270,7 @@ async def test_a_forced_release_tells_the_holder_why(room: Room) -> None:
     assert (message["from"], message["importance"]) == ("Ben", "high")
     assert "src/**" in message["subject"]
     assert "the build is red" in message["body_md"]
-    await room.refused(StateError, "force_release_file_reservation", **FORCED, reservation_id=held)
+    await room.refused(errors.StateError, "force_release_file_reservation", **FORCED, reservation_id=held)
     assert len(await room.inbox("Ada")) == 1
     held = (await _reserve(room, "Ada", "x" * 1_000))["granted"][0]["id"]
     await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
@@ -353,7 +347,9 @@ async def test_a_reservation_with_mode_refuse_reserves_nothing_while_another_age
 ) -> None:
     await room.open()
     await _reserve(room, "Ada", "src/a.py", mode="refuse")
-    with pytest.raises(NotHolder, match=r"Ada holds src/a.py until .*; nothing was reserved") as refused:
+    with pytest.raises(
+        errors.NotHolder, match=r"Ada holds src/a.py until .*; nothing was reserved"
+    ) as refused:
         await _reserve(room, "Ben", "docs/b.md", "src/a.py", mode="refuse")
     assert refused.value.details["conflicts"][0]["holders"][0]["agent"] == "Ada"  # type: ignore[index]
     assert await _live(room) == [("Ada", "src/a.py")]
@@ -366,5 +362,5 @@ async def test_an_absolute_path_inside_the_project_is_the_path_from_its_folder(r
     [granted] = (await _reserve(room, "Ada", f"{project['human_key']}/src/a.py"))["granted"]
     assert granted["path"] == "src/a.py"
     assert (await _reserve(room, "Ben", "src/a.py"))["conflicts"]
-    with pytest.raises(InvalidPattern, match="is an absolute path"):
+    with pytest.raises(errors.InvalidPattern, match="is an absolute path"):
         await _reserve(room, "Ada", "/elsewhere/src/a.py")

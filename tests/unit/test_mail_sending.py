@@ -6,15 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from mail_room import HARBOR, SHORE, Room, room_in_memory
+from postroom.contracts import errors
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import (
-    AgentRetired,
-    AlreadyRead,
-    ContactBlocked,
-    InvalidRecipients,
-    NotPermitted,
-    UnknownMessage,
-)
 from postroom.mail.archive.batch import gather
 from postroom.stores.mail.access import MailReads
 from table_rows import each_row
@@ -97,7 +90,7 @@ async def _views(room: Room, viewer: str, message: int, project: str = HARBOR) -
     for name in ("get_message", "delivery_status"):
         try:
             seen.append(await room.call(name, **own, message_id=message))
-        except UnknownMessage as error:
+        except errors.UnknownMessage as error:
             seen.append(error.as_dict())
     seen.append(await room.call("summarize_thread", thread_id="t"))
     return [json.dumps(one) for one in seen]
@@ -216,7 +209,7 @@ async def test_an_answer_keeps_who_was_addressed_and_who_got_a_copy(room: Room) 
         assert (payload["to"], payload["cc"]) == (to, cc), (sender, reply_all)
     for to_nobody in (await room.send("Ada", bcc=["Ben"]), await room.send("Ada", "Ada")):
         answer = {"sender_name": "Ada", "message_id": to_nobody, "body_md": "b"}
-        await room.refused(InvalidRecipients, "reply_message", **answer)
+        await room.refused(errors.InvalidRecipients, "reply_message", **answer)
 
 
 async def test_one_who_may_not_be_written_to_stops_the_whole_answer(room: Room) -> None:
@@ -224,11 +217,11 @@ async def test_one_who_may_not_be_written_to_stops_the_whole_answer(room: Room) 
     message = await room.send("Ada", "Ben", "Cyd")
     await room.call("set_contact_policy", agent_name="Cyd", policy="closed")
     answer = {"sender_name": "Ben", "message_id": message, "body_md": "b"}
-    error = await room.refused(ContactBlocked, "reply_message", **answer, reply_all=True)
+    error = await room.refused(errors.ContactBlocked, "reply_message", **answer, reply_all=True)
     assert error.value == "Cyd"
     await room.call("reply_message", **answer)
     await room.call("retire_agent", agent_name="Ada")
-    await room.refused(AgentRetired, "reply_message", **answer)
+    await room.refused(errors.AgentRetired, "reply_message", **answer)
 
 
 async def test_an_answer_goes_home_across_projects(room: Room) -> None:
@@ -251,7 +244,12 @@ async def test_an_answer_goes_home_across_projects(room: Room) -> None:
     back = await room.call("reply_message", sender_name="Ada", message_id=arrived["id"], body_md="b")
     assert [one["project"] for one in back["deliveries"]] == ["projects-shore"]
     await room.refused(
-        UnknownMessage, "reply_message", project_key=SHORE, sender_name="Flo", message_id=message, body_md="b"
+        errors.UnknownMessage,
+        "reply_message",
+        project_key=SHORE,
+        sender_name="Flo",
+        message_id=message,
+        body_md="b",
     )
 
 
@@ -296,7 +294,9 @@ async def test_a_message_that_anybody_read_cannot_be_recalled(room: Room) -> Non
     ):
         message = await room.send("Ada", "Ben", cc=["Cyd"], bcc=["Dee"])
         await room.call(mark, agent_name=reader, message_id=message)
-        error = await room.refused(AlreadyRead, "recall_message", sender_name="Ada", message_id=message)
+        error = await room.refused(
+            errors.AlreadyRead, "recall_message", sender_name="Ada", message_id=message
+        )
         assert error.details == {"readers": [reader]}
         assert (await room.call("get_message", agent_name="Ada", message_id=message))["body_md"] == "A body"
 
@@ -310,7 +310,7 @@ async def test_only_the_sender_recalls_and_does_so_once(room: Room) -> None:
         {"sender_name": "Cyd"},
         {"sender_name": "Ada", "project_key": SHORE},
     ):
-        await room.refused(NotPermitted, "recall_message", **other, message_id=message)
+        await room.refused(errors.NotPermitted, "recall_message", **other, message_id=message)
     await room.inbox("Ben")  # looking is not reading
     await room.call("get_message", agent_name="Ben", message_id=message)
     await room.call("fetch_inbox_events", agent_name="Ben")

@@ -11,15 +11,9 @@ import pytest_asyncio
 
 from conformance.promises import run_given as given
 from postgres_runs_room import OpenedRuns, Session
+from postroom.contracts import errors
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.dispatch import INTERRUPTED, Claim, RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import (
-    InvalidRecord,
-    PostroomError,
-    StaleClaim,
-    StoreError,
-    StoreUnavailable,
-)
 from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
@@ -101,7 +95,7 @@ async def test_the_schema_itself_refuses_what_no_record_can_be(stores: OpenedRun
     for change in BROKEN:
         try:
             await session.rows(change)
-        except StoreError:
+        except errors.StoreError:
             continue
         taken.append(change)
     assert taken == []
@@ -158,10 +152,10 @@ async def test_work_and_events_of_another_process_wake_who_waits_for_them(
     assert await elsewhere.events.count(scope) == 2
 
 
-async def failure_of(work: Any) -> PostroomError:
+async def failure_of(work: Any) -> errors.PostroomError:
     try:
         await work
-    except PostroomError as error:
+    except errors.PostroomError as error:
         return error
     raise AssertionError("it did not fail")
 
@@ -171,8 +165,8 @@ async def test_a_value_that_cannot_be_stored_harms_nobody_else(stores: OpenedRun
         good = [group.create_task(stores.dispatches.enqueue(asked(f"d{number}"))) for number in range(3)]
         bad = group.create_task(failure_of(stores.dispatches.enqueue(asked("d\0"))))
         far = group.create_task(failure_of(stores.dispatches.enqueue(asked("far", created_at=2**70))))
-    assert isinstance(bad.result(), InvalidRecord)
-    assert isinstance(far.result(), InvalidRecord)
+    assert isinstance(bad.result(), errors.InvalidRecord)
+    assert isinstance(far.result(), errors.InvalidRecord)
     assert [one.result().dispatch_id for one in good] == ["d0", "d1", "d2"]
 
 
@@ -187,7 +181,7 @@ async def test_closing_answers_what_was_asked_before_and_refuses_what_comes_late
     assert len([one.result() for one in stored]) == 200
     late = (opened.dispatches.enqueue(asked("d")), opened.dispatches.load_dispatch("d1"))
     for call in (*late, opened.dispatches.interrupt("t")):
-        with pytest.raises(StoreUnavailable, match="closed"):
+        with pytest.raises(errors.StoreUnavailable, match="closed"):
             await call
 
 
@@ -245,7 +239,7 @@ async def test_an_interrupt_and_what_an_owner_gives_back_do_not_pass_each_other(
 async def outcome(stores: RunStores, claim: Claim) -> bool:
     try:
         await stores.dispatches.nack(claim, error="x")
-    except StaleClaim:
+    except errors.StaleClaim:
         return False
     return True
 
@@ -287,6 +281,6 @@ async def test_threads_do_not_become_each_others_ancestors(stores: OpenedRuns, e
 async def saved(stores: RunStores, thread: Any) -> bool:
     try:
         await stores.threads.save_thread(thread)
-    except InvalidRecord:
+    except errors.InvalidRecord:
         return False
     return True
