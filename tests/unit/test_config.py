@@ -9,9 +9,7 @@ import pytest
 
 from postroom.app import places
 from postroom.app.config import SETTINGS, explain, load_settings
-from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ConfigError
-from postroom.executors.processes.child_environment import names_of
 from table_rows import each_row
 
 
@@ -204,7 +202,7 @@ def test_an_unknown_name_of_ours_is_refused_with_the_nearest(home: dict[str, str
 
 
 def test_names_that_clients_and_runs_use_are_no_settings_and_no_mistakes(home: dict[str, str]) -> None:
-    told = names_of(RunActivation(thread_id="t"))
+    told = {"POSTROOM_THREAD": "t", "POSTROOM_RUN": "r", "POSTROOM_DISPATCH": "d"}
     told |= {"POSTROOM_AGENT": "Bo", "POSTROOM_PROJECT": "harbour", "POSTROOM_STEERING": "/tmp/s"}
     told |= {"POSTROOM_TOKEN": "prm_x", "POSTROOM_URL": "http://x", "POSTROOM_AGENT_TOKEN": "pra_x"}
     settings = load_settings(environment=home | told | {"PATH": "/bin"})

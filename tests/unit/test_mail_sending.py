@@ -8,7 +8,7 @@ from typing import Any
 from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts import errors
 from postroom.contracts.clock import iso
-from postroom.mail.archive.batch import gather
+from postroom.mail.archive.archive import gather
 from postroom.stores.mail.access import MailReads
 from table_rows import each_row
 

@@ -13,8 +13,8 @@ from mail_room import HARBOR
 from postroom.app.tokens import NewToken, new_named_token, redact
 from postroom.contracts import errors
 from postroom.contracts.tokens import SCOPES, TOKEN_FORM
-from postroom.mail.named_tokens import WRITTEN_EVERY, NamedTokens
 from postroom.mail.service import Mail
+from postroom.mail.tokens import WRITTEN_EVERY, NamedTokens
 from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock

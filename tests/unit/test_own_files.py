@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from postroom.contracts.errors import WrongStore
-from postroom.stores.sqlite.own_files import OwnFiles
+from postroom.stores.sqlite.engine import OwnFiles
 from postroom.testing import ManualClock
 
 

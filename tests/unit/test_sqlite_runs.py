@@ -43,12 +43,11 @@ from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, ports
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.sql_transaction import SqlTransaction, statements
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.statements import statements
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 from table_rows import each_row
 

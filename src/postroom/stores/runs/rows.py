@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from postroom.contracts.conversation import Turn, is_set_aside
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadState
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread, Turn, is_set_aside
 from postroom.stores.codec import (
     EndedRun,
     answer_in,
