@@ -272,7 +272,8 @@ def _guard(edge: Edge) -> Guard:
         await JSONResponse({"passed": True})(scope, receive, send)
 
     made = administration_routes(ADMINISTRATION, {NamedTokens: edge.tokens})
-    app = application([*made, Route("/mcp", Endpoint(passed))], permissions=table(TABLE))
+    open_to = [Route(path, Endpoint(passed)) for path in ("/mcp", "/admin/status")]
+    app = application([*made, *open_to], permissions=table(TABLE))
     credentials = Credentials(
         is_operator=lambda token: OPERATOR["Authorization"].endswith(token),
         sessions=edge.sessions,

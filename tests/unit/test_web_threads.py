@@ -2,11 +2,13 @@
 
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.web import threads
-from unit.test_web_pages import NOW, Page, page
-from unit.test_web_work import message_form
+from unit.test_web_pages import NOW, Page, client, page, store, world
+from unit.test_web_work import message_form, room, stores
 from waking_room import PROJECT
 from web_samples import MINUTE, Writer, picture
 from work_room import SLUG, WorkRoom, hidden, post
+
+__all__ = ["client", "room", "store", "stores", "world"]
 
 
 def subjects(seen: Page) -> list[str]:
