@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from postroom.contracts.choices import ContactPolicy, RecipientKind
 from postroom.contracts.mail import Agent, ContactLink, Message, Reservation
 from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, EventKind, Happening
+from postroom.contracts.runs import Usage
 from postroom.contracts.waking import MessageRun
 from postroom.stores.events import EventTables
 from postroom.stores.sql_transaction import SqlTransaction
@@ -193,9 +194,21 @@ class EventRecorder:
         happening = Happening(kind=OF_CONTACT[link.status], at=now, agent_id=who, detail={OTHER: other})
         self._record_where_concerned(happening, other_id=other)
 
-    def of_run(self, kind: EventKind, run_id: str, agent_id: int, now: int, question_id: str = "") -> None:
-        """Record an event of an agent's run."""
-        detail = {"question_id": question_id} if question_id else {}
+    def of_run(
+        self,
+        kind: EventKind,
+        run_id: str,
+        agent_id: int,
+        now: int,
+        question_id: str = "",
+        usage: Usage | None = None,
+    ) -> None:
+        """Record an event of an agent's run, with its usage if it reported any."""
+        detail: dict[str, str | int | bool] = {"question_id": question_id} if question_id else {}
+        if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
+            detail["tokens"] = tokens
+        if usage is not None and usage.cost_micros:
+            detail["cost_micros"] = usage.cost_micros
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_where_concerned(happening)
 
