@@ -116,15 +116,11 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
     bounds = context.tx.log_bounds(project.id)
     oldest = bounds.oldest if asked.after is None else asked.after
     check_cursor(oldest, bounds)
-    first = max(oldest, bounds.newest - MOST)
-    found = context.tx.project_events(project.id, after=first, limit=MOST)
-    skipped = first - oldest
+    found = context.tx.project_events(project.id, after=max(oldest, bounds.newest - MOST), limit=MOST)
+    skipped = max(0, bounds.newest - MOST - oldest)
     since = found[0].happening.at if found else context.now
-    if asked.after is None:
-        begin = context.now - asked.hours * _HOUR
-        if since < begin:
-            found, skipped = [one for one in found if one.happening.at >= begin], 0
-        since = begin if not skipped else since
+    if asked.after is None and since < (begin := context.now - asked.hours * _HOUR):
+        found, skipped, since = [one for one in found if one.happening.at >= begin], 0, begin
     events = visible_events(context, project, found)
     names = agent_addresses(context.tx, project, events)
     told = [one.happening for one in events]
@@ -169,11 +165,15 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
             for (agent_id, path), _ in _newest(reserved)[:LISTED]
         ],
         spent=Spent(
-            tokens=sum(int(one.detail.get("tokens", 0)) for one in told),
-            cost_micros=sum(int(one.detail.get("cost_micros", 0)) for one in told),
+            tokens=_sum(told, "tokens"),
+            cost_micros=_sum(told, "cost_micros"),
         ),
         counts=dict(sorted(Counter(str(one.kind) for one in told).items())),
     )
+
+
+def _sum(told: Sequence[Happening], detail: str) -> int:
+    return sum(int(one.detail.get(detail, 0)) for one in told)
 
 
 def _newest(found: Mapping[K, Happening]) -> list[tuple[K, Happening]]:
