@@ -17,9 +17,9 @@ from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.mail.context import Rules, token_hash
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
+from postroom.mail.tokens import NamedTokens
 from postroom.mcp_server.server import PostroomMcpServer
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import EventFollowing

@@ -6,16 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 from dispatch_room import Deaf, done
-from postroom.contracts.budgets import Budget
+from postroom.contracts.limits import Budget
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread
 from postroom.mail.context import Rules
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.ports import ChatOutbox

@@ -22,10 +22,9 @@ from postroom.http_api.routes import application
 from postroom.http_api.sessions import LoginService
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.services.calls import Calls

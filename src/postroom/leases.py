@@ -28,8 +28,7 @@ from postroom.contracts.leases import (
 )
 from postroom.contracts.messages import Json
 from postroom.log import get_logger
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 _LOG = get_logger(__name__)
 T = TypeVar("T")

@@ -9,13 +9,19 @@ import pytest
 from gateway_room import CONFIG, Agent, all_answered, at_work, both_engines, settled
 from postroom.contracts.chat import InboundMessage, InboundStatus
 from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import Overloaded, Unauthorized, UnknownDispatch
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
-from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+from postroom.contracts.runs import (
+    RunWaitingState,
+    RunWaitingTicket,
+    Summary,
+    SummaryDraft,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.gateway import wording
 from postroom.gateway.commands import COMMANDS
 from postroom.gateway.config import Route

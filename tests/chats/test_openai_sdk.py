@@ -35,7 +35,7 @@ from postroom.contracts.messages import ContentBlock, Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
 from postroom.contracts.runs import TerminationKind, TerminationReason, Usage
-from postroom.executors.activations import prompt_of
+from postroom.executors.requests import prompt_of
 from postroom.gateway import wording
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig
 from postroom.gateway.gateway import Gateway

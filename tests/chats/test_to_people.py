@@ -16,10 +16,9 @@ from postroom.gateway.config import ChatRules, Route
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.quiet import QuietHours
 from postroom.mail.context import Caller, Rules
-from postroom.mail.people import name_person
+from postroom.mail.people import StoredChatDelivery, name_person
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.service import Mail
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.waker import Waker
 
 ANA = ChatAddress(platform="telegram", chat_id="999")

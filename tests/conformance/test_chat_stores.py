@@ -40,12 +40,11 @@ from postroom.contracts.records import Record
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sql_transaction import statements
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.statements import statements
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 from postroom.testing import ManualClock
 from sqlite_files import open_new
 from store_kinds import SCHEMA, checked, opened

@@ -25,7 +25,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, Places
 from postroom.contracts.runs import TerminationReason
 from postroom.stores.runs.ports import DispatchStore, RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 
 QUEUED, DEAD_LETTER = RunDispatchStatus.QUEUED, RunDispatchStatus.DEAD_LETTER

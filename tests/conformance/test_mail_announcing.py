@@ -6,12 +6,11 @@ import pytest
 
 from conformance.boxes import Box, on_both
 from conformance.promises.given import Office, put_message
-from postroom.contracts.announcing import Arrival, ClientSession, Nudges
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import Received
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
-from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun
+from postroom.contracts.waking import Arrival, AskedQuestion, ClientSession, KeptRunner, MessageRun, Nudges
 
 
 def three(box: Box, here: Office) -> list[int]:

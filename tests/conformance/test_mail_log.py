@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from conformance.boxes import Box, on_each
 from conformance.promises.given import MINUTE, Office, agent, an_office, never_made, put_message, reservation
-from postroom.contracts.project_log import LogBounds
+from postroom.contracts.mail import LogBounds
 from postroom.contracts.waking import AskedQuestion, MessageRun
 from postroom.stores.mail.store import MailStore
 

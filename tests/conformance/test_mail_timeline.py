@@ -2,7 +2,7 @@
 
 from conformance.boxes import Box
 from conformance.promises.given import Office, reservation
-from postroom.contracts.timeline import Span
+from postroom.contracts.mail import Span
 
 DAY = Span(begin=100, end=200)
 

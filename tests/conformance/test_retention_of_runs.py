@@ -15,7 +15,7 @@ from postroom.app.retention import Retention
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.files import ChatFile, SpooledFile
 from postroom.contracts.runs import RunStatus
-from postroom.mail.tracing import run_trace
+from postroom.contracts.tracing import run_trace
 from postroom.stores.stores import Stores
 from postroom.testing import ManualClock
 from store_kinds import KINDS, opened, refuse_missing

@@ -8,8 +8,8 @@ from dispatch.conftest import both_engines
 from dispatch_room import Blocking, Counting, Deaf, RunActivation, ask, done, eventually, said
 from dispatch_runtime import runtime_of
 from postroom.contracts import errors
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow, Spending, window_of
 from postroom.contracts.inference import InferenceResult
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Spending, window_of
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, Usage, WaitingReason

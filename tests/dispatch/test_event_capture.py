@@ -36,10 +36,10 @@ from postroom.contracts.events import EventScope, RuntimeEventDurability
 from postroom.contracts.live import LiveCommandKind
 from postroom.contracts.messages import Message, SeqRange
 from postroom.contracts.runs import RunMessageInput, RunStatus, TerminationKind
-from postroom.dispatch.capture import WRITER as RUNTIME
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.control import live_target
 from postroom.dispatch.events import CheckpointRepairTask, StoreEventPublisher
+from postroom.dispatch.sinks import WRITER as RUNTIME
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.testing.run_faults import failing_changes, with_parts
 

@@ -29,11 +29,10 @@ from dispatch_room import (
 )
 from postroom.contracts import activation, errors, runs
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunRequestOrigin
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.clock import time_ordered_ids
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan
-from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Limit, LimitScope
 from postroom.contracts.messages import Message, SeqRange
 from postroom.contracts.registry import PinnedEntry, RegistrySet
 from postroom.contracts.tools import ToolCallResume, ToolDescriptor

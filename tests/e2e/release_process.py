@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from postroom.stores import migrations, statements
+from postroom.stores import migrations, sql_transaction
 from postroom.stores.migrations import Migration, newest_of, shipped_migrations
 
 NEWEST = newest_of(shipped_migrations("postgres"))
@@ -43,7 +43,7 @@ def become(release: int, place: str) -> None:
         return [*shipped(engine), *(STEPS[: release + 1] if engine == "postgres" else ())]
 
     vars(migrations)["shipped_migrations"] = of_release
-    found = statements.statements("postgres")
+    found = sql_transaction.statements("postgres")
     insert = found["mail.insert_message"]
     text = insert.text.replace("(id, ", f"(id, {WRITES[release]}, ").replace(
         "($1, ", f"($1, '{release} at {place}', "

@@ -25,9 +25,16 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
-from postroom.executors.acp.conversation import Conversation
-from postroom.executors.acp.peer import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
-from postroom.executors.processes.pipes import StdinWriter
+from postroom.executors.acp.conversation import (
+    MOST_NOISE,
+    Answer,
+    Asked,
+    Conversation,
+    Peer,
+    ProtocolFault,
+    Told,
+)
+from postroom.executors.processes.output import StdinWriter
 
 PID = "say('pid %d. ' % os.getpid())\n"
 

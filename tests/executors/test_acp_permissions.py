@@ -13,7 +13,7 @@ from postroom.contracts.errors import CommandKilled, StoreUnavailable
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason, WaitingReason
-from postroom.executors.acp.permissions import FORGETS
+from postroom.executors.acp.conversation import FORGETS
 
 REMOVE = "{'toolCallId': 'c%d' % asked, 'title': 'Remove', 'kind': 'delete', 'rawInput': {'path': '/old'}}"
 ASKS = f"say('I look. '); say('May I: ' + may({REMOVE}))"

@@ -22,10 +22,9 @@ from postroom.contracts.errors import (
     CommandFailed,
     CommandNotStarted,
 )
+from postroom.contracts.executor import RunAccess
 from postroom.contracts.quoting import without_escapes
-from postroom.contracts.run_access import RunAccess
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import PromptWay, Recipe, Runner
+from postroom.contracts.runners import PromptWay, Recipe, Runner, RunnerKind
 from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION
 
 ACCESS = RunAccess(url="http://127.0.0.1:8", mcp_path="/mcp", data_dir="/data", token="prr_secret")

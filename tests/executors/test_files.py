@@ -9,7 +9,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import Boundary, ContentBlock, Message, Role
 from postroom.contracts.records import replace
 from postroom.executors.acp.conversation import file_blocks
-from postroom.executors.files import OUTBOX, file_room, without_files
+from postroom.executors.requests import OUTBOX, file_room, without_files
 from postroom.ports import RunControl
 from postroom.stores.memory import MemoryRunStores
 from run_files import PNG, Files, file

@@ -15,7 +15,7 @@ from dispatch_room import PATIENCE
 from executors.room import DEAF, FORKING, HANG, Room, go_on, is_gone, lives, parent_of, script, stand_still
 from patient_loop import a_moment
 from postroom.contracts.messages import Json
-from postroom.executors.processes import servers
+from postroom.executors.processes import process_runner
 
 pytestmark = pytest.mark.long
 
@@ -126,11 +126,11 @@ async def test_what_a_killed_server_left_in_its_folder_is_removed_at_the_next_st
 async def test_a_killed_server_counts_as_gone_when_its_programs_have_ended(tmp_path: Path) -> None:
     with an_owner(tmp_path) as owner:
         [pid] = await asyncio.to_thread(owner.numbers, "pid")
-        own = await asyncio.to_thread(servers.own_process, tmp_path / "private")
+        own = await asyncio.to_thread(process_runner.own_process, tmp_path / "private")
         about: dict[str, Json] = {**own, "pid": owner.process.pid}
 
         async def counts_as_gone() -> bool:
-            return await asyncio.to_thread(servers.is_gone, about)
+            return await asyncio.to_thread(process_runner.is_gone, about)
 
         assert not await counts_as_gone()
         shim = parent_of(pid)
@@ -139,4 +139,6 @@ async def test_a_killed_server_counts_as_gone_when_its_programs_have_ended(tmp_p
     go_on(shim)
     await is_gone(shim)
     assert await counts_as_gone()
-    assert not await asyncio.to_thread(servers.is_gone, {**about, "programs": str(tmp_path / "other" / "x")})
+    assert not await asyncio.to_thread(
+        process_runner.is_gone, {**about, "programs": str(tmp_path / "other" / "x")}
+    )

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from postroom.contracts.errors import InvalidRunner
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import PromptWay, Recipe, Runner
+from postroom.contracts.runners import PromptWay, Recipe, Runner, RunnerKind
 
 GOOD: dict[str, Any] = {"argv": ["agent", "-q"], "cwd": "/work"}
 

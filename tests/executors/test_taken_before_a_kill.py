@@ -16,14 +16,12 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import CommandBusy
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Runner
+from postroom.contracts.runners import Runner, RunnerKind
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.executor import ProgramExecutor
+from postroom.executors.processes.executor import LastWords, ProgramExecutor
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock

@@ -9,7 +9,7 @@ from postroom.contracts.errors import PostroomError, StaleClaim
 from postroom.contracts.outbox import OutboxDraft
 from postroom.leases import Leases
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 LENGTH = timedelta(seconds=3)
 WORK, KIND = "work", "step"

@@ -11,7 +11,7 @@ from conformance.promises.given import Office, an_office, put_message
 from postroom.app.config import Settings
 from postroom.app.retention import Retention
 from postroom.contracts.errors import StoreFull
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock

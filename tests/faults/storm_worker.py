@@ -5,8 +5,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
-from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Limit, LimitScope
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Mailbox, Run
 from postroom.testing import ExecutionLog

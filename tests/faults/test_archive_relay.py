@@ -12,10 +12,9 @@ import pytest
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule
 from postroom.mail import retention as rules_of_mail
-from postroom.mail.archive.archive import Archive, Author
-from postroom.mail.archive.batch import gather
+from postroom.mail.archive.archive import Archive, Author, gather
 from postroom.mail.archive.rebuild import read_root, write_rows
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import ARCHIVE, to_archive

@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from conformance.promises.given import an_office, put_message
-from postroom.app.backup_findings import told_of_backups
-from postroom.app.backups import Backups
+from postroom.app.backups import Backups, told_of_backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StoreCorrupt, StoreUnavailable, WrongStore

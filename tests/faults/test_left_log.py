@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from postroom.contracts.errors import WrongStore
-from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.connection import PAGE_SIZE, connect
 from postroom.stores.sqlite.left_log import cut_damaged_log, refuse_damaged_log
 
 COMMITS = 40
 FLIPS = 200
-HEADER, FRAME, PAGE = 32, 24, 4096
+HEADER, FRAME, PAGE = 32, 24, PAGE_SIZE
 WRITER = """
 import os, signal, sys
 from pathlib import Path
@@ -96,7 +96,9 @@ def test_of_a_log_with_a_flipped_bit_nothing_is_lost_or_it_is_refused(left: Path
             refuse_damaged_log(database)
         except WrongStore:
             refused += 1
-            assert place < before_last
+            # A bit in these bytes makes a frame look like the end of its transaction, which the next frame belies.
+            says_the_end = (place - HEADER) % (FRAME + PAGE) in range(4, 8)
+            assert place < before_last or says_the_end
         else:
             lost = COMMITS - kept(database)
             assert lost <= (before_last <= place < end), f"{lost} are lost by byte {place}"

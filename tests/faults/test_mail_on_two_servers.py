@@ -15,8 +15,8 @@ from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import PostroomError
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.tokens import NamedTokens
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import Following
 from postroom.stores.changes import SharedChanges

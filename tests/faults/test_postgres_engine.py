@@ -35,17 +35,13 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.stores.migrations import Migration, shipped_migrations
-from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
+from postroom.stores.postgres.connection import SESSION, Address, Connection, encoded, quoted
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.postgres.values import encoded
-from postroom.stores.room import LEAST
-from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.statements import Statement
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.sql_transaction import SqlTransaction, Statement
+from postroom.stores.store import LEAST, SqlStore, Transaction
 from postroom.testing import ManualClock
 from store_kinds import POOLED, pooled, refuse_missing
 

@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from postroom.contracts.mail import KeepRule
 from postroom.contracts.outbox import OutboxStatus
-from postroom.contracts.retention import KeepRule
 from postroom.mail import retention as rules_of_mail
-from postroom.mail.archive.archive import Archive, Author
-from postroom.mail.archive.batch import Batch
+from postroom.mail.archive.archive import Archive, Author, Batch
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.service import Mail
 from postroom.relay import Relay

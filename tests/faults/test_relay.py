@@ -14,8 +14,7 @@ from postroom.contracts.errors import CommitUnknown, StoreFull, StoreUnavailable
 from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, SqlStore, Transaction
 from postroom.testing import ManualClock
 
 __all__ = ["prepared_stores", "run_place"]

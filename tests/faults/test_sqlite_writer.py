@@ -23,7 +23,7 @@ from postroom.contracts.errors import (
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 
 T = TypeVar("T")

@@ -8,13 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from postroom.stores.postgres.connection import SESSION
+from postroom.stores.postgres.connection import SESSION, array, together, written_together
+from postroom.stores.postgres.connection import columns as columns_of
 from postroom.stores.postgres.sql_transaction import OF_ONE_THREAD
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.postgres.together import columns as columns_of
-from postroom.stores.postgres.together import together, written_together
-from postroom.stores.postgres.values import array
-from postroom.stores.statements import Statement, statements
+from postroom.stores.sql_transaction import Statement, statements
 
 pytestmark = pytest.mark.long
 

@@ -39,7 +39,7 @@ BROAD_EXCEPTS = {
     "postroom/mcp_server/answers.py:answer_call": "the edge around one tool call",
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
     "postroom/services/calls.py:Subscriptions._tell": "the edge around one listener",
-    "postroom/stores/pending_changes.py:PendingChange.perform": "hands whatever a caller's function raised to that caller",
+    "postroom/stores/engine.py:PendingChange.perform": "hands whatever a caller's function raised to that caller",
     "postroom/stores/postgres/writer.py:Writer._commit": "the writer around one group: who waits learns of a fault of ours",
     "postroom/stores/postgres/writer.py:_Work._run": "hands whatever a caller's function raised to that caller",
     "postroom/dispatch/completion.py:_told_by": "an exception of foreign code that cannot tell its text: the kind is told",

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sql_transaction import second_texts, statements
 from postroom.stores.sqlite.migrate import migrate
-from postroom.stores.statements import second_texts, statements
 from table_rows import each_row
 
 MOST_SECOND_TEXTS = 19

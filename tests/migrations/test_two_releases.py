@@ -21,15 +21,15 @@ from mail_room import a_room, furnish
 from postroom.contracts.errors import SchemaTooNew, StoreHeld
 from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.contracts.messages import Json
-from postroom.executors.processes.servers import is_gone, own_process
+from postroom.executors.processes.process_runner import is_gone, own_process
 from postroom.leases import Leases
 from postroom.stores.migrations import Migration, newest_of, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sql_transaction import statements
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.statements import statements
 from postroom.testing import ManualClock
 from table_rows import each_row
 

@@ -227,7 +227,7 @@ PLANTS = (
     plant(
         "messages that wait behind a run are not looked at when it ends",
         WORKER,
-        "            if not job.comes_again and job.leaves_waiting:\n                await self._completion.after_run(thread_id)\n",
+        "            if not job.comes_again and job.leaves_waiting:\n                await self._completion.submissions.after_run(thread_id)\n",
         "",
         (RECOVERY, "            await self._recovery.take_up_left_over()\n", ""),
     ),

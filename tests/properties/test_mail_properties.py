@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.contracts.errors import AlreadyRead, IdempotencyConflict, PostroomError
 from postroom.contracts.mail import Message, Recipient
-from postroom.mail.archive.batch import gather
+from postroom.mail.archive.archive import gather
 from postroom.mail.context import Rules
 from postroom.stores.mail.access import MailReads
 from postroom.stores.sqlite import SqliteStore

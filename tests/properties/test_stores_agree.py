@@ -17,11 +17,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from postroom.contracts.announcing import Nudges
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import SEARCH_FIELDS, All, AnyOf, Attachment, Not, Phrase, Query, Term
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.waking import Nudges
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.postgres import PostgresStore

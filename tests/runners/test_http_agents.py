@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
     StaleResult,
     WrongSignature,
 )
-from postroom.contracts.remote_runners import HttpRunner
+from postroom.contracts.runners import HttpRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.signing import signature
 from postroom.executors.remote import LARGEST_BODY

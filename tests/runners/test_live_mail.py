@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroom.contracts.messages import Boundary
-from postroom.dispatch.pending import PendingInput
+from postroom.dispatch.worker import PendingInput
 from runners.room import RunnerRoom
 from runners.test_model_agents import bo, calls, says, seen
 from runtime.endpoint import SILENCE, FakeEndpoint

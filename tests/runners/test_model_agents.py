@@ -13,7 +13,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import IdentityMismatch, InvalidRunner
 from postroom.contracts.records import replace
-from postroom.contracts.remote_runners import ModelRunner
+from postroom.contracts.runners import ModelRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.mail.context import Caller, Rules

@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 
 from dispatch_room import Deaf, done
-from postroom.app.executor_registry import ExecutorsByRunner
+from postroom.app.agent_supervisor import ExecutorsByRunner
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.errors import InvalidRunner, RunnerNotFound
-from postroom.contracts.remote_runners import HttpRunner, ModelRunner
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import AnyRunner, Runner
+from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner, RunnerKind
 from postroom.dispatch.routing import ExecutorsByThread
 
 PROGRAM = Runner(argv=("x",), cwd="/work")

@@ -9,7 +9,6 @@ import pytest
 
 from dispatch_room import make_resume
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     ContentFiltered,
@@ -21,7 +20,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.inference import InferenceRequest, InferenceResult, InferenceStop
 from postroom.contracts.messages import COMPACT, STOPPED_MARK, ContentBlock, Message, MessageMetadata, Role
 from postroom.contracts.records import replace
-from postroom.contracts.runs import RunRecord, Usage
+from postroom.contracts.runs import RunRecord, Summary, Usage
 from postroom.runtime import AgentSpec, function_tool
 from postroom.runtime.window import Windows, pieces, tokens_of
 from runtime.room import call, calls

@@ -18,8 +18,8 @@ from typing import Any
 
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.stores.changes import ChangeNotifier
+from postroom.stores.sqlite.connection import SqliteTransaction
 from postroom.stores.sqlite.inline import InlineDatabase
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 from simulation.loop import Process, ProcessClock, SimulatedLoop

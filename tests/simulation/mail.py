@@ -12,10 +12,9 @@ from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.runs import TerminationReason
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.routing import ExecutorsByThread
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.stores.stores import Stores

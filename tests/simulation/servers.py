@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.budgets import Budget, BudgetScope
-from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.limits import Budget, BudgetScope, Limit, LimitScope
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
@@ -23,9 +22,8 @@ from postroom.embedded.running import FunctionExecutor
 from postroom.leases import Leases
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.store import SqlStore
+from postroom.stores.store import SqlStore, Transaction
 from postroom.stores.stores import Stores
-from postroom.stores.transaction import Transaction
 from simulation.chats import ChatServer
 from simulation.database import Database, Network, SimulatedEngine
 from simulation.loop import Process, SimulatedLoop

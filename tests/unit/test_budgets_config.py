@@ -6,8 +6,8 @@ import pytest
 
 from postroom.app.budgets_config import load_budgets
 from postroom.app.config import load_settings
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow
 from table_rows import each_row
 
 GOOD = """

@@ -9,9 +9,7 @@ import pytest
 
 from postroom.app import places
 from postroom.app.config import SETTINGS, explain, load_settings
-from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ConfigError
-from postroom.executors.processes.child_environment import names_of
 from table_rows import each_row
 
 
@@ -235,7 +233,7 @@ def test_names_that_clients_use_are_no_settings_and_no_mistakes(home: dict[str, 
 
 
 def test_what_a_run_of_the_server_is_told_is_no_setting_and_no_mistake(home: dict[str, str]) -> None:
-    told = names_of(RunActivation(thread_id="t"))
+    told = {"POSTROOM_THREAD": "t", "POSTROOM_RUN": "r", "POSTROOM_DISPATCH": "d"}
     told |= {"POSTROOM_AGENT": "Bo", "POSTROOM_PROJECT": "harbour", "POSTROOM_STEERING": "/tmp/s"}
     assert load_settings(environment=home | told).port == 8765
 

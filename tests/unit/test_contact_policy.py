@@ -18,8 +18,8 @@ from postroom.contracts.errors import (
     UnknownMessage,
     UnknownProject,
 )
-from postroom.mail.contacts import ContactFacts, refusal
 from postroom.mail.context import Rules
+from postroom.mail.sending import ContactFacts, refusal
 from postroom.testing import ManualClock
 from table_rows import each_row
 

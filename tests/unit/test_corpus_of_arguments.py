@@ -15,8 +15,8 @@ import pytest
 from fastmcp import Client
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.operations import Operation
-from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.commands import Command, read_command
 from postroom.mail.operations import ALL_OPERATIONS
 from rest_room import Edge, arguments_of

@@ -11,8 +11,7 @@ import pytest
 
 from application_room import Place, place
 from postroom.app.archive_check import ArchiveCheck
-from postroom.contracts.mail import Project
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule, Project
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.repository import ArchiveRepository
 from postroom.mail.outgoing import ARCHIVE

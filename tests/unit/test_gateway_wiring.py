@@ -51,7 +51,7 @@ from postroom.http_api.readiness import Readiness
 from postroom.relay import Relay
 from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel
 from runtime.endpoint import END, FakeEndpoint, chunk

@@ -12,12 +12,12 @@ import pytest
 
 from injections import FIELDS
 from mail_room import HARBOR, SHORE, Room, everything, in_memory
-from postroom.contracts.announcing import Arrival, Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.mail import Reservation
+from postroom.contracts.waking import Arrival, Nudges
 from postroom.mail.context import Rules, token_hash
-from postroom.mail.guarding import Held
 from postroom.mail.operations import OPERATIONS
+from postroom.mail.reservations import Held
 from postroom.mail.service import Mail
 from postroom.mcp_server.profiles import CORE
 from postroom.services import notices

@@ -23,8 +23,8 @@ from postroom.contracts.errors import (
     WrongToken,
 )
 from postroom.contracts.tokens import SCOPES, TOKEN_FORM
-from postroom.mail.named_tokens import WRITTEN_EVERY, NamedTokens
 from postroom.mail.service import Mail
+from postroom.mail.tokens import WRITTEN_EVERY, NamedTokens
 from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroom.contracts.errors import WrongStore
-from postroom.stores.sqlite.own_files import OwnFiles
+from postroom.stores.sqlite.engine import OwnFiles
 from postroom.testing import ManualClock
 
 

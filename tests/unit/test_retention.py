@@ -12,7 +12,7 @@ from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.app.config import Settings
 from postroom.app.retention import Retention
 from postroom.contracts.errors import CursorExpired, StoreUnavailable, UnknownMessage, UnknownProject
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule
 from postroom.mail import retention as rules_of_mail
 from postroom.testing.faults import LosingStore, RefusingStore, writes
 

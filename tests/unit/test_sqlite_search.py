@@ -6,9 +6,9 @@ import pytest
 
 from postroom.mail.query import parse_query
 from postroom.stores.mail import search_index
-from postroom.stores.mail.words import MAX_UNSPACED, folded, indexed_text
+from postroom.stores.mail.search_index import MAX_UNSPACED, folded, indexed_text
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.writer import STEP_CHARACTERS, update_indexes
+from postroom.stores.sqlite.engine import STEP_CHARACTERS, update_indexes
 from web_samples import Writer
 
 

@@ -9,9 +9,9 @@ from importlib import resources
 import pytest
 
 from postroom.stores.migrations import shipped_migrations
+from postroom.stores.sql_transaction import Dialect, Statement, statements
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.statements import Dialect, Statement, statements
 from table_rows import each_row
 
 
@@ -61,7 +61,7 @@ def plan(connection: sqlite3.Connection, name: str) -> list[str]:
 
 def test_every_statement_is_used_and_there() -> None:
     stores = resources.files("postroom.stores")
-    modules = [*stores.joinpath("mail").iterdir(), stores.joinpath("sqlite", "writer.py")]
+    modules = [*stores.joinpath("mail").iterdir(), stores.joinpath("sqlite", "engine.py")]
     source = "".join(one.read_text(encoding="utf-8") for one in modules if one.name.endswith(".py"))
     asked = {name for _, name in re.findall(r'"(mail|project_log)\.([a-z_]+)"', source)}
     restored = {name for name in EVERY if name.startswith("restore_")}  # one a table

@@ -28,8 +28,8 @@ from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application
 from postroom.mail.commands import HealthCheck
 from postroom.mail.context import Caller
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
+from postroom.mail.tokens import NamedTokens
 from postroom.mcp_server import resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES

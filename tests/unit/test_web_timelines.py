@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.work import WorkCounts
-from postroom.mail.conflicts import together
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.reservations import together
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock

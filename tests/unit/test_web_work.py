@@ -31,7 +31,7 @@ from postroom.services import work as work_service
 from postroom.services.questions import TAKE_BACK_MS
 from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 from postroom.web.forms import MOST_FIELDS, SMALL_FORM
 from postroom.web.pages import page_routes

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.gateway.questions import answer_run, decision_of

@@ -16,8 +16,8 @@ from postroom.contracts.errors import QueueFull, StoreUnavailable, Unauthorized
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.mail.context import Caller
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.waking import waker
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.prompts import agent_thread
 from postroom.mail.waking.waker import MOST_AT_ONCE
 from postroom.stores.mail.store import MailStore

@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from dispatch_room import done, eventually
-from postroom.contracts.budgets import Budget, BudgetScope
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import QueueFull, Unauthorized
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.limits import Budget, BudgetScope
 from postroom.contracts.messages import Boundary
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery

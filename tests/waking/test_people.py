@@ -16,8 +16,8 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.people import ChatAddress
 from postroom.mail.context import Caller, Rules
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.services.people import PeopleService
 from postroom.stores.changes import MAIL
 from waking_room import PROJECT, number

@@ -19,7 +19,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Rules
-from postroom.mail.waking.answers import MOST_ANSWERS
+from postroom.mail.waking.mail_runs import MOST_ANSWERS
 from postroom.mail.waking.prompts import clipped
 from waking_room import PROJECT, number
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from postroom.app import places
 from postroom.app.config import tables_of
 from postroom.app.tokens import shown
-from postroom.contracts.durations import duration_of
+from postroom.contracts.clock import duration_of
 from postroom.contracts.errors import ConfigError, InvalidName, InvalidRunner, PostroomError
 from postroom.contracts.messages import CONTROL
 from postroom.contracts.runners import AnyRunner, runner_of

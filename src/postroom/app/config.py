@@ -23,7 +23,7 @@ from msgspec import Meta, field, inspect
 from postroom.app import places
 from postroom.app.tokens import redact, shown
 from postroom.contracts.addresses import refuse_malformed_address, shown_address
-from postroom.contracts.durations import LONGEST, duration_of, duration_text
+from postroom.contracts.clock import LONGEST, duration_of, duration_text
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.records import Record
 from postroom.contracts.runners import is_place

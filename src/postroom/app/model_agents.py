@@ -13,8 +13,7 @@ from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Message
 from postroom.contracts.quoting import one_line
 from postroom.contracts.records import replace
-from postroom.contracts.remote_runners import ModelRunner
-from postroom.contracts.runners import Runners
+from postroom.contracts.runners import ModelRunner, Runners
 from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import DECISION, agent_of
 from postroom.ports import RunControl

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from postroom.app.admin_service import AdminService
-from postroom.app.chat_administration import ChatAdministration
+from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidPath
@@ -26,8 +26,8 @@ from postroom.contracts.tokens import ADMIN
 from postroom.contracts.work import told
 from postroom.http_api.long_work import LongWork
 from postroom.http_api.sessions import LoginService
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.tokens import NamedTokens
 from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService

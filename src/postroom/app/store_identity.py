@@ -25,9 +25,9 @@ from postroom.app.config import Settings
 from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
-from postroom.mail.archive.mark import StoreMark, read_mark, repositories, write_mark
+from postroom.mail.archive.archive import StoreMark, read_mark, repositories, write_mark
 from postroom.mail.archive.rebuild import projects_made
-from postroom.stores.identity import StoreIdentity
+from postroom.stores.outline import StoreIdentity
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.generations import forget_generation

@@ -18,7 +18,7 @@ from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Project, project_key
 from postroom.cli.watch import Patience, leave_when_unread, terminate
 from postroom.contracts.errors import CursorExpired, InvalidArgument, PostroomError
-from postroom.contracts.project_log import EVENT_KINDS
+from postroom.contracts.mail import EVENT_KINDS
 
 WAIT_SECONDS: Final = 25
 PAGE: Final = 500

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from postroom.contracts import progress
 from postroom.contracts.addresses import shown_address
 from postroom.contracts.errors import InvalidArgument, MissingExtra
-from postroom.executors.processes.servers import is_gone
+from postroom.executors.processes.process_runner import is_gone
 from postroom.stores.moving import Side, Table, copy, is_continued
 from postroom.stores.sqlite import moving as sqlite
 

@@ -166,7 +166,7 @@ class _Held:
 
 def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each group of conflicting reservations: each path and its holder."""
-    from postroom.mail.conflicts import together  # here, for other commands would wait for it
+    from postroom.mail.reservations import together  # here, for other commands would wait for it
 
     both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
     lines = []

@@ -4,12 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from postroom.contracts.budgets import Spending
-from postroom.contracts.conversation import SummaryDraft
 from postroom.contracts.dispatch import Claim, RunDispatch, RunDispatchResult
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft
-from postroom.contracts.limits import LIMITS
+from postroom.contracts.limits import LIMITS, Spending
 from postroom.contracts.messages import (
     Json,
     Message,
@@ -19,7 +17,7 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.records import Record
-from postroom.contracts.runs import RunRecord, RunStatus, Thread
+from postroom.contracts.runs import RunRecord, RunStatus, SummaryDraft, Thread
 
 MAX_PAGE = 200
 """Maximum length of a list that a call returns."""

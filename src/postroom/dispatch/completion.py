@@ -8,17 +8,15 @@ An end without an execution (cancelled, superseded, dead letter) ends the run as
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from postroom.contracts.accepting import NOWHERE, Accept, ThreadsNeeded
 from postroom.contracts.activation import DeliveryOptions, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
-from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import (
     OWNER_GONE,
     Interrupt,
@@ -42,7 +40,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.limits import LIMITS, Held, Limit
+from postroom.contracts.limits import LIMITS, Held, Limit, Spending
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import Record, replace
@@ -58,18 +56,20 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.budgets import Budgets, begin_to_ask, release_abandoned
-from postroom.dispatch.capture import CapturingSink, RunCoordinator
+from postroom.contracts.waking import NOWHERE, Accept, ThreadsNeeded
+from postroom.dispatch.budgets import Budgets, begin_to_ask, held_back, note_start, release_abandoned
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.shared_limits import held_back, note_start
-from postroom.dispatch.sinks import ReconnectableEventSink
+from postroom.dispatch.sinks import CapturingSink, ReconnectableEventSink, RunCoordinator
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.changes import WORK
 from postroom.stores.runs.dispatches import due_look, state_look
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
+
+if TYPE_CHECKING:
+    from postroom.dispatch.submission import Submissions
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
@@ -572,27 +572,6 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
     )
 
 
-class Accepting(Protocol):
-    """Runs a change that may put messages where runs of these threads read them."""
-
-    def __call__(
-        self,
-        thread_ids: Collection[str],
-        change: Callable[[Transaction, Accept], T | StaleClaim],
-        *,
-        key: str,
-        within: str | None,
-    ) -> Awaitable[T]:
-        """Run it; `within` is the thread of which it writes an end."""
-        ...
-
-
-Decision = tuple[str, ToolCallResume]
-Resumes = Callable[[Transaction, RunRecord, Sequence[Decision]], Callable[[], Awaitable[None]]]
-"""Queues a waiting run again with decisions, under the lock of its thread; the returned function publishes
-it, after the commit."""
-
-
 class Completion:
     """Writes begins and ends of executions."""
 
@@ -600,16 +579,11 @@ class Completion:
         self,
         core: Core,
         events: ServerEvents,
-        accepting: Accepting,
-        resumes: Resumes,
-        after_run: Callable[[str], Awaitable[None]],
     ) -> None:
-        """Keep what it works with; `after_run` is called when a run has ended without being executed."""
         self._core = core
         self._events = events
-        self._accepting = accepting
-        self._resumes = resumes
-        self.after_run = after_run
+        self.submissions: Submissions
+        """Set before the first run: ends of runs make submissions, and submissions end runs."""
 
     async def begin(self, job: Job) -> None:
         """Store that the execution begins; a run that was only prepared is running from now on.
@@ -774,7 +748,7 @@ class Completion:
         decisions = [one for command in asked for one in command.decisions]
         wanted = [one for one in decisions if one[0] in open_calls]
         unasked = tuple(call for call, _ in decisions if call not in open_calls)
-        return self._resumes(tx, run, wanted) if wanted else None, unasked
+        return self.submissions.resumed_in(tx, run, wanted) if wanted else None, unasked
 
     async def try_later(
         self, job: Job, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
@@ -1018,7 +992,7 @@ class Completion:
         if cancelled is None:
             return False
         await self.told_cancelled(cancelled)
-        await self.after_run(run.thread_id)
+        await self.submissions.after_run(run.thread_id)
         return True
 
     def cancelled_in(
@@ -1116,7 +1090,7 @@ class Completion:
                 return await self._core.observed(operation, write)
             except ThreadsNeeded as needed:
                 thread_ids |= needed.thread_ids
-                write = self._accepting(thread_ids, change, key=thread_id, within=thread_id)
+                write = self.submissions.accepting(thread_ids, change, key=thread_id, within=thread_id)
 
     async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
         await self._events.dispatch_happened("RunErrored", dispatch, error=error)
@@ -1154,7 +1128,7 @@ def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
     return row
 
 
-def with_decisions(run: RunRecord, decisions: Sequence[Decision]) -> RunRecord:
+def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> RunRecord:
     """Return the run as it begins when it is executed again, with decisions that it has not taken."""
     kept = run.activation
     if kept is None:

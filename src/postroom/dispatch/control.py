@@ -16,7 +16,7 @@ from postroom.dispatch.completion import Completion, EndedRuns, Workers, command
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.log import get_logger
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _CANCEL = LiveRunCommand(kind=LiveCommandKind.CANCEL)
@@ -62,10 +62,10 @@ class Control:
                 return await self._sent(done, _CANCEL)
             case RunRecord():
                 await completion.told_cancelled(done)
-                await completion.after_run(done.thread_id)
+                await completion.submissions.after_run(done.thread_id)
             case (dispatch, run):
                 await completion.told_withdrawn(dispatch, run)
-                await completion.after_run(dispatch.thread_id)
+                await completion.submissions.after_run(dispatch.thread_id)
         return True
 
     def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:

@@ -22,9 +22,9 @@ from postroom.contracts.registry import (
 )
 from postroom.contracts.run_stores import Places
 from postroom.dispatch.budgets import Budgets
-from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
+from postroom.dispatch.sinks import Capture
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
 

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds, time_ordered_ids
@@ -25,7 +24,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.capture import Capture
+from postroom.contracts.waking import Accept
 from postroom.dispatch.completion import Completion, MailboxWorker, Workers
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control
@@ -34,7 +33,7 @@ from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, Ser
 from postroom.dispatch.inspection import Inspection, Reason
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
-from postroom.dispatch.sinks import EventStream
+from postroom.dispatch.sinks import Capture, EventStream
 from postroom.dispatch.submission import (
     MailboxSubmitResult,
     Prepared,
@@ -46,7 +45,7 @@ from postroom.dispatch.submission import (
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 T = TypeVar("T")
 _COMMITS: Final = "use an executor that commits its steps with their events, such as AgentRuntime"
@@ -104,17 +103,11 @@ class Mailbox:
         place = stores.coordinator.storage_identity
         self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)
         self.workers = workers = Workers()
-        submissions: Submissions  # ends of runs and submissions begin each other
-        self._completion = completion = Completion(
-            core,
-            events,
-            lambda *about, **options: submissions.accepting(*about, **options),
-            resumes=lambda *about: submissions.resumed_in(*about),
-            after_run=lambda thread_id: submissions.after_run(thread_id),
-        )
+        self._completion = completion = Completion(core, events)
         self._control = control = Control(core, events, completion, workers)
         self._dispatcher = dispatcher = Dispatcher(core, workers, events, completion)
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
+        completion.submissions = submissions
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)
         self._rounds = Rounds(core, completion, dispatcher, self._recovery, submissions)
         self._inspection = Inspection(core, dispatcher, submissions)

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Iterable, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from postroom.contracts.accepting import ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleClaim, StoreError
 from postroom.contracts.run_stores import MOST_COUNTED
+from postroom.contracts.waking import ThreadsNeeded
 
 if TYPE_CHECKING:  # loaded where numbers are shown: a program that only has a queue need not wait for it
     from prometheus_client import CollectorRegistry

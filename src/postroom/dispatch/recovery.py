@@ -40,17 +40,17 @@ from postroom.dispatch.budgets import (
     hold_threads,
     question_about,
     release_abandoned,
+    room_in,
     window_ended,
 )
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
-from postroom.dispatch.shared_limits import room_in
 from postroom.dispatch.submission import Submissions, max_interruptions
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _READ_AGAIN_MS: Final = 3_600_000

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatch
@@ -15,8 +14,9 @@ from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import Accept
 from postroom.ports import RunEffects
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 
 class SeveralExecutors(RunDispatchExecutor):

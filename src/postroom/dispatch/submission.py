@@ -24,7 +24,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import (
     BusyPolicy,
     DeliveryOptions,
@@ -96,7 +95,8 @@ from postroom.contracts.runs import (
     TerminationReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.budgets import answers_budget, settle
+from postroom.contracts.waking import Accept, ChangeUndone
+from postroom.dispatch.budgets import answers_budget, note_start, settle
 from postroom.dispatch.completion import (
     ClaimAsk,
     Claimed,
@@ -111,14 +111,13 @@ from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE, MailboxConfig
 from postroom.dispatch.control import Control
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents, decision_facts
-from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.together import Together
 from postroom.stores.sql_transaction import Look
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)

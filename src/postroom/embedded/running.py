@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar, cast
 from postroom.concurrency import retried, unreported
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
-from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import (
     ConfigError,
@@ -39,6 +38,7 @@ from postroom.contracts.events import (
     EventVisibility,
 )
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Json, Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
@@ -65,8 +65,7 @@ from postroom.embedded.items import (
 )
 from postroom.ports import RunControl
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.store import refuse_forked
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction, refuse_forked
 
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
-from postroom.contracts.durations import duration_of
+from postroom.contracts.clock import duration_of
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.records import Meta, field
 from postroom.contracts.tables import Duration, Secret, Table

@@ -40,7 +40,7 @@ from postroom.ports import ChatDelivery
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.outbox import OutboxTables
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4

@@ -17,6 +17,7 @@ from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import CredentialRefused, PostroomError, StoreError
 from postroom.contracts.messages import Json
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import status
 from postroom.gateway.chat_settings import ChatSettings
 from postroom.gateway.commands import COMMANDS, Commands
@@ -39,7 +40,7 @@ from postroom.gateway.to_people import ToPeople
 from postroom.gateway.voices import VOICE_KIND, Speak, Voices
 from postroom.leases import Leases
 from postroom.log import get_logger
-from postroom.ports import ChatDelivery, RunQueue
+from postroom.ports import ChatDelivery
 from postroom.relay import Relay
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.runs.ports import OutboxStore, ThreadStore
@@ -62,7 +63,7 @@ class Gateway:
         stores: ChatStores,
         outbox: OutboxStore,
         threads: ThreadStore,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         presenter: StreamingPresenter,
         relay: Relay,
         clock: Clock,

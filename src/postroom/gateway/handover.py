@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
@@ -37,16 +36,18 @@ from postroom.contracts.messages import (
     storable,
 )
 from postroom.contracts.quoting import one_line, quoted, said_by
+from postroom.contracts.waking import Accept, ChangeUndone
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, Forwarded, MessageEvent, MessageType
 from postroom.gateway.group_talk import EARLIER, with_earlier
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.log import get_logger
-from postroom.ports import RunQueue, ThreadState
+from postroom.ports import ThreadState
 from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _BLOCKS = {
@@ -90,7 +91,7 @@ class Handover:
 
     def __init__(
         self,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         stores: ChatStores,
         config: GatewayConfig,
         closed: Callable[[Iterable[int]], None],

@@ -30,7 +30,7 @@ from postroom.gateway import wording
 from postroom.gateway.events import Button
 from postroom.gateway.session import Platform
 from postroom.ports import RunEffects
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
 

@@ -19,7 +19,7 @@ from postroom.gateway.replies import target_of, thread_name
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _TOUCH_AFTER_MS = 30_000
 """The minimum time between two writes of a session's last activity."""

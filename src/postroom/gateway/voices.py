@@ -34,7 +34,7 @@ from postroom.gateway.spooling import head_of, spooled
 from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 if TYPE_CHECKING:
     from postroom.gateway.delivery import Delivery

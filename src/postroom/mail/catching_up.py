@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict, TypeVar
 
 from postroom.contracts.clock import iso
-from postroom.contracts.project_log import Happening
+from postroom.contracts.mail import Happening
 from postroom.mail.commands import CatchUp
 from postroom.mail.context import ReadContext
 from postroom.mail.event_log import agent_addresses, check_cursor, visible_events

@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
-from postroom.contracts.project_log import EVENT_KINDS, EventKind
 from postroom.mail.names import nearest
 
 _END = r"$(?!\n)"

@@ -10,7 +10,7 @@ from postroom.mail import (
     agents,
     catching_up,
     commands,
-    contact_requests,
+    contacts,
     event_log,
     inbox,
     reservations,
@@ -157,7 +157,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(
         SEND,
         commands.RequestContact,
-        contact_requests.request_contact,
+        contacts.request_contact,
         repeatable=True,
         is_of_one_project=True,
         line="agents request-contact TO",
@@ -172,11 +172,11 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(
         SEND,
         commands.RespondContact,
-        contact_requests.respond_contact,
+        contacts.respond_contact,
         repeatable=True,
         is_of_one_project=True,
     ),
-    _looks(READ, commands.ListContacts, contact_requests.list_contacts, is_of_one_project=True),
+    _looks(READ, commands.ListContacts, contacts.list_contacts, is_of_one_project=True),
     _changes(
         SEND, commands.SetContactPolicy, agents.set_contact_policy, repeatable=True, is_of_one_project=True
     ),

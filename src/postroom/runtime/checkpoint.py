@@ -10,13 +10,21 @@ from typing import Any
 import msgspec
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.conversation import Conversation, Summary, SummaryDraft
 from postroom.contracts.errors import CommitUnknown, DuplicateRecord, ForeignThread, VersionConflict
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import Message, Role, ToolCall, Visibility
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.runs import PersistedState, RunRecord, RunStatus, RunWaitingTicket, Usage
+from postroom.contracts.runs import (
+    Conversation,
+    PersistedState,
+    RunRecord,
+    RunStatus,
+    RunWaitingTicket,
+    Summary,
+    SummaryDraft,
+    Usage,
+)
 from postroom.ports import RunControl
 
 

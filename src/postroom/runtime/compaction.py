@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from postroom.contracts.agent_events import AgentEvent
 from postroom.contracts.clock import Clock
-from postroom.contracts.conversation import Summary
 from postroom.contracts.errors import ContentFiltered, ContextOverflow, RequestRefused
 from postroom.contracts.inference import InferenceRequest
 from postroom.contracts.messages import Message
-from postroom.contracts.runs import Usage
+from postroom.contracts.runs import Summary, Usage
 from postroom.log import get_logger
 from postroom.runtime.agents import ResolvedAgent
 from postroom.runtime.checkpoint import RunLog

@@ -7,11 +7,10 @@ tool call and its answers are one unit, which is neither split nor partly kept.
 import json
 from collections.abc import Collection, Iterator, Sequence
 
-from postroom.contracts.conversation import Summary
 from postroom.contracts.errors import ContextOverflow
 from postroom.contracts.inference import InferenceRequest
 from postroom.contracts.messages import Message, Role
-from postroom.contracts.runs import Usage
+from postroom.contracts.runs import Summary, Usage
 from postroom.runtime.agents import AgentSpec
 from postroom.runtime.checkpoint import is_output_of
 

@@ -32,8 +32,7 @@ from postroom.contracts.messages import Json, storable
 from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule, schedule_lock
 from postroom.log import get_logger
 from postroom.schedules.ticks import Plan, after_set_back, due_at, next_tick, planned, refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, SqlStore, Transaction
 
 _LOG = get_logger(__name__)
 

@@ -21,12 +21,11 @@ from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
-from postroom.mail.folders import Location, locate, locations_of
-from postroom.mail.guarding import held_by_others
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.names import LONGEST as LONGEST_NAME
 from postroom.mail.projects import checked_path
-from postroom.mail.reservations import release_reserved_in
+from postroom.mail.repositories import Location, locate, locations_of
+from postroom.mail.reservations import held_by_others, release_reserved_in
 from postroom.mail.service import Mail
 from postroom.services import notices
 from postroom.services.idling import Idling

@@ -24,7 +24,7 @@ from postroom.log import get_logger
 from postroom.mail.waking.open_questions import BY_MAIL
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 POLL_MS = 5_000

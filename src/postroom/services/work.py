@@ -43,7 +43,7 @@ from postroom.services.runs import (
     project_threads,
     whose,
 )
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _TWO: Final = 2
 """The limit for ids with the same beginning: a second one is enough to report ambiguity."""

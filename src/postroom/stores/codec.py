@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InvalidActivation, InvalidRecord, RecordTooNew, StoreCorrupt
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import ContentBlock, DeliveryMode, Json, Message, Role
 from postroom.contracts.records import Record, replace
-from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, TerminationReason, Thread
+from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, Summary, TerminationReason, Thread
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from postroom.contracts.mail import Project
 from postroom.contracts.work import WorkCounts
-from postroom.mail.conflicts import conflicts, together
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.reservations import conflicts, together
 from postroom.services.floor import LEASES
 from postroom.stores.mail.access import MailReads
 from postroom.web.wording import TONES, tone

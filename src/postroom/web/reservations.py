@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import Project, Reservation
-from postroom.mail.conflicts import conflicts
-from postroom.stores.transaction import Transaction
+from postroom.mail.reservations import conflicts
+from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import Number, read_form, see
 from postroom.web.reading import Page, cut

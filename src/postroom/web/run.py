@@ -8,13 +8,12 @@ from typing import Any, Final, Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.mail import Message, Project
-from postroom.contracts.timeline import Attempt
+from postroom.contracts.mail import Attempt, Message, Project
 from postroom.contracts.work import Work
 from postroom.mail import conversation
 from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.forms import see
 from postroom.web.reading import references, subjects_of

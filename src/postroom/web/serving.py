@@ -27,7 +27,7 @@ from postroom.contracts.errors import (
     UnknownProject,
     UnknownReservation,
 )
-from postroom.contracts.project_log import EVENT_KINDS
+from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.quoting import sentence
 from postroom.contracts.work import SHOWN_STATES
 from postroom.mail.conversation import awaited

@@ -22,8 +22,7 @@ from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
 from postroom.services.statuses import status_of
 from postroom.services.work import WorkService
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 from postroom.web import links
 from postroom.web.frame import EMPTY, Frame, frame
 from postroom.web.reading import known_project

@@ -15,7 +15,7 @@ from postroom.mail import conversation
 from postroom.mail.conversation import awaited
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web.reading import (
     OFFERED,
     Page,

@@ -10,9 +10,17 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from postroom.contracts.errors import UnknownThread
-from postroom.contracts.mail import Agent, Project, Recipient, Reservation
+from postroom.contracts.mail import (
+    Agent,
+    Attempt,
+    AttemptGroup,
+    Project,
+    Recipient,
+    Reservation,
+    Span,
+    Written,
+)
 from postroom.contracts.records import replace
-from postroom.contracts.timeline import Attempt, AttemptGroup, Span, Written
 from postroom.contracts.waking import MessageRun
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads

@@ -8,11 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import UnknownRun
-from postroom.contracts.mail import Project
-from postroom.contracts.timeline import Span
+from postroom.contracts.mail import Project, Span
 from postroom.contracts.work import QueueState
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import links, reading
 from postroom.web.serving import NUMBER, choice
 from postroom.web.site import Site

@@ -6,8 +6,7 @@ from typing import Final
 from starlette.requests import Request
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.mail import Project
-from postroom.contracts.timeline import Span
+from postroom.contracts.mail import Project, Span
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads
 from postroom.web.serving import choice, number

@@ -31,7 +31,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.mail import Project
 from postroom.services.people import Draft, DraftFile
 from postroom.services.statuses import status_of
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import links, reading
 from postroom.web.forms import Number, read_form, see
 from postroom.web.serving import number, remedy_at_pages, remember_name, remembered_name

@@ -10,25 +10,32 @@ from typing import Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import AgentProtocolBroken, AgentStopped, CommandError, CommandSaidNothing
-from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.executor import AccessOf, AgentRunResult
 from postroom.contracts.messages import storable
-from postroom.contracts.run_access import AccessOf
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Recipe, Runner, Runners
+from postroom.contracts.runners import Recipe, Runner, RunnerKind, Runners
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
-from postroom.executors.acp.conversation import BY_SETTINGS, PROTOCOL, Brief, Conversation
-from postroom.executors.acp.permissions import Decisions, Permission, UsedPermissions
-from postroom.executors.activations import prompt_of
+from postroom.executors.acp.conversation import (
+    BY_SETTINGS,
+    PROTOCOL,
+    Brief,
+    Conversation,
+    Decisions,
+    Permission,
+    UsedPermissions,
+)
 from postroom.executors.processes.active import StopReason
-from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.child_environment import GEMINI_VARIABLES
-from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
-from postroom.executors.processes.failing import Failing
-from postroom.executors.processes.limits import ERRORS_KEPT
-from postroom.executors.processes.output import Tail
+from postroom.executors.processes.executor import (
+    Failing,
+    LastWords,
+    ProgramExecutor,
+    Sessions,
+    no_server,
+    nothing_more,
+)
+from postroom.executors.processes.output import ERRORS_KEPT, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Work
-from postroom.executors.processes.sessions import Sessions
-from postroom.executors.processes.starting import Launch
+from postroom.executors.processes.starting import GEMINI_VARIABLES, Launch
+from postroom.executors.requests import prompt_of
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"

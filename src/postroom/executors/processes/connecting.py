@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from postroom import jsonc
 from postroom.contracts.clients import CLIENT_HEADER
-from postroom.contracts.run_access import (
+from postroom.contracts.executor import (
     FOLDER_VARIABLE,
     PATH_VARIABLE,
     STDIO,

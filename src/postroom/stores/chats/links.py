@@ -6,8 +6,7 @@ from postroom.contracts.chat_links import LinkedChat, LinkOutcome
 from postroom.contracts.chat_people import PairingRules
 from postroom.contracts.people import ChatAddress
 from postroom.stores.chats.rows import refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 _LOCK = "linked_chats"
 """One lock for all links: two codes that are entered at once must not make two persons of three chats."""

@@ -7,8 +7,7 @@ from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionCon
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.stores.chats.rows import page, plain, refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 
 @dataclass(slots=True)

@@ -29,8 +29,7 @@ from postroom.log import get_logger
 from postroom.stores.codec import encode
 from postroom.stores.live import Subscription
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
-from postroom.stores.sql_transaction import Row, SqlTransaction
-from postroom.stores.statements import Statement
+from postroom.stores.sql_transaction import Row, SqlTransaction, Statement
 from postroom.stores.store import SqlStore
 
 _LOG = get_logger(__name__)

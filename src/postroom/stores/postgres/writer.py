@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import (
     CommitUnknown,
     InternalError,
@@ -34,9 +33,9 @@ from postroom.contracts.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from postroom.contracts.limits import LIMITS
+from postroom.contracts.limits import LIMITS, Spending
 from postroom.log import get_logger
-from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
+from postroom.stores.engine import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.postgres.connection import Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
 from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, PostgresTransaction

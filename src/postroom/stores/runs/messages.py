@@ -7,7 +7,6 @@ lock.
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.errors import (
     AlreadyConsumed,
     DuplicateRecord,
@@ -28,7 +27,7 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MessageQuery
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.runs import RunRecord, Summary, SummaryDraft
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import Look, Row, Tables, Values

@@ -13,11 +13,10 @@ from typing import Final, Literal, Protocol, Self, TypeVar
 
 from typing_extensions import override
 
-from postroom.contracts.budgets import Spending
-from postroom.contracts.conversation import Conversation, conversation_of
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, UnknownDispatch
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage, EventScope
+from postroom.contracts.limits import Spending
 from postroom.contracts.messages import (
     DeliveryMode,
     Json,
@@ -48,12 +47,11 @@ from postroom.contracts.run_stores import (
     ThreadState,
     thread_lock,
 )
-from postroom.contracts.runs import RunRecord, Thread
+from postroom.contracts.runs import Conversation, RunRecord, Thread, conversation_of
 from postroom.stores.changes import WORK
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.tables import RunTables
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 T = TypeVar("T")
 

@@ -4,9 +4,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from postroom.stores.sqlite.connection import store_error
+from postroom.stores.sqlite.connection import SqliteTransaction, store_error
 from postroom.stores.sqlite.engine import new_in_memory
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 
 T = TypeVar("T")
 
