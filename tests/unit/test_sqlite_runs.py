@@ -1,4 +1,4 @@
-"""What the run stores on SQLite promise beyond the port: plans, a schema that refuses, and one transaction with mail."""
+"""The promises of the run stores on SQLite beyond the port: plans, a schema that refuses, and one transaction with mail."""
 
 import asyncio
 import re
@@ -83,7 +83,7 @@ SMALL = {
     *(f"run_dispatches_{one}" for one in ("claimed", "queue", "urgent", "due", "unreconciled", "run")),
     *("runs_holding", "runs_waiting", "runs_open_of_thread", "outbox_dead", "run_spending_asked"),
 }
-"""Indexes of what is open, which may be walked from end to end."""
+"""Indexes of open rows, which may be scanned from end to end."""
 IN_ORDER = [
     (file, name)
     for file, names in (
