@@ -297,7 +297,7 @@ def test_walk_holds_some_contents_at_a_time(
 
 
 def overtaken(tmp_path: Path, folder: Path, times: int, *, begun: bool = True) -> str:
-    """Make a Git that knows nothing of postroom commit `theirs-0`, ... each time before the branch is set."""
+    """Make another Git commit `theirs-0`, ... each time before the branch is set."""
     streams = tmp_path / f"streams-{next(NUMBERS)}"
     streams.mkdir()
     for number in range(times):

@@ -1,4 +1,4 @@
-"""Settings: where values come from, what is refused, and in which words."""
+"""Settings: the sources of values, refusals, and their words."""
 
 import json
 import stat
@@ -170,7 +170,7 @@ WRONG = [
     LABELS | gpu,a b | separated by commas
     """.strip().splitlines()
 ]
-WRONG += [("PORT", "9" * 5000, "write a whole number"), ("DATABASE", "a\0b", "no path")]
+WRONG += [("PORT", "9" * 5000, "write a whole number"), ("DATABASE", "a\0b", "not a path")]
 WRONG += [("GIT_AUTHOR_NAME", "a\nb", "characters in one line")]
 
 
@@ -217,7 +217,7 @@ def test_names_that_clients_and_runs_use_are_no_settings_and_no_mistakes(home: d
         *(("port = [1", "not TOML"), ("port = true", "write a number"), ("host = 5", "without scheme")),
         *(("answer_retention = 3600", "unit"), ("backup_interval = 60", "unit")),
         ('backup_interval = "59s"', "0 for never, or a duration of 1m"),
-        *(("backup_interval = false", "unit"), ("database = 5", "no path")),
+        *(("backup_interval = false", "unit"), ("database = 5", "not a path")),
         *(('data_dir = "/x"', "POSTROOM_DATA_DIR"), ("[port]\nx = 1", "whole number")),
         ("a = " + "[" * 5000, "not TOML"),
     ],

@@ -1,4 +1,4 @@
-"""Who may write to whom: one function over facts, and what agents can do about it."""
+"""Who may write to whom: one function over facts, and the choices of agents."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `postroom doctor` and the gauges say of an application, and of one in which something is wrong."""
+"""The report of `postroom doctor` and the gauges on an application, with and without faults."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What hooks are answered: who is meant, what is said once, what is refused, what is noted."""
+"""The answers to hooks: the agent, announcements made once, refusals, and records."""
 
 import asyncio
 import subprocess
@@ -86,6 +86,12 @@ async def test_a_message_is_announced_once_and_its_sender_sees_it(room: Room) ->
 
 
 @each_row("event", ["UserPromptSubmit", "PostToolUse", "Stop"])
+async def test_a_session_whose_context_was_compacted_is_told_of_the_summary(room: Room) -> None:
+    assert await ask(room, "SessionStart", agent="Ben") == ("silent", "")
+    outcome, line = await ask(room, "SessionStart", agent="Ben", compacted=True)
+    assert (outcome, "The tool catch_up" in line) == ("tell", True)
+
+
 async def test_of_many_hooks_at_once_one_is_given_the_line(rooms: Callable[[], Room], event: str) -> None:
     room = rooms()
     await room.open()
@@ -558,7 +564,7 @@ def ms(count: int) -> timedelta:
 
 
 async def bind(room: Room, name: str) -> None:
-    """Let the session `s` call a tool as an agent."""
+    """Make the session `s` call a tool as an agent."""
     found = await ask(room, "PostToolUse", session_id="s", acts_as=name, acts_in=HARBOR)
     assert found == ("silent", "")
 

@@ -89,7 +89,7 @@ async def test_a_cursor_beyond_the_newest_message_or_before_what_was_purged_is_r
 
 
 async def _purge(room: Room, floor: int) -> None:
-    """Let the oldest entries of Ben's inbox be purged; no operation does so yet."""
+    """Purge the oldest entries of Ben's inbox, which no operation does yet."""
     assert isinstance(room.store, SqliteStore)
     await room.store.store.engine.write(
         lambda sql: sql.connection.execute(

@@ -1,4 +1,4 @@
-"""What the run stores in memory add to the promises of every store: places, limits, hints, the registry."""
+"""The additional promises of the run stores in memory: places, limits, hints, the registry."""
 
 import pytest
 

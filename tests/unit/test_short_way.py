@@ -1,4 +1,4 @@
-"""The short way of `tools/call` says what the SDK says: the same calls go both ways, and answers are compared."""
+"""The short way of `tools/call` answers as the SDK: the same calls go both ways, and answers are compared."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ _taken: list[bool] = []
 
 @dataclass
 class Way:
-    """A mail room of its own, and MCP in front of it on one of the two ways."""
+    """A separate mail room, and MCP in front of it on one of the two ways."""
 
     short: bool
     edge: Edge = field(default_factory=Edge)
@@ -191,7 +191,14 @@ async def test_a_token_of_few_scopes_sees_at_each_address_what_it_may_call(ways:
     proof, _ = await tokens(ways, "mail:read")
     answer = await ways.short.post(json.dumps(listing).encode(), [*BOTH.items(), proof], "/mcp/core")
     listed = {tool["name"] for tool in answer.json()["result"]["tools"]}
-    assert listed == {"fetch_inbox", "get_attachment", "search_messages", "list_agents", "delivery_status"}
+    assert listed == {
+        "catch_up",
+        "delivery_status",
+        "fetch_inbox",
+        "get_attachment",
+        "list_agents",
+        "search_messages",
+    }
 
 
 REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -267,7 +274,7 @@ ODD: tuple[object, ...] = (
 
 
 def odd_at(revision: str, body: object) -> tuple[object, Any]:
-    """Return a message as a client of a revision sends it, with what is odd about it."""
+    """Return a message as a client of a revision sends it, with its oddity."""
     _, headers = at(revision, asked())
     if revision == NEWEST and isinstance(body, dict) and isinstance(body.get("params"), dict):
         meta = body["params"].get("_meta", {})

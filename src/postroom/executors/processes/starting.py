@@ -100,7 +100,7 @@ NO_ROOM: Final = {
 }
 """Errors that pass when other programs have ended, or there is room on the disk again."""
 CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock of deadlines. Nobody can set it, and on Linux it also counts while the machine sleeps."""
+"""The clock of deadlines. No program can set it, and on Linux it also counts while the machine sleeps."""
 _SHIM: Final = str(Path(__file__).with_name("shim.py"))
 _LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _START_SECONDS: Final = 60.0
