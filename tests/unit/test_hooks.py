@@ -85,13 +85,13 @@ async def test_a_message_is_announced_once_and_its_sender_sees_it(room: Room) ->
     assert '3 unread messages for "Ben"; newest from "Cyd", highest importance urgent' in line
 
 
-@each_row("event", ["UserPromptSubmit", "PostToolUse", "Stop"])
 async def test_a_session_whose_context_was_compacted_is_told_of_the_summary(room: Room) -> None:
     assert await ask(room, "SessionStart", agent="Ben") == ("silent", "")
     outcome, line = await ask(room, "SessionStart", agent="Ben", compacted=True)
     assert (outcome, "The tool catch_up" in line) == ("tell", True)
 
 
+@each_row("event", ["UserPromptSubmit", "PostToolUse", "Stop"])
 async def test_of_many_hooks_at_once_one_is_given_the_line(rooms: Callable[[], Room], event: str) -> None:
     room = rooms()
     await room.open()
