@@ -37,7 +37,7 @@ from postroom.contracts.errors import (
     RunnerNotFound,
     StaleClaim,
 )
-from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor
+from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor, identity_of
 from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.messages import Boundary, Json
 from postroom.contracts.quoting import without_escapes
@@ -50,7 +50,7 @@ from postroom.executors.processes.asking import asked, version_in
 from postroom.executors.processes.output import ERRORS_KEPT, ERRORS_SHOWN, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, ProgramEnd, Work
 from postroom.executors.processes.starting import AGENT, child_environment, masked, program_of, secrets_in
-from postroom.executors.requests import file_room, identity_of
+from postroom.executors.requests import file_room
 from postroom.log import get_logger
 from postroom.ports import RunControl
 

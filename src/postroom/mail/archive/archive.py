@@ -299,6 +299,8 @@ class Archive:
         self._marking = threading.Lock()
         self._slugs: dict[int, str] = {}
         """Slugs of the written projects by id; a project's slug never changes."""
+        self._repositories: dict[str, ArchiveRepository] = {}
+        """The open repositories by slug."""
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by slug, each held from the read of a project to the write, so that no older view is written
         last."""
@@ -309,12 +311,15 @@ class Archive:
         Raises:
             ArchiveUnavailable: Git is missing or the folder is not writable.
         """
-        return ArchiveRepository.open(
-            self.root / f"{slug}.git",
-            author_name=self._author.name,
-            author_email=self._author.email,
-            timeout=self._timeout,
-        )
+        known = self._repositories.get(slug)
+        if known is None or not known.is_made:
+            known = self._repositories[slug] = ArchiveRepository.open(
+                self.root / f"{slug}.git",
+                author_name=self._author.name,
+                author_email=self._author.email,
+                timeout=self._timeout,
+            )
+        return known
 
     def serves(self, target: str) -> bool:
         """Return True: every project has its repository here, and one server writes them all."""

@@ -437,12 +437,21 @@ class ArchiveRepository:
             InvalidArgument: The author is not valid in a commit.
             ArchiveUnavailable: Git is missing, or the folder cannot be created or has other contents.
         """
-        identity = checked_identity(author_name, author_email)
-        git = GitProgram(program, path.absolute(), timeout)
-        if not _is_made(git.folder):
-            _create(git)
-        git.run("rev-parse", "--git-dir")
-        return cls(git, identity)
+        opened = cls(
+            GitProgram(program, path.absolute(), timeout), checked_identity(author_name, author_email)
+        )
+        if not opened.is_made:
+            _create(opened._git)
+        opened._git.run("rev-parse", "--git-dir")
+        return opened
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the folder has a repository; creating one in an unreadable place gives the reason."""
+        try:
+            return (self._git.folder / "HEAD").exists()
+        except OSError:
+            return False
 
     def write(
         self,
@@ -707,13 +716,6 @@ class ArchiveRepository:
                     ) from error
 
 
-def _is_made(folder: Path) -> bool:
-    try:
-        return (folder / "HEAD").exists()
-    except OSError:  # an unreadable place; creating something there gives the reason
-        return False
-
-
 def _create(git: GitProgram) -> None:
     """Create the repository in a temporary folder and rename it; a second creator finds it complete."""
     folder = git.folder
@@ -725,7 +727,7 @@ def _create(git: GitProgram) -> None:
         fresh.run("config", "core.logAllRefUpdates", "false")
         fresh.folder.rename(folder)
     except OSError as error:
-        if not _is_made(folder):
+        if not (folder / "HEAD").exists():
             raise ArchiveUnavailable(
                 f"cannot create a repository at {folder}: {error}",
                 value=str(folder),

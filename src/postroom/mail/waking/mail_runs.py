@@ -49,6 +49,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.store import Transaction
 
+_ENDS_WELL = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
 AgentName = tuple[str, str]
 """Slug of the project, and name."""
 
@@ -215,7 +216,7 @@ class MailRunExecutor(ExecutorAround):
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
             result = await self._executed(told, sink, span)
-            if _failed(result):
+            if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
             return result
 
@@ -318,11 +319,6 @@ class LiveMail:
     async def stage(self, boundary: Boundary, messages: Sequence[RunMessage]) -> None:
         """Add messages that came live to the pending ones, for this run; known ids are ignored."""
         await self._within.stage(boundary, messages)
-
-
-def _failed(result: AgentRunResult) -> bool:
-    ends_well = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
-    return result.waiting is None and result.termination.type not in ends_well
 
 
 async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
