@@ -343,7 +343,9 @@ class Archive:
         records = [record for one in payloads for record in records_of(one)]
         if project_id in self._slugs and (records or deletions):
             await self._write(project_id, records, deletions, may_write=self._may_write)
-        for former in (one for one in payloads if one["record"] == MOVED):
+        for former in payloads:
+            if former["record"] != MOVED:
+                continue
             told = {name: str(former[name]) for name in _OF_MOVED}
             async with self._views[told["slug"]]:
                 await asyncio.to_thread(self._empty, **told)
@@ -372,7 +374,8 @@ class Archive:
             if project is None:
                 return None
             batch = gather(tx, project, records)
-            gather_deletions(tx, batch, deletions)
+            if deletions:
+                gather_deletions(tx, batch, deletions)
             batch.newest_entry = tx.newest_entry(project_id)
             return batch
 
@@ -397,7 +400,7 @@ class Archive:
             ) from error
         repository.write(
             batch.files,
-            removed=[*batch.removed, *_places(repository, batch.deleted)],
+            removed=[*batch.removed, *(_places(repository, batch.deleted) if batch.deleted else ())],
             subject=batch.subject,
             trailers=[("Message-Id", str(message.id)) for message in batch.messages],
             now=self._clock.now(),

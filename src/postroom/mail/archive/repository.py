@@ -478,7 +478,7 @@ class ArchiveRepository:
         if now < 0:
             raise InvalidArgument(f"{now} is not a valid time for a commit", value=now)
         text = message(subject, body, trailers)
-        changes = file_removals(removed) + file_changes(files)
+        changes = (file_removals(removed) if removed else b"") + file_changes(files)
         if not files and not removed:
             return None
         with self._turn():
@@ -487,8 +487,11 @@ class ArchiveRepository:
                 built = self._build(parent, text, changes, now)
                 if not self._changes_something(parent, built, removed):
                     return None
-                if self._move_branch(parent, built):
+                answer = self._git.ask("update-ref", BRANCH, built, parent or UNBORN)
+                if answer.code == 0:
                     return built
+                if self.tip() == parent:  # else another writer moved the branch
+                    raise self._git.failure("update-ref", answer)
         raise ArchiveUnavailable(
             f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
             value=str(self._git.folder),
@@ -658,15 +661,6 @@ class ArchiveRepository:
                     remedy="give the new file another name",
                 )
         return bool(changed)
-
-    def _move_branch(self, parent: str | None, built: str) -> bool:
-        """Set the branch to `built` if it is still at `parent`; return False if another writer moved it."""
-        answer = self._git.ask("update-ref", BRANCH, built, parent or UNBORN)
-        if answer.code == 0:
-            return True
-        if self.tip() != parent:
-            return False
-        raise self._git.failure("update-ref", answer)
 
     def _list(self, tip: str, paths: Sequence[str], *, below: bool = False) -> list[_Entry]:
         """Return the files at `paths` in a commit, or with `below` also all files under them."""

@@ -138,7 +138,7 @@ def _assigned(
     agent = addressed.agent
     is_run = agent.retired_at is None and addressed.runner is not None
     received, assigned = tx.received(agent.id, ids) if ids else {}, list[Received]()
-    for one in (received[number] for number in ids if number in received):
+    for one in filter(None, map(received.get, ids)):
         is_new = one.run_id != run_id or one.ended_at is not None
         if one.recalled_at is not None or (is_new and (not is_run or (one.read_at is not None and not told))):
             continue
@@ -390,11 +390,11 @@ class RunCompletion:
         if not concerned:
             return
         messages = tx.messages(concerned)
-        found = (
-            _asker(context, agent, messages[one], is_answer=received[one].answer_of is not None)
-            for one in reversed(concerned)
-        )
-        askers = {one.id: one for one in found if one is not None}
+        askers = dict[int, Agent]()
+        for number in reversed(concerned):
+            is_answer = received[number].answer_of is not None
+            if (asker := _asker(context, agent, messages[number], is_answer=is_answer)) is not None:
+                askers[asker.id] = asker
         if askers:
             self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
 
@@ -410,7 +410,7 @@ class RunCompletion:
     def _handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
         """Mark the messages that this end handles, and return them."""
         found = list[int]()
-        for one in (received[number] for number in self.message_ids if number in received):
+        for one in filter(None, map(received.get, self.message_ids)):
             if one.run_id == self.run_id and one.delivered_at is not None:
                 if one.ended_at is not None:
                     continue
