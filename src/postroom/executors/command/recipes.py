@@ -39,8 +39,7 @@ from postroom.contracts.messages import Boundary, storable
 from postroom.contracts.runners import Recipe, Runner
 from postroom.contracts.runs import Usage
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Lines, StdinWriter, Stream, Tail
-from postroom.executors.processes.process_runner import Work
-from postroom.executors.processes.starting import GEMINI_VARIABLES
+from postroom.executors.processes.process_runner import GEMINI_VARIABLES, Work
 from postroom.log import get_logger
 from postroom.ports import PendingBoundary
 from postroom.version import __version__

@@ -48,8 +48,16 @@ from postroom.contracts.runs import TerminationKind, TerminationReason
 from postroom.executors.processes.active import ActiveRun, ActiveRuns, StopReason
 from postroom.executors.processes.asking import asked, version_in
 from postroom.executors.processes.output import ERRORS_KEPT, ERRORS_SHOWN, Tail
-from postroom.executors.processes.process_runner import ProcessRunner, ProgramEnd, Work
-from postroom.executors.processes.starting import AGENT, child_environment, masked, program_of, secrets_in
+from postroom.executors.processes.process_runner import (
+    AGENT,
+    ProcessRunner,
+    ProgramEnd,
+    Work,
+    child_environment,
+    masked,
+    program_of,
+    secrets_in,
+)
 from postroom.executors.requests import file_room
 from postroom.log import get_logger
 from postroom.ports import RunControl
