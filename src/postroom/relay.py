@@ -33,7 +33,7 @@ POLL: Final = timedelta(seconds=1)
 GATHERING: Final = timedelta(milliseconds=100)
 """How long a batch waits for further effects, so that a burst becomes one batch."""
 QUIET: Final = timedelta(milliseconds=10)
-"""How long hints are collected after a round, which has started all due effects, or as many as fit."""
+"""How long hints are collected after a round. A round starts all due effects, up to its limit."""
 KEPT: Final = timedelta(days=7)
 """How long the key of a performed effect counts."""
 PURGED_EVERY: Final = timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""What happened within a span of time."""
+"""Events within a span of time."""
 
 from conformance.boxes import Box
 from conformance.promises.given import Office, reservation

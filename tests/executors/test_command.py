@@ -257,7 +257,7 @@ async def test_secrets_are_masked_in_a_failures_reason(tmp_path: Path) -> None:
 
 
 async def test_a_secret_that_the_cut_goes_through_is_masked(tmp_path: Path) -> None:
-    """The bound of what is kept lies within a secret; masking shortens the text, so that its end would show."""
+    """The bound of the stored text lies within a secret; masking shortens the text, so that its end would show."""
     secret = "S" * 400 + "ecret-end"
     room = Room(
         tmp_path, script("sys.stderr.write(os.environ['X_KEY'] * 100); sys.exit(1)", env={"X_KEY": secret})

@@ -41,7 +41,7 @@ def bo(endpoint: FakeEndpoint, **changes: Any) -> ModelRunner:
 
 
 def seen(endpoint: FakeEndpoint, number: int) -> list[tuple[str, str]]:
-    """What the model saw when it was asked for this time, from 1; without what it is told first."""
+    """The messages that the model got in this call, from 1; without its instructions."""
     told = endpoint.bodies[number - 1]["messages"]
     return [(one["role"], one.get("content") or "") for one in told if one["role"] != "system"]
 

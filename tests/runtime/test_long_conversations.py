@@ -1,4 +1,4 @@
-"""Conversations longer than the model's window: what is summed up, what stays, and what a failure leaves."""
+"""Conversations longer than the model's window: summarized messages, kept messages, and the effects of a failure."""
 
 import re
 from collections.abc import AsyncIterator
@@ -39,11 +39,11 @@ class Reader:
     def __init__(self) -> None:
         self.window = WINDOW
         self.says = True
-        """Whether a refusal says how large the window is."""
+        """Whether a refusal contains the size of the window."""
         self.requests: list[Any] = []
         self.refused = 0
         self.summaries: list[Any] = []
-        """What becomes of requests for summaries, in order; as a rule a good one."""
+        """The answers to requests for summaries, in order; by default a good one."""
         self.summed_up = 0
         self.script: list[Any] = []
 
@@ -88,7 +88,7 @@ def reader(application: Application) -> Reader:
 
 
 async def said(application: Application, mailbox: Any, text: str, **fields: Any) -> RunRecord:
-    """Say something, and return the run when it has ended."""
+    """Send a message, and return the run when it has ended."""
     application.clock.advance(timedelta(seconds=1))
     request = text if isinstance(text, RunActivation) else asked(text, **fields)
     submitted = await mailbox.submit_background(request)

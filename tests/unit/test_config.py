@@ -1,4 +1,4 @@
-"""Settings: where values come from, what is refused, and in which words."""
+"""Settings: the sources of values, refusals, and their words."""
 
 import json
 import stat
@@ -159,7 +159,7 @@ def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[
         ("POSTROOM_GIT_AUTHOR_NAME", "a\nb", "characters in one line"),
         ("POSTROOM_GIT_AUTHOR_EMAIL", "<a@b>", "without spaces"),
         ("POSTROOM_ENVIRONMENT", "a b", "letters, digits"),
-        ("POSTROOM_DATABASE", "a\0b", "no path"),
+        ("POSTROOM_DATABASE", "a\0b", "not a path"),
         ("POSTROOM_LABELS", '["gpu"]', "separated by commas"),
         ("POSTROOM_LABELS", "gpu,a b", "separated by commas"),
     ],
@@ -248,7 +248,7 @@ def test_what_a_run_of_the_server_is_told_is_no_setting_and_no_mistake(home: dic
         ("backup_interval = 60", "unit"),
         ('backup_interval = "59s"', "0 for never, or a duration of 1m"),
         ("backup_interval = false", "unit"),
-        ("database = 5", "no path"),
+        ("database = 5", "not a path"),
         ('data_dir = "/x"', "POSTROOM_DATA_DIR"),
         ("[port]\nx = 1", "whole number"),
         ("a = " + "[" * 5000, "not TOML"),

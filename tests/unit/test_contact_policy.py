@@ -1,4 +1,4 @@
-"""Who may write to whom: one function over facts, and what agents can do about it."""
+"""Who may write to whom: one function over facts, and the choices of agents."""
 
 import itertools
 from typing import Any, get_args
@@ -34,7 +34,7 @@ EVERY_CASE = [
 
 
 def _expected(facts: ContactFacts) -> type[PostroomError] | None:
-    """Return what stands in the way: the first of these rules that fits decides."""
+    """Return the obstacle: the first matching rule decides."""
     if facts.retired:
         return AgentRetired
     if facts.same_agent:

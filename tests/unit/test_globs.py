@@ -1,4 +1,4 @@
-"""What a reservation pattern means, what is refused, and which pairs meet."""
+"""The meaning of a reservation pattern, refusals, and pairs that overlap."""
 
 import pytest
 

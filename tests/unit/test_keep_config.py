@@ -1,4 +1,4 @@
-"""`[[keep]]` in the configuration file: read as it is meant, refused by the place of its fault."""
+"""`[[keep]]` in the configuration file: read as intended, refused with the place of the fault."""
 
 from datetime import timedelta
 from pathlib import Path

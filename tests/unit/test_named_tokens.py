@@ -313,7 +313,7 @@ async def test_the_list_tells_all_but_the_token(tokens: NamedTokens, clock: Manu
 
 
 class Turns:
-    """A timer whose time passes when the test says so."""
+    """A timer whose time the test advances."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[int] = asyncio.Queue()

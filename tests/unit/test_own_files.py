@@ -1,4 +1,4 @@
-"""Whose hand the files of an open database were changed by."""
+"""The author of changes to the files of an open database."""
 
 import threading
 from contextlib import suppress

@@ -49,8 +49,8 @@ def events(
     """Print the events of a project.
 
     Each line has the number, time, kind, agent and subject of an event. With --json each line is a JSON
-    object. With --follow it waits for new events, also while the server is away, until Ctrl-C (exit code
-    130), SIGTERM (143) or until the output is closed (141).
+    object. With --follow it also prints new events, and waits while the server is down, until Ctrl-C (exit
+    code 130), SIGTERM (143) or until the output is closed (141).
     """
     if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
         raise InvalidArgument(

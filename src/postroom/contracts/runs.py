@@ -160,7 +160,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
         return is_late and self.on_timeout is OnTimeout.GO_ON
 
     def refuse_late(self, now: int) -> None:
-        """Refuse an answer if the run goes on without one by now.
+        """Refuse an answer if the run has already continued without an answer.
 
         Raises:
             StaleDecision: as said.
@@ -354,6 +354,8 @@ class Thread(Record, frozen=True, kw_only=True):
     message_count: int = 0
     created_at: int = 0
     updated_at: int = 0
+    latest_started_run_id: str | None = None
+    """The run that was last written after its start; a new run inherits its agent and state."""
 
     def __post_init__(self) -> None:
         """Refuse a thread without a name or with itself as its parent.
@@ -378,8 +380,10 @@ class Thread(Record, frozen=True, kw_only=True):
         A run older than the newest known run changes no pointer; pointers to a run that is done are cleared.
         """
         done = run.status is RunStatus.DONE
+        has_started = run.status is not RunStatus.CREATED
         cleared = replace(
             self,
+            latest_started_run_id=run.run_id if has_started else self.latest_started_run_id,
             active_run_id=None if done and self.active_run_id == run.run_id else self.active_run_id,
             open_run_id=None if done and self.open_run_id == run.run_id else self.open_run_id,
         )

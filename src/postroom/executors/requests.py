@@ -128,7 +128,7 @@ class _Copies:
         self._told: dict[str, Message] = {}
 
     async def told(self, message: Message) -> Message:
-        """Return a message that names its files, which are in the folder by then."""
+        """Return a message that names its files. They are in the folder before the message is sent."""
         known = self._told.get(message.id or "")
         if known is not None:
             return known

@@ -69,7 +69,7 @@ _GIVES_WORDS = frozenset({"queue", "steer", "background"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command, who may use it, and what it is for."""
+    """A command, its users, and its purpose."""
 
     name: str
     help: str
@@ -261,7 +261,7 @@ class Commands:
         self._handlers = self._by_name()
 
     def _by_name(self) -> Mapping[str, Callable[[CommandCall], Awaitable[Answer]]]:
-        """Return what does each command."""
+        """Return the handler of each command."""
         return {
             "remind": self._remind,
             "every": self._every,
@@ -298,7 +298,7 @@ class Commands:
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
     async def obey(self, command: Command, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Do what a command says and return the answer to it.
+        """Perform a command and return the answer to it.
 
         Raises:
             StoreError: it could not be done.
@@ -334,7 +334,7 @@ class Commands:
                 if one.thread_id != session.thread_id
             ]
             if any(one is not None for one in others):
-                lines[1] = "Active: yes, another agent of this chat"
+                lines[1] = "Active: yes, with another agent of this chat"
             elif asked:
                 lines[1] = "Active: no, a question waits for an answer"
         lines += [f"Question ({one.number}): {one.text}" for one in asked]
@@ -694,7 +694,7 @@ def _is_shown(message: Message) -> bool:
 
 
 def _searched(message: Message) -> str:
-    """Return in one line what a message says, with the names of the files that came with it."""
+    """Return the text of a message in one line, with the names of its files."""
     names = [
         f"[{safe_name(block.data['name'], block.data.get('mime') or '', position)}]"
         for position, block in enumerate(message.content)

@@ -151,7 +151,7 @@ class MailSchedules:
         return await self._mail.slug(project)
 
     async def named(self, name: str, slug: str = "") -> Mapping[str, object]:
-        """Return a schedule, which must belong to the project if one is given.
+        """Return a schedule; if a project is given, the schedule must belong to it.
 
         Raises:
             UnknownSchedule: No such schedule exists.

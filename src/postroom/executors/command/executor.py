@@ -71,7 +71,7 @@ class Outcome:
         """Return the run's result.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` give details.
         """
         run_id, said, ended = activation.run_id or "", self.reading.said, self.ended
         failing = Failing(

@@ -2,8 +2,8 @@
 
 A client's session for a thread: stored with the thread's state, if the run is still ours.
 
-It is stored for each agent and mail thread, or for the agent if its runner says so. It is valid only for the
-same program and working folder.
+It is stored for each agent and mail thread, or once for the agent if its runner is set to that. It is valid
+only for the same program and working folder.
 """
 
 import asyncio
@@ -183,7 +183,7 @@ class LastWords:
     words: str = ""
     """The text of all its outputs."""
     version: str = ""
-    """The version as reported in its output; else the program is asked for it."""
+    """The version from the client's output; if empty, the client itself is asked."""
     expected: str = ""
     found: str = ""
     """The output found instead, if its format is different."""
@@ -330,7 +330,7 @@ class Finished(Protocol):
         """Return the run's result.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` give details.
         """
         ...
 
@@ -426,7 +426,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command of a runner, as far as it is known before a run."""
+        """Return the command of a runner; parts that only a run can define are left out."""
 
     @property
     def executing(self) -> int:
@@ -570,7 +570,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return await within(active.ended.wait(), most, self.process_runner.timer)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the run with this id about new messages; return False if its program takes none."""
+        """Notify the run with this id about new messages; return False if its program accepts none."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 

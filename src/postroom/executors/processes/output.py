@@ -14,7 +14,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.quoting import without_escapes
 
 READ_BYTES: Final = 64 << 10
-"""Read from a pipe at once; the reader buffers about as much again."""
+"""Read from a pipe at once; the reader buffers about the same amount again."""
 ERRORS_KEPT: Final = 8 << 10
 """Bytes of standard error that are kept for the error message."""
 ERRORS_SHOWN: Final = 2_000

@@ -128,7 +128,7 @@ NO_ROOM: Final = {
 }
 """Errors that pass when other programs have ended, or there is room on the disk again."""
 CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock of deadlines. Nobody can set it, and on Linux it also counts while the machine sleeps."""
+"""The clock of deadlines. No program can set it, and on Linux it also counts while the machine sleeps."""
 _SHIM: Final = str(Path(__file__).with_name("shim.py"))
 _LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _START_SECONDS: Final = 60.0
@@ -400,7 +400,7 @@ def own_process(programs: Path) -> dict[str, Json]:
 def is_gone(about: Mapping[str, Json]) -> bool:
     """Return whether the process that said so of itself has surely ended, with all its programs.
 
-    Return False for a process of another machine, and if another process has its pid by now. Blocks.
+    Return False for a process of another machine, and if another process now has its pid. Blocks.
     """
     machine, pid, programs = about.get("machine"), about.get("pid"), about.get("programs")
     if not machine or machine != _machine() or not isinstance(pid, int) or not isinstance(programs, str):
@@ -413,7 +413,7 @@ def is_gone(about: Mapping[str, Json]) -> bool:
 
 
 def _machine() -> str:
-    """Return what tells this machine, since its start, from others on which pids mean other processes."""
+    """Return a text that identifies this machine and its present start, within which pids are unique."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
     except OSError:  # another system than Linux: its leases end by themselves
@@ -585,7 +585,8 @@ class ProgramEnd:
         code: The exit code, negative for a signal; None if the program could not be ended.
         taken: The number of bytes of its output, with standard error.
         left: Processes that could not be ended.
-        is_late: Whether it was killed at its deadline, because another server could begin its run by then.
+        is_late: Whether the program was killed at its deadline, because another server could start its run
+        from that time on.
     """
 
     code: int | None
@@ -673,7 +674,7 @@ class Program:
         if ended.left:
             _LOG.error("command.processes_left", run_id=self._work.active.identity.run_id, pids=ended.left)
         elif ended.is_late:
-            raise StaleClaim("the program was ended: its server stood still, or could not renew the claim")
+            raise StaleClaim("the program was ended: its server was suspended, or could not renew the claim")
         return ended
 
     def _started(self, launch: Launch) -> Started:

@@ -102,7 +102,7 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
 
 
 def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:
-    """Add the removals to a batch as they apply now: contents that another message refers to stay."""
+    """Add deletions to a batch, except contents to which another message refers now."""
     project_id = batch.project.id
     for deletion in deletions:
         batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]
@@ -331,7 +331,7 @@ class Archive:
         A repeated write has the same files and changes nothing.
 
         Raises:
-            ArchiveUnavailable: Nothing was written; the rows keep waiting.
+            ArchiveUnavailable: Nothing was written; the rows stay in the backlog.
         """
         project_id = int(rows[0].target)
         if project_id not in self._slugs:
@@ -430,7 +430,7 @@ class Archive:
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
-        """Rename a project's repository to this name, and write another one from the database.
+        """Rename a project's repository to this name, and write a new repository from the database.
 
         Raises:
             ArchiveUnavailable: It cannot be renamed, or not all records were written; then run `rebuild`.

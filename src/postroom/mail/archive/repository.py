@@ -431,7 +431,7 @@ class ArchiveRepository:
         timeout: timedelta = timedelta(seconds=60),
         program: str = "git",
     ) -> "ArchiveRepository":
-        """Open the repository at `path`, and create it if nothing is there; concurrent openers are safe.
+        """Open the repository at `path`, or create it; concurrent calls are safe.
 
         Raises:
             InvalidArgument: The author is not valid in a commit.

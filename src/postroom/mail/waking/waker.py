@@ -78,7 +78,7 @@ class OpenChange:
         """Check that a message can wake its recipients, before anything is written.
 
         `thread_id` is the mail thread; None if the message starts one. A reply that answers a recipient's
-        open question is accepted however many messages wait for that recipient.
+        open question is accepted even if the recipient's queue is full.
 
         Raises:
             ThreadsNeeded: The change must run again with these threads.
@@ -197,7 +197,7 @@ class _Left:
 
 
 class Waker:
-    """Wakes recipients in the changes of mail, and finds those that were not woken."""
+    """Wakes recipients in the changes of mail, and finds recipients that were not woken."""
 
     def __init__(
         self,

@@ -200,7 +200,7 @@ class EventRecorder:
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Lock a project and the projects of its messages' recipients.
 
-        Return the messages that other projects know of, each with the project; hidden copies do not count.
+        Return the messages that other projects also have, each with the project; hidden copies do not count.
         """
         reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
         self.lock([project_id, *(row[1] for row in reached)])
@@ -397,7 +397,7 @@ class WakingReads:
         return question_id in stands
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose result a message reports; None for a message that somebody wrote."""
+        """Return the run whose result a message reports; None if the message reports no run."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 

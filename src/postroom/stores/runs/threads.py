@@ -32,7 +32,7 @@ class Threads(Tables):
         return rows.thread(found[0]) if found else None
 
     def made(self, thread_id: str) -> Thread:
-        """Return the thread; a missing one is created first."""
+        """Return the thread; create it if it is missing."""
         found = self.load(thread_id)
         if found is None:
             found = new_thread(thread_id, self._now())
@@ -173,6 +173,8 @@ class Threads(Tables):
             of_thread = "_below"
             asked |= {"thread_low": query.thread_prefix, "thread_beyond": beyond(query.thread_prefix)}
         open_ones = "" if RunStatus.DONE in statuses else "open_"
+        if statuses == {RunStatus.WAITING} and not of_thread:
+            open_ones = "waiting_"
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:

@@ -45,6 +45,7 @@ from postroom.stores.outline import Outline
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import (
+    PAGE_SIZE,
     SqliteTransaction,
     connect,
     connect_unshared,
@@ -141,7 +142,7 @@ class OwnFiles:
             _LOG.error("store.taken_away", reason=reason, rescued=str(self.rescued))
             self.when_changed(self.rescued)
         raise WrongStore(
-            f"{reason} while the server was running; the server accepts no more changes",
+            f"{reason} while the server was running; the server refuses all changes now",
             value=str(self._path),
             remedy=self._remedy(self.rescued),
         )
@@ -333,7 +334,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no more work; the thread finishes submitted work, closes the connection and ends."""
+        """Accept no further work; the thread finishes submitted work, closes the connection and ends."""
         self.pending.stop()
 
     def close(self) -> None:
@@ -641,7 +642,8 @@ class SqliteEngine(Engine):
 
         Raises:
             WrongStore: The database is missing or empty, and `may_begin` is False; its log is damaged; it
-                lacks acknowledged commits; or it is in two folders. Nothing was created or changed.
+                lacks acknowledged commits; or it is in two folders. The database is unchanged, and no file
+                was created.
             StoreHeld: Another process owns the file.
             SchemaTooNew: A newer release wrote the database.
             StoreReadOnly: The file or its folder is not writable.
@@ -734,7 +736,7 @@ class SqliteEngine(Engine):
     def take_room(self, sql: SqlTransaction, size: int) -> None:
         """Rely on the commit for space in the log; write more than that to a temporary file in the folder.
 
-        A row in the database would stay in its log, and use up the space that the check looks for.
+        A row in the database would stay in its log, and use the space that the check asks for.
         """
         if size and self._lock is not None:
             take_room(self.path.parent, size)
@@ -865,7 +867,8 @@ def _begin(connection: sqlite3.Connection, now: int) -> None:
     """Give a new file the newest schema in one commit, because each commit waits for the disk."""
     empty = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        empty.deserialize(_empty_database())
+        [[page_size]] = connection.execute("PRAGMA page_size")
+        empty.deserialize(_empty_database(page_size))
         empty.execute("UPDATE schema_migrations SET applied_at = ?", (now,))
         empty.backup(connection)
     finally:
@@ -873,10 +876,11 @@ def _begin(connection: sqlite3.Connection, now: int) -> None:
 
 
 @cache
-def _empty_database() -> bytes:
-    """Return an empty database with the newest schema; made once per process."""
+def _empty_database(page_size: int) -> bytes:
+    """Return an empty database with the newest schema; made once per process and size of a page."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
+        connection.execute(f"PRAGMA page_size = {page_size}")
         migrate(connection, IN_MEMORY, now=0)
         return connection.serialize()
     finally:
@@ -888,7 +892,7 @@ def new_in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(
         ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
     )
-    connection.deserialize(_empty_database())
+    connection.deserialize(_empty_database(PAGE_SIZE))
     prepare(connection, read_only=False)
     return connection
 
