@@ -18,7 +18,6 @@ from uuid import uuid4
 
 from msgspec import Meta
 
-from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
     ConfigError,
@@ -198,7 +197,6 @@ class EmailAdapter(BasePlatformAdapter):
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Log in to both servers and start to poll for mail."""
         await self.disconnect()
-        self._tasks = Tasks(f"channel {self.platform.value}")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroom-imap")
         self.liveness.state = AdapterState.CONNECTING
         try:
@@ -209,20 +207,18 @@ class EmailAdapter(BasePlatformAdapter):
             if (told := _told(error)) is not None:
                 raise told from None
             raise
-        self._connected()
         self._is_open = True
-        self._tasks.start(self._receive(self._look), name="receive")
+        self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
         """End looking for mail; a step on its way ends or is broken off."""
-        await self._tasks.close()
+        await self._end_tasks()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._mailbox.break_off()
             thread.submit(self._mailbox.close)
             ended = asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
             await asyncio.wait((ended,), timeout=_PATIENCE)
-        self.liveness.state = AdapterState.STOPPED
 
     async def _on_thread(self, step: Callable[[], T]) -> T:
         """Do one step with the mailbox, after those before it."""

@@ -117,16 +117,14 @@ class MatrixAdapter(BasePlatformAdapter):
         except BaseException:
             await self.disconnect()
             raise
-        self._connected()
-        self._tasks.start(self._receive(self._look), name="receive")
+        self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
         """End receiving and every connection."""
-        await self._tasks.close()
+        await self._end_tasks()
         await self._home.close()
         self._intake = self._fresh_intake()
         self._joining.clear()
-        self.liveness.state = AdapterState.STOPPED
 
     async def _find_out_who_we_are(self) -> None:
         answer = await self._home.ask("GET", wire.path_of("account", "whoami"))

@@ -27,7 +27,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
     ConfigError,
@@ -129,7 +128,6 @@ LOOK_EVERY_MS: Final = 300_000
 """How often it is looked whether the webhook is still ours."""
 
 _SHORTEST_POLL_MS: Final = 500
-_END_SECONDS: Final = 10.0
 _BODY_SECONDS: Final = 15.0
 _LOG = get_logger(__name__)
 
@@ -917,12 +915,10 @@ class TelegramAdapter(BasePlatformAdapter):
             await (self._set_webhook(api) if self._options.webhook_url else self._make_way(api))
             undo.pop_all()
         self._api = api
-        self._tasks = Tasks(f"channel {self.platform.value}")
-        self._connected()
-        self.liveness.retryable = True
-        is_called = self._options.webhook_url is not None
-        work = self._receive(self._look, after_ms=LOOK_EVERY_MS) if is_called else self._receive(self._poll)
-        self._tasks.start(work, name="receive")
+        if self._options.webhook_url is None:
+            self._start_receiving(self._poll)
+        else:
+            self._start_receiving(self._look, after_ms=LOOK_EVERY_MS)
         if self.commands:
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
 
@@ -935,16 +931,10 @@ class TelegramAdapter(BasePlatformAdapter):
 
     async def disconnect(self) -> None:
         """End everything; harmless when done twice."""
-        try:
-            async with asyncio.timeout(_END_SECONDS):
-                await self._tasks.close()
-        except TimeoutError:
-            _LOG.warning("channel.slow_to_end", platform=self.platform.value)
+        await self._end_tasks()
         api, self._api = self._api, None
         if api is not None:
             await api.close()
-        if self.liveness.state is not AdapterState.FAILED:
-            self.liveness.state = AdapterState.STOPPED
 
     async def _who_we_are(self, api: "TelegramApi") -> Me:
         told = _checked(await api.call("getMe", {}))
