@@ -25,8 +25,7 @@ from postroom.contracts.records import replace
 from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.platforms.discord import DiscordAdapter
-from postroom.gateway.platforms.discord_intake import DiscordOptions
+from postroom.gateway.platforms.discord import DiscordAdapter, DiscordOptions
 from postroom.gateway.platforms.email import EmailAdapter, EmailOptions
 from postroom.gateway.platforms.matrix import MatrixAdapter, MatrixOptions
 from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
@@ -340,7 +339,7 @@ class TelegramDriver(Driver):
 
 class SlackDriver(Driver):
     platform, kind = Platform.SLACK, SlackAdapter
-    libraries: ClassVar = {"httpx2": "slack_api", "websockets": "slack_socket"}
+    libraries: ClassVar = {"httpx2": "slack_library", "websockets": "slack_library"}
     people: ClassVar = {ANN: fake_slack.ANN, BEN: fake_slack.BEN, EVE: "U0EVE"}
     lacks: ClassVar = {"replies": "in Slack a message answers in a thread and quotes no other message"}
     secrets = (fake_slack.BOT_TOKEN, fake_slack.APP_TOKEN, fake_slack.TICKET)
@@ -635,7 +634,7 @@ class DiscordDriver(Driver):
 
 class MatrixDriver(Driver):
     platform, kind = Platform.MATRIX, MatrixAdapter
-    libraries: ClassVar = {"httpx2": "matrix_http"}
+    libraries: ClassVar = {"httpx2": "matrix"}
     people: ClassVar = {ANN: "@ann:fake", BEN: "@ben:fake", EVE: "@eve:fake"}
     lacks: ClassVar = {
         "forwards": "Matrix does not mark forwarded words, which look like the sender's own words",

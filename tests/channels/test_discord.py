@@ -32,12 +32,10 @@ from postroom.gateway.events import (
     MessageType,
     SendErrorKind,
 )
+from postroom.gateway.platforms import discord as wire
 from postroom.gateway.platforms import discord_library
-from postroom.gateway.platforms import discord_wire as outgoing
-from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import AdapterState, pause_ms
-from postroom.gateway.platforms.discord import DiscordAdapter
-from postroom.gateway.platforms.discord_intake import DiscordOptions, bot_token
+from postroom.gateway.platforms.discord import DiscordAdapter, DiscordOptions, bot_token
 from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -277,12 +275,12 @@ def test_types_that_cannot_be_hashed_are_read_too() -> None:
     ],
 )
 def test_markdown_is_shown_as_discord_knows_it(text, shown) -> None:
-    assert outgoing.marked(text, 2_000) == shown
+    assert wire.marked(text, 2_000) == shown
 
 
 def test_what_would_become_too_long_stays_as_it_was() -> None:
     table = "| a |\n|---|\n| 1 |"
-    assert outgoing.marked(table, len(table) + 3) == table
+    assert wire.marked(table, len(table) + 3) == table
 
 
 @each_row(
@@ -298,7 +296,7 @@ def test_what_would_become_too_long_stays_as_it_was() -> None:
     ],
 )
 def test_a_file_name_may_stand_in_a_header(name, kept) -> None:
-    assert outgoing.file_name(name) == kept
+    assert wire.file_name(name) == kept
 
 
 @each_row(
@@ -691,7 +689,7 @@ async def test_a_channel_that_is_gone_is_not_asked_again(adapter, fake, inbox) -
 async def test_a_channel_that_was_crowded_out_is_not_read_from_its_beginning(
     fake, inbox, clock, monkeypatch
 ) -> None:
-    monkeypatch.setattr("postroom.gateway.platforms.discord_intake.MOST_MARKS", 2)
+    monkeypatch.setattr("postroom.gateway.platforms.discord.MOST_MARKS", 2)
     fake.message("years ago")
     async with connected(fake, inbox, clock, max_held=9) as adapter:
         await fake.say("one")
@@ -1089,7 +1087,7 @@ async def test_a_file_is_sent_under_a_harmless_name(fake, inbox, clock) -> None:
         assert result.success
         seen = fake.calls("POST", f"/channels/{DIRECT}/messages")[0]
         assert seen.file == ("a__b__X_ 1.txt", "application/octet-stream", b"words \xff")
-        assert (seen.body["content"], seen.body["nonce"]) == ("look", outgoing.nonce_of("k"))
+        assert (seen.body["content"], seen.body["nonce"]) == ("look", wire.nonce_of("k"))
         assert (
             await adapter.send_media(DIRECT, hostile, sending(b"x"), "y" * 2_001)
         ).error_kind is SendErrorKind.TOO_LONG

@@ -25,12 +25,12 @@ from postroom.gateway.events import ButtonPress, MessageEvent, MessageType, Send
 from postroom.gateway.platforms.telegram import (
     Me,
     TelegramOptions,
+    markdown_v2,
     mended,
     place,
     read_answer,
     read_update,
 )
-from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.session import build_session_key
 from table_rows import each_row
 

@@ -196,8 +196,8 @@ LINES: tuple[Plant, ...] = (
         "        answers = reply.answers or (() if reply.kind is not ReplyKind.QUESTION else read)\n",
     ),
     plant(
-        'gateway/platforms/telegram_markdown.py: return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"',
-        "gateway/platforms/telegram_markdown.py",
+        'gateway/platforms/telegram.py: return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"',
+        "gateway/platforms/telegram.py",
         '        return inner if set_already or not inner.strip() else f"{mark}{inner}{mark}"\n',
         '        return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"\n',
     ),
@@ -208,8 +208,8 @@ LINES: tuple[Plant, ...] = (
         "            pass\n",
     ),
     plant(
-        'gateway/platforms/discord_wire.py: return found.get("type", 0) in SPOKEN or _id(author, "id") != me.user_id',
-        "gateway/platforms/discord_wire.py",
+        'gateway/platforms/discord.py: return found.get("type", 0) in SPOKEN or _id(author, "id") != me.user_id',
+        "gateway/platforms/discord.py",
         '    return found.get("type", 0) in SPOKEN and _id(author, "id") != me.user_id\n',
         '    return found.get("type", 0) in SPOKEN or _id(author, "id") != me.user_id\n',
     ),
