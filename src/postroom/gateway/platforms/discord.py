@@ -564,8 +564,8 @@ def _text(found: Mapping[str, Any], name: str) -> str | None:
     return one and one.encode("utf-8", "replace").decode().replace("\0", "")  # half pairs cannot be kept
 
 
-# Updates that are not stored yet. Discord has no acknowledgements, so they are held here, in order, and retried
-# until they are stored: one that cannot be stored now delays later ones.
+# Updates that are not stored yet. Discord has no acknowledgements, so they are held here, in order, and
+# retried until they are stored: one that cannot be stored now delays later ones.
 
 
 ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", extra={"write": "a text of digits"})]

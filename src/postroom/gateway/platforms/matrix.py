@@ -605,8 +605,8 @@ def _name(value: object) -> str | None:
     return (one_line(value) or None) if isinstance(value, str) else None
 
 
-# Requests to one homeserver, and to no other host (ADR 72). The token is in a header, and in no address, log or
-# failure.
+# Requests to one homeserver, and to no other host (ADR 72). The token is in a header, and in no address,
+# log or failure.
 
 
 LARGEST_ANSWER = 64 * 1024 * 1024

@@ -21,11 +21,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qs, unquote_to_bytes
 from uuid import UUID, uuid5
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct, structs
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -64,9 +65,9 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-# Slack's text dialect, both ways: Markdown becomes mrkdwn, and incoming text becomes plain words.
-# In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Each `<` of
-# ours is written as an entity, so an agent's text cannot notify a whole channel. Each function takes time in
+# Slack's text dialect, both ways: Markdown becomes mrkdwn, and incoming text becomes plain words. In mrkdwn
+# only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Each `<` of ours
+# is written as an entity, so an agent's text cannot notify a whole channel. Each function takes time in
 # proportion to the text, whatever it contains.
 
 
@@ -129,10 +130,10 @@ def from_slack(text: str) -> str:
 _SILENT_BLOCKS: Final = ("divider", "input", "file")
 
 
-def blocks_text(blocks: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
+def blocks_text(blocks: Sequence[Json]) -> tuple[str, tuple[str, ...]]:
     """Return the text of Block Kit's blocks, in the dialect of messages, and the names of unread parts."""
     said, unread = [], []
-    for block in blocks:
+    for block in (one for one in blocks if isinstance(one, dict)):
         words = _block(block)
         if words:
             said.append(words)
@@ -154,13 +155,18 @@ def _block(part: object) -> str:
     if read is not None:
         return read(part)
     if kind == "rich_text_list":
-        return "".join(f"- {_block(one)}\n" for one in part.get("elements") or ())
+        return "".join(f"- {_block(one)}\n" for one in _parts(part, "elements"))
     if kind in ("section", "header", "context", "actions"):
-        parts = [part.get("text"), *(part.get("fields") or ()), part.get("accessory")]
-        said = [_block(one) for one in (*parts, *(part.get("elements") or ()))]
+        parts = [part.get("text"), *_parts(part, "fields"), part.get("accessory"), *_parts(part, "elements")]
+        said = [_block(one) for one in parts]
         return "\n".join(one for one in said if one)
     words = part.get("text")
     return words if isinstance(words, str) else _block(part.get("elements"))
+
+
+def _parts(part: Mapping[str, Any], name: str) -> list[Json]:
+    found = part.get(name)
+    return found if isinstance(found, list) else []
 
 
 def _link(part: Mapping[str, Any]) -> str:
@@ -319,9 +325,9 @@ def _entities_only(text: str) -> str:
 #     slash_commands   /name args                       ─▶ NewMessage
 #     interactive      a button of ours                 ─▶ ButtonPress
 #
-# Irrelevant events (joins, topics, our own messages, unfurled links) are None. A message has the same id, place
-# and sender whether it arrives as `message` or as `app_mention`. The latter does not contain the kind of
-# conversation, so every conversation other than a direct message is a channel.
+# Irrelevant events (joins, topics, our own messages, unfurled links) are None. A message has the same id,
+# place and sender whether it arrives as `message` or as `app_mention`. The latter does not contain the kind
+# of conversation, so every conversation other than a direct message is a channel.
 
 
 EVENTS: Final = "events_api"
@@ -333,14 +339,30 @@ ACTION: Final = "postroom:"
 """The prefix of our buttons' ids."""
 REPLAY_WINDOW_S: Final = 300
 
-_TS: Final = re.compile(r"\d{1,12}\.\d{1,9}")
+_TS: Final = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
 _SPOKEN: Final = (None, "file_share", "thread_broadcast", "me_message", "bot_message")
 _LONGEST_EARLIER: Final = 2_000
 _GONE: Final = ("tombstone", "hidden_by_limit")
+_MEDIA: Final = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
+Ts: TypeAlias = Annotated[str, Meta(pattern=rf"^{_TS.pattern}\Z")]
+"""The id of a message: its time, in seconds with a fraction."""
+Id: TypeAlias = Annotated[str, Meta(pattern=r"\S", max_length=255)]
+S = TypeVar("S", bound=Struct)
 
 
 class Malformed(InvalidArgument):
-    """The data cannot be understood; the message says what is missing and quotes nothing."""
+    """The data cannot be understood; the message names the field and quotes nothing."""
+
+
+class Rules(PlatformConfig, frozen=True, kw_only=True):
+    """How messages are read: which slash command stands before others; whether messages begin threads."""
+
+    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
+        "/postroom"
+    )
+    """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
+    reply_in_threads: bool = False
+    """Whether each message in a channel begins a thread, and so a session of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,16 +378,164 @@ class Bot:
         """The bot's permanent name: two bots never share it, in any team."""
         return f"{self.team_id}-{self.user_id}"
 
+    def wrote(self, message: "Message") -> bool:
+        """Return whether a message is our own."""
+        is_program = self.bot_id is not None and message.bot_id == self.bot_id
+        return is_program or message.user == self.user_id
 
-class Rules(PlatformConfig, frozen=True, kw_only=True):
-    """How messages are read: which slash command stands before others; whether messages begin threads."""
 
-    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
-        "/postroom"
-    )
-    """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
-    reply_in_threads: bool = False
-    """Whether each message in a channel begins a thread, and so a session of its own."""
+class File(Struct, frozen=True, kw_only=True):
+    """A file of a message."""
+
+    mode: str | None = None
+    subtype: str | None = None
+    url_private: str | None = None
+    url_private_download: str | None = None
+    mimetype: str | None = None
+    name: str | None = None
+    size: int | None = None
+
+    def as_media(self) -> Attachment | None:
+        """Return it as a file; None if Slack does not provide it."""
+        ref = self.url_private_download or self.url_private
+        if self.mode in _GONE or not ref or not ref.strip():
+            return None
+        kind = _MEDIA.get((self.mimetype or "").partition("/")[0], MessageType.DOCUMENT)
+        return Attachment(
+            kind=MessageType.VOICE if self.subtype == "slack_audio" else kind,
+            ref=ref,
+            mime=self.mimetype or None,
+            name=self.name or None,
+            size=self.size,
+        )
+
+
+class Field(Struct, frozen=True, kw_only=True):
+    """A line of an attachment."""
+
+    title: str | None = None
+    value: str | None = None
+
+
+class Shared(Struct, frozen=True, kw_only=True):
+    """An attachment of a message: another person's words, or a part of a program's own."""
+
+    pretext: str | None = None
+    title: str | None = None
+    title_link: str | None = None
+    text: str | None = None
+    fallback: str | None = None
+    author_name: str | None = None
+    author_subname: str | None = None
+    service_name: str | None = None
+    author_id: str | None = None
+    from_url: str | None = None
+    is_share: bool | None = None
+    is_msg_unfurl: bool | None = None
+    fields: list[Field] | None = None
+    blocks: list[Json] | None = None
+    message_blocks: list[Json] | None = None
+    files: list[Json] | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another person wrote it."""
+        return bool(self.is_share or self.is_msg_unfurl or self.from_url)
+
+    @property
+    def author(self) -> str | None:
+        """Its author, for show."""
+        return self.author_name or self.author_subname or self.service_name or self.author_id or None
+
+    @property
+    def words(self) -> str:
+        """What it says, in plain words."""
+        held = [one for one in self.message_blocks or () if isinstance(one, dict)]
+        messages = [one["message"] for one in held if isinstance(one.get("message"), dict)]
+        inner = [block for one in messages for block in _parts(one, "blocks")]
+        blocks, _ = blocks_text([*(self.blocks or ()), *inner])
+        named = f"[{self.title}]({self.title_link})" if self.title and self.title_link else self.title
+        lines = [f"{one.title or ''}: {one.value or ''}" for one in self.fields or ()]
+        told = [self.pretext, named, self.text or blocks, *lines]
+        return from_slack("\n".join(one for one in told if one) or self.fallback or "")
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """A message; parts of an unknown form are not read, and named."""
+
+    subtype: str | None = None
+    user: str | None = None
+    bot_id: str | None = None
+    username: str | None = None
+    text: str | None = None
+    ts: Ts | None = None
+    thread_ts: Ts | None = None
+    parent_user_id: str | None = None
+    blocks: list[Json] | None = None
+    attachments: list[Json] | None = None
+    files: list[Json] | None = None
+
+    def shared(self) -> tuple[list[Shared], tuple[str, ...]]:
+        """Return its attachments, and a name for each that cannot be read."""
+        return _each(self.attachments, Shared, "an attachment")
+
+    def same_words(self, other: "Message") -> bool:
+        """Return whether both have the same words and files; Slack also reports links that it unfurled."""
+        if not other.text and other.blocks != self.blocks:
+            return False
+        return (self.text or None, self.files or None) == (other.text or None, other.files or None)
+
+
+class Event(Message, frozen=True, kw_only=True):
+    """An event of the type `message` or `app_mention`: a message, or the change of one."""
+
+    channel: Id
+    channel_type: str | None = None
+    message: Message | None = None
+    previous_message: Message | None = None
+    deleted_ts: Ts | None = None
+
+
+class Slash(Struct, frozen=True, kw_only=True):
+    """A slash command. It is no message: the permanently unique id of its trigger replaces the id."""
+
+    command: Annotated[str, Meta(pattern="^/", max_length=255)]
+    channel_id: Id
+    user_id: Id
+    trigger_id: Id
+    text: str | None = None
+    channel_name: str | None = None
+    user_name: str | None = None
+
+
+class Named(Struct, frozen=True, kw_only=True):
+    """The channel or the person of a press."""
+
+    id: Id
+
+
+class Container(Struct, frozen=True, kw_only=True):
+    """The card of a press."""
+
+    message_ts: Ts
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """A button; other programs have other ids."""
+
+    action_id: str | None = None
+    value: str | None = None
+
+
+class Press(Struct, frozen=True, kw_only=True):
+    """A press of a button."""
+
+    actions: list[Action]
+    channel: Named
+    user: Named
+    container: Container
+    message: Message | None = None
+    trigger_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,25 +567,23 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
     """Return the update in a request, or None if it is irrelevant.
 
     Raises:
-        Malformed: A required field is missing.
+        Malformed: A required field is missing, or has another type.
     """
-    if not isinstance(payload, Mapping):
-        raise Malformed("no payload")
-    if kind == COMMANDS:
-        return _command(payload, bot, rules)
-    if kind == INTERACTIVE:
-        return _press(payload, bot)
-    event = _part(payload, "event")
-    if event.get("type") not in ("message", "app_mention"):
-        return None
-    subtype = event.get("subtype")
-    if subtype == "message_changed":
-        return _changed(event, bot, rules)
-    if subtype == "message_deleted":
-        return _deleted(event, bot, rules)
-    if subtype not in _SPOKEN or _is_ours(event, bot):
-        return None
-    return NewMessage(_spoken(event, event, bot, rules))
+    try:
+        told = _storable(payload)
+        if kind == COMMANDS:
+            return _command(msgspec.convert(told, Slash), bot, rules)
+        if kind == INTERACTIVE:
+            is_button = isinstance(told, dict) and told.get("type") == "block_actions"
+            return _press(told, bot) if is_button else None
+        event = told.get("event") if isinstance(told, dict) else None
+        if not isinstance(event, dict):
+            raise Malformed("no event")
+        if event.get("type") not in ("message", "app_mention"):
+            return None
+        return _event(msgspec.convert(event, Event), bot, rules)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Malformed(f"a request of Slack has an unknown form: {error}") from error
 
 
 def is_ts(value: object) -> bool:
@@ -439,271 +607,175 @@ def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int)
     return right and abs(now // 1000 - int(stamp)) <= REPLAY_WINDOW_S
 
 
-def _part(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = payload.get(name)
-    if not isinstance(found, Mapping):
-        raise Malformed(f"no {name}")
-    return found
+def _storable(value: Json) -> Json:
+    """Return JSON whose texts every store can keep."""
+    if isinstance(value, str):
+        return storable(value).replace("\0", "")
+    if isinstance(value, dict):
+        return {name: _storable(part) for name, part in value.items()}
+    return [_storable(part) for part in value] if isinstance(value, list) else value
 
 
-def _word(payload: Mapping[str, Any], name: str) -> str:
-    found = payload.get(name)
-    if not isinstance(found, str) or not found.strip() or len(found) > 255:
-        raise Malformed(f"no {name}")
-    return _kept(found)
+def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[S], tuple[str, ...]]:
+    """Return the parts that can be read, and `name` for each other one."""
+    found: list[S] = []
+    for part in parts or ():
+        try:
+            found.append(msgspec.convert(part, kind))
+        except msgspec.ValidationError:
+            continue
+    return found, (name,) * (len(parts or ()) - len(found))
 
 
-def _words(payload: Mapping[str, Any], name: str) -> str:
-    """Return a text that may be missing, but not be anything else."""
-    found = payload.get(name)
-    if found is not None and not isinstance(found, str):
-        raise Malformed(f"{name} is not text")
-    return _kept(found or "")
+def _files(parts: Sequence[Json] | None) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
+    """Return the files that Slack provides, and a name for each other one."""
+    name = "a file that Slack does not provide"
+    files, unread = _each(parts, File, name)
+    media = tuple(one for file in files if (one := file.as_media()) is not None)
+    return media, (*unread, *(name,) * (len(files) - len(media)))
 
 
-def _kept(text: str) -> str:
-    """Return what every store can keep."""
-    return storable(text).replace("\0", "")
+def _event(event: Event, bot: Bot, rules: Rules) -> Update | None:
+    before = event.previous_message
+    if event.subtype == "message_deleted" or (
+        event.subtype == "message_changed" and event.message and event.message.subtype == "tombstone"
+    ):
+        gone = event.deleted_ts or (event.message.ts if event.message else None)
+        if gone is None:
+            raise Malformed("deleted_ts is not the id of a message")
+        known = structs.replace(before or Message(), ts=gone)
+        return None if bot.wrote(known) else Deletion(_place(event, known, bot, rules), gone)
+    if event.subtype == "message_changed":
+        if (changed := event.message) is None:
+            raise Malformed("no message")
+        is_same = before is not None and changed.same_words(before)
+        if bot.wrote(changed) or changed.subtype not in _SPOKEN or is_same:
+            return None
+        return Edit(_spoken(event, changed, bot, rules))
+    if event.subtype not in _SPOKEN or bot.wrote(event):
+        return None
+    return NewMessage(_spoken(event, event, bot, rules))
 
 
-def _ts(payload: Mapping[str, Any], name: str) -> str:
-    found = payload.get(name)
-    if not is_ts(found):
-        raise Malformed(f"{name} is not the id of a message")
-    return str(found)
-
-
-def _milliseconds(ts: str) -> int:
-    seconds, _, fraction = ts.partition(".")
-    return int(seconds) * 1000 + int(fraction[:3].ljust(3, "0"))
-
-
-def _is_ours(message: Mapping[str, Any], bot: Bot) -> bool:
-    by_bot = bot.bot_id is not None and message.get("bot_id") == bot.bot_id
-    return by_bot or message.get("user") == bot.user_id
-
-
-def _place(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rules: Rules) -> SessionSource:
+def _place(event: Event, message: Message, bot: Bot, rules: Rules) -> SessionSource:
     """Return where a message stands, and who wrote it as far as it says."""
-    channel = _word(event, "channel")
-    ts = message.get("ts")
-    root = _ts(message, "thread_ts") if message.get("thread_ts") else None
-    thread = root if root != ts else None
-    is_dm = _is_dm(channel, event.get("channel_type"))
+    root = message.thread_ts
+    thread = root if root != message.ts else None
+    is_dm = _is_dm(event.channel, event.channel_type)
     if rules.reply_in_threads and not is_dm:
-        thread = root or (str(ts) if is_ts(ts) else None)
-    spoke = message.get("user") or message.get("bot_id")
+        thread = root or message.ts
     return SessionSource(
         platform=Platform.SLACK,
-        chat_id=channel,
+        chat_id=event.channel,
         chat_type="dm" if is_dm else "thread" if thread else "channel",
-        user_id=_kept(spoke) if isinstance(spoke, str) else None,
+        user_id=message.user or message.bot_id or None,
         thread_id=thread,
         account=bot.account,
-        is_bot=bool(message.get("bot_id")),
+        is_bot=bool(message.bot_id),
     )
 
 
-def _is_dm(channel: str, kind: object) -> bool:
+def _is_dm(channel: str, kind: str | None) -> bool:
     return kind == "im" or (kind is None and channel.startswith("D"))
 
 
-def _spoken(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rules: Rules) -> MessageEvent:
-    ts = _ts(message, "ts")
-    source = _place(event, message, bot, rules)
-    if source.user_id is None:
-        raise Malformed("no user")
-    blocks, unread = blocks_text(_listed(message, "blocks"))
-    shared = [_shared(one) for one in _listed(message, "attachments")]
-    words = _words(message, "text")
-    if message.get("bot_id") or not words:  # a program's text is a summary of its blocks
-        words = "\n\n".join(dict.fromkeys(part for part in (blocks or words, *_own(shared)) if part))
+def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEvent:
+    source, ts = _place(event, message, bot, rules), message.ts
+    if ts is None or source.user_id is None:
+        raise Malformed("a message without ts or user")
+    blocks, unread = blocks_text(message.blocks or ())
+    shared, unknown = message.shared()
+    own = [escape(one.words) for one in shared if not one.is_foreign]
+    words = message.text or ""
+    if message.bot_id or not words:  # a program's text is a summary of its blocks
+        words = "\n\n".join(dict.fromkeys(part for part in (blocks or words, *own) if part))
     text, mentioned = without_mention(words, bot.user_id)
-    own, gone = _media(message)
-    media = own + tuple(file for one in shared for file in one.media)
-    root = message.get("thread_ts")
+    media, gone = _files(message.files)
+    for one in shared:
+        files, missing = _files(one.files)
+        media += Attachment.foreign(files) if one.is_foreign else files
+        gone += missing
+    seconds, _, fraction = ts.partition(".")
+    is_dm = source.chat_type == "dm"
     made = MessageEvent(
-        text=from_slack(text),
+        text=text,
         message_type=media[0].kind if media else MessageType.TEXT,
         source=source,
         message_id=ts,
         media=media,
-        reply_to_message_id=root if root and root != ts else None,
-        forwarded=tuple(one.forwarded for one in shared if one.forwarded is not None),
-        unread=(*unread, *gone, *(name for one in shared for name in one.gone)),
-        timestamp=_milliseconds(ts),
-        metadata={}
-        if source.thread_id is None or source.chat_type == "dm"
-        else {"thread_root": source.thread_id},
-        addressed=source.chat_type == "dm" or mentioned or message.get("parent_user_id") == bot.user_id,
+        reply_to_message_id=message.thread_ts if message.thread_ts != ts else None,
+        forwarded=tuple(Forwarded(text=one.words, author=one.author) for one in shared if one.is_foreign),
+        unread=(*unread, *gone, *unknown),
+        timestamp=int(seconds) * 1000 + int(fraction[:3].ljust(3, "0")),
+        metadata={} if source.thread_id is None or is_dm else {"thread_root": source.thread_id},
+        addressed=is_dm or mentioned or message.parent_user_id == bot.user_id,
     )
     if not media and made.is_command():
         made.message_type = MessageType.COMMAND
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shared:
-    """An attachment of a message: another person's words, or a part of a program's own."""
+def said_in_thread(told: Json) -> tuple[str, str] | None:
+    """Return the id of an earlier message of a thread, and its author and words as a line; "" without words.
 
-    text: str = ""
-    forwarded: Forwarded | None = None
-    media: tuple[Attachment, ...] = ()
-    gone: tuple[str, ...] = ()
-
-
-def _listed(message: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = message.get(name)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, Sequence) else []
-
-
-def _shared(attachment: Mapping[str, Any]) -> _Shared:
-    inner = [block for one in _listed(attachment, "message_blocks") for block in _inner_blocks(one)]
-    blocks, _ = blocks_text([*_listed(attachment, "blocks"), *inner])
-    fields = (f"{one.get('title') or ''}: {one.get('value') or ''}" for one in _listed(attachment, "fields"))
-    title, link = _words(attachment, "title"), _words(attachment, "title_link")
-    named = f"[{title}]({link})" if title and link else title
-    told = [_words(attachment, "pretext"), named, _words(attachment, "text") or blocks, *fields]
-    text = from_slack("\n".join(one for one in told if one) or _words(attachment, "fallback"))
-    media, gone = _media(attachment)
-    if not (attachment.get("is_share") or attachment.get("is_msg_unfurl") or attachment.get("from_url")):
-        return _Shared(text=text, media=media, gone=gone)
-    author = _words(attachment, "author_name") or _words(attachment, "author_subname")
-    author = author or _words(attachment, "service_name") or _words(attachment, "author_id")
-    words = Forwarded(text=text, author=author or None)
-    return _Shared(forwarded=words, media=Attachment.foreign(media), gone=gone)
-
-
-def _inner_blocks(shared: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    message = shared.get("message")
-    return _listed(message, "blocks") if isinstance(message, Mapping) else []
-
-
-def _own(shared: Sequence[_Shared]) -> list[str]:
-    return [escape(one.text) for one in shared if one.forwarded is None]
-
-
-def said_in_thread(message: Mapping[str, Any]) -> str:
-    """Return an earlier message of a thread as a line: its author and words; "" without words."""
-    blocks, _ = blocks_text(_listed(message, "blocks"))
-    shared = [_shared(one) for one in _listed(message, "attachments")]
-    parts = [_words(message, "text") or blocks, *_own(shared)]
-    parts += [
-        escape(f"(forwards {one.forwarded.author}: {one.forwarded.text})") for one in shared if one.forwarded
-    ]
-    parts += [f"(file {_words(one, 'name')})" for one in _listed(message, "files")]
+    None if it is not a message.
+    """
+    try:
+        message = msgspec.convert(_storable(told), Message)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+    if message.ts is None:
+        return None
+    blocks, _ = blocks_text(message.blocks or ())
+    shared, _ = message.shared()
+    files, _ = _each(message.files, File, "")
+    parts = [message.text or blocks, *(escape(one.words) for one in shared if not one.is_foreign)]
+    parts += [escape(f"(forwards {one.author}: {one.words})") for one in shared if one.is_foreign]
+    parts += [f"(file {one.name or ''})" for one in files]
     said = " ".join(from_slack(" ".join(part for part in parts if part)).split())[:_LONGEST_EARLIER]
-    who = message.get("username") or message.get("user") or message.get("bot_id") or "somebody"
-    return f"{who}: {said}" if said else ""
+    who = message.username or message.user or message.bot_id or "somebody"
+    return message.ts, f"{who}: {said}" if said else ""
 
 
-def _media(message: Mapping[str, Any]) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
-    """Return the files of a message, and a name for each file that cannot be fetched or has another form."""
-    found: list[Attachment] = []
-    files = message.get("files") or ()
-    listed = files if isinstance(files, list | tuple) else [files]
-    for file in listed:
-        try:
-            found.append(_attachment(file))
-        except Malformed:
-            continue
-    return tuple(found), ("a file that Slack does not provide",) * (len(listed) - len(found))
-
-
-def _attachment(file: object) -> Attachment:
-    if not isinstance(file, Mapping) or file.get("mode") in _GONE:
-        raise Malformed("no file")
-    mime, size = _words(file, "mimetype"), file.get("size")
-    kinds = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
-    kind = kinds.get(mime.partition("/")[0], MessageType.DOCUMENT)
-    if file.get("subtype") == "slack_audio":
-        kind = MessageType.VOICE
-    return Attachment(
-        kind=kind,
-        ref=_words(file, "url_private_download") or _word(file, "url_private"),
-        mime=mime or None,
-        name=_words(file, "name") or None,
-        size=size if isinstance(size, int) else None,
-    )
-
-
-def _changed(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Edit | Deletion | None:
-    """Slack reports `changed` also for an unfurled link, or a deleted first message of a thread."""
-    message = _part(event, "message")
-    if _is_ours(message, bot):
-        return None
-    if message.get("subtype") == "tombstone":
-        return _deleted({**event, "deleted_ts": message.get("ts")}, bot, rules)
-    before = event.get("previous_message")
-    if message.get("subtype") not in _SPOKEN or (isinstance(before, Mapping) and _same(before, message)):
-        return None
-    return Edit(_spoken(event, message, bot, rules))
-
-
-def _same(before: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
-    if (before.get("text") or "") == "" and before.get("blocks") != message.get("blocks"):
-        return False
-    return all((before.get(name) or None) == (message.get(name) or None) for name in ("text", "files"))
-
-
-def _deleted(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Deletion | None:
-    gone = _ts(event, "deleted_ts")
-    before = event.get("previous_message")
-    known = dict(before) if isinstance(before, Mapping) else {}
-    if _is_ours(known, bot):
-        return None
-    return Deletion(_place(event, {**known, "ts": gone}, bot, rules), gone)
-
-
-def _command(form: Mapping[str, Any], bot: Bot, rules: Rules) -> NewMessage:
-    """A slash command is not a chat message; the permanently unique id of its trigger replaces its id."""
-    command, text = _word(form, "command"), from_slack(_words(form, "text")).strip()
-    if not command.startswith("/"):
-        raise Malformed("the command has no slash")
-    channel = _word(form, "channel_id")
-    is_dm = _is_dm(channel, None)
-    own = command == rules.command
+def _command(form: Slash, bot: Bot, rules: Rules) -> NewMessage:
+    text = from_slack(form.text or "").strip()
     source = SessionSource(
         platform=Platform.SLACK,
-        chat_id=channel,
-        chat_name=_words(form, "channel_name") or None,
-        chat_type="dm" if is_dm else "channel",
-        user_id=_word(form, "user_id"),
-        user_name=_words(form, "user_name") or None,
+        chat_id=form.channel_id,
+        chat_name=form.channel_name or None,
+        chat_type="dm" if _is_dm(form.channel_id, None) else "channel",
+        user_id=form.user_id,
+        user_name=form.user_name or None,
         account=bot.account,
     )
-    said = (f"/{text.removeprefix('/')}" if text else "/help") if own else f"{command} {text}".strip()
+    said = f"{form.command} {text}".strip()
+    if form.command == rules.command:
+        said = f"/{text.removeprefix('/')}" if text else "/help"
     return NewMessage(
         MessageEvent(
             text=said,
             message_type=MessageType.COMMAND,
             source=source,
-            message_id=f"command:{_word(form, 'trigger_id')}",
+            message_id=f"command:{form.trigger_id}",
         )
     )
 
 
-def _press(payload: Mapping[str, Any], bot: Bot) -> ButtonPress | None:
-    if payload.get("type") != "block_actions":
-        return None
-    actions = payload.get("actions")
-    if not isinstance(actions, Sequence) or not all(isinstance(one, Mapping) for one in actions):
-        raise Malformed("no actions")
-    ours = [one for one in actions if str(one.get("action_id")).startswith(ACTION)]
+def _press(told: Json, bot: Bot) -> ButtonPress | None:
+    press = msgspec.convert(told, Press)
+    ours = [one for one in press.actions if (one.action_id or "").startswith(ACTION)]
     if not ours:
         return None
-    channel, user = _part(payload, "channel"), _part(payload, "user")
-    message = payload.get("message")
-    card = _ts(_part(payload, "container"), "message_ts")
-    told = {**(message if isinstance(message, Mapping) else {}), "ts": card, "user": _word(user, "id")}
-    told.pop("bot_id", None)
-    source = _place({"channel": channel.get("id")}, told, bot, Rules())
-    press_id = payload.get("trigger_id")
+    if not ours[0].value:
+        raise Malformed("no value")
+    card = structs.replace(
+        press.message or Message(), ts=press.container.message_ts, user=press.user.id, bot_id=None
+    )
     return ButtonPress(
-        source=source,
-        value=_word(ours[0], "value"),
-        message_id=card,
-        press_id=press_id if isinstance(press_id, str) else None,
+        source=_place(Event(channel=press.channel.id), card, bot, Rules()),
+        value=ours[0].value,
+        message_id=card.ts,
+        press_id=press.trigger_id,
     )
 
 
@@ -1018,9 +1090,9 @@ def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
     return refusal.as_result()
 
 
-# The address that Slack calls: signed events, slash commands and buttons. Nothing is parsed before the signature
-# over the raw body is verified. The answer is 200 only if the request was accepted, and 503 if it could not be
-# stored: Slack then sends events again.
+# The address that Slack calls: signed events, slash commands and buttons. Nothing is parsed before the
+# signature over the raw body is verified. The answer is 200 only if the request was accepted, and 503 if it
+# could not be stored: Slack then sends events again.
 
 
 LARGEST_BODY: Final = 1024 * 1024
@@ -1371,7 +1443,7 @@ class SlackAdapter(BasePlatformAdapter):
                     "slack.thread_not_read", why=None if answer.refusal is None else answer.refusal.code
                 )
                 break
-            found |= {one["ts"]: said_in_thread(one) for one in page if isinstance(one, dict) and "ts" in one}
+            found |= dict(filter(None, map(said_in_thread, page)))
             cursor = following.get("next_cursor") if isinstance(following, dict) else None
             if not cursor:
                 is_whole = not answer.body.get("has_more")

@@ -30,8 +30,8 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 
-# The Web API, and files. Tokens are sent only in headers. No exception of the client leaves this part, because
-# they contain addresses.
+# The Web API, and files. Tokens are sent only in headers. No exception of the client leaves this part,
+# because they contain addresses.
 
 
 try:
@@ -196,8 +196,8 @@ def _uploaded(status: int) -> Answer:
 #
 # All connections feed one queue, so that messages keep their order of arrival, even while one connection
 # replaces another. An envelope is acknowledged only after it was accepted. If it could not be stored, it is
-# tried again after a pause, and later ones wait. Slack repeats it too, which is harmless, but Slack stops after
-# some attempts, and never repeats buttons.
+# tried again after a pause, and later ones wait. Slack repeats it too, which is harmless, but Slack stops
+# after some attempts, and never repeats buttons.
 
 
 try:

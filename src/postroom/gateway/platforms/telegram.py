@@ -66,9 +66,9 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-# Markdown in Telegram's dialect, which its Bot API calls MarkdownV2. Every character that could be read as a mark
-# is escaped, so that text stays text. Unsupported elements are replaced: headings become bold, lists get bullets,
-# tables stay as written, in a block of code.
+# Markdown in Telegram's dialect, which its Bot API calls MarkdownV2. Every character that could be read as
+# a mark is escaped, so that text stays text. Unsupported elements are replaced: headings become bold, lists
+# get bullets, tables stay as written, in a block of code.
 
 
 _DEEPEST: Final = 60
