@@ -62,10 +62,10 @@ def discord(**told: Any) -> MessageEvent | None:
         "content": "",
         **told,
     }
-    me = discord_file.Me(user_id=ME)
-    if not discord_file.is_message(message, me):
+    me, read = discord_file.Me(user_id=ME), discord_file.read(message, discord_file.Message)
+    if not read.is_for(me):
         return None
-    return discord_file.event_of(message, discord_file.Channel(chat_type="dm"), me)
+    return discord_file.event_of(read, discord_file.Channel(chat_type="dm"), me)
 
 
 def matrix(kind: str = "m.room.message", **content: Any) -> MessageEvent | None:

@@ -208,10 +208,10 @@ LINES: tuple[Plant, ...] = (
         "            pass\n",
     ),
     plant(
-        'gateway/platforms/discord.py: return found.get("type", 0) in SPOKEN or _id(author, "id") != me.user_id',
+        "gateway/platforms/discord.py: return self.type in SPOKEN or self.author.id != me.user_id",
         "gateway/platforms/discord.py",
-        '    return found.get("type", 0) in SPOKEN and _id(author, "id") != me.user_id\n',
-        '    return found.get("type", 0) in SPOKEN or _id(author, "id") != me.user_id\n',
+        "        return self.type in SPOKEN and self.author.id != me.user_id\n",
+        "        return self.type in SPOKEN or self.author.id != me.user_id\n",
     ),
     plant(
         "gateway/sessions.py: chosen = None if session is not None else session.settings.get(_CHOSEN)",

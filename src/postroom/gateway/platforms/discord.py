@@ -22,14 +22,15 @@ import json
 import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from msgspec import Meta
+import msgspec
+from msgspec import UNSET, Meta, Struct
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
@@ -66,7 +67,7 @@ from postroom.gateway.platforms.base import (
 )
 from postroom.gateway.platforms.discord_library import Bot, Cut, Refused, RestFailure
 from postroom.gateway.platforms.options import refuse_address, secret_remedy
-from postroom.gateway.platforms.safe_text import poll_in_words
+from postroom.gateway.platforms.safe_text import poll_in_words, storable_json
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 
@@ -204,10 +205,277 @@ VOICE_FLAG = 1 << 13
 COMMAND, COMPONENT = 2, 3
 
 _KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
+Id: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z")]
+S = TypeVar("S", bound=Struct)
 
 
 class Unreadable(InvalidArgument):
     """An update has not the shape that Discord documents. Its words are not in the message."""
+
+
+class Author(Struct, frozen=True, kw_only=True):
+    """A person or a program."""
+
+    id: Id
+    bot: bool | None = None
+    global_name: str | None = None
+    username: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The name, for show."""
+        return self.global_name or self.username
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """A person in a guild."""
+
+    nick: str | None = None
+    user: Author | None = None
+
+
+class File(Struct, frozen=True, kw_only=True):
+    """A file of a message."""
+
+    url: Annotated[str, Meta(min_length=1)]
+    content_type: str | None = None
+    filename: str | None = None
+    size: int | None = None
+
+
+class Named(Struct, frozen=True, kw_only=True):
+    """A small part of a message: the author or the footer of an embed, a sticker, the question of a poll."""
+
+    name: str | None = None
+    value: str | None = None
+    text: str | None = None
+
+
+class Embed(Struct, frozen=True, kw_only=True):
+    """A preview of a page, or a part of a program's words."""
+
+    author: Named | None = None
+    provider: Named | None = None
+    footer: Named | None = None
+    title: str | None = None
+    url: str | None = None
+    description: str | None = None
+    fields: list[Named] | None = None
+
+    @property
+    def words(self) -> str:
+        """What it says."""
+        named = f"{self.title} ({self.url})" if self.title and self.url else self.title
+        lines = (f"{one.name}: {one.value}" for one in self.fields or ())
+        told = (named, self.description, *lines, (self.footer or Named()).text)
+        return "\n".join(one for one in told if one)
+
+    @property
+    def origin(self) -> str | None:
+        """Its author, or the page."""
+        names = (one.name for one in (self.author, self.provider) if one is not None)
+        return next(filter(None, names), self.url)
+
+
+class PollAnswer(Struct, frozen=True, kw_only=True):
+    """An answer of a poll."""
+
+    poll_media: Named | None = None
+
+
+class Poll(Struct, frozen=True, kw_only=True):
+    """A poll."""
+
+    question: Named | None = None
+    answers: list[PollAnswer] | None = None
+
+
+class Component(Struct, frozen=True, kw_only=True):
+    """A block of a message; blocks hold others."""
+
+    content: str | None = None
+    components: "list[Component] | None" = None
+
+
+class Content(Struct, frozen=True, kw_only=True):
+    """The content of a message, of a forwarded one too."""
+
+    content: str | None = None
+    flags: Json = 0
+    sticker_items: list[Named] | None = None
+    poll: Poll | None = None
+    components: list[Component] | None = None
+    embeds: list[Embed] | None = None
+    attachments: list[File] | None = None
+    message_snapshots: "list[Snapshot] | None" = None
+
+    @property
+    def own_words(self) -> list[str]:
+        """The words of the message itself, of its poll and of its blocks; a sticker stands by its name."""
+        stickers = [f":{one.name or 'sticker'}:" for one in self.sticker_items or ()]
+        said = [" ".join(part for part in (self.content, *stickers) if part)]
+        if self.poll is not None:
+            answers = ((one.poll_media or Named()).text for one in self.poll.answers or ())
+            question = (self.poll.question or Named()).text
+            # Without the votes: Discord edits the message when a poll ends, and nobody has changed its words.
+            said.append(poll_in_words(question, ((one, None) for one in answers)))
+        waiting = list(self.components or ())
+        while waiting:
+            part = waiting.pop(0)
+            said.append(part.content or "")
+            waiting[:0] = part.components or ()
+        return [one for one in said if one]
+
+    @property
+    def words(self) -> str:
+        """All words, with those of its embeds and those that it forwards."""
+        forwarded = (one.message.words for one in self.message_snapshots or ())
+        told = (*self.own_words, *(one.words for one in self.embeds or ()), *forwarded)
+        return "\n\n".join(part for part in told if part)
+
+    @property
+    def files(self) -> tuple[Attachment, ...]:
+        """Its files."""
+        is_voice = isinstance(self.flags, int) and bool(self.flags & VOICE_FLAG)
+        return tuple(
+            Attachment(
+                kind=MessageType.VOICE
+                if is_voice
+                else _KINDS.get((one.content_type or "").partition("/")[0], MessageType.DOCUMENT),
+                ref=one.url,
+                mime=one.content_type,
+                name=one.filename,
+                size=one.size,
+            )
+            for one in self.attachments or ()
+        )
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A forwarded message; Discord does not name its author."""
+
+    message: Content
+
+
+class Answered(Content, frozen=True, kw_only=True):
+    """A message that another one answers."""
+
+    author: Author | None = None
+
+    @property
+    def writer(self) -> str | None:
+        """The author of its words; None for a forward."""
+        return None if self.message_snapshots or self.author is None else self.author.name
+
+
+class Reference(Struct, frozen=True, kw_only=True):
+    """The message that another one answers (type 0) or forwards."""
+
+    type: Json = 0
+    message_id: Id | None = None
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """The channel of an update; without a guild it is a direct message."""
+
+    channel_id: Id
+    guild_id: Id | None = None
+
+
+class Message(Answered, frozen=True, kw_only=True):
+    """A message, or its change."""
+
+    id: Id
+    channel_id: Id
+    guild_id: Id | None = None
+    type: Json = 0
+    webhook_id: Json = None
+    member: Member | None = None
+    mentions: list[Author] | None = None
+    message_reference: Reference | None = None
+    referenced_message: Answered | None = None
+    edited_timestamp: str | None = None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether a program wrote it."""
+        return self.webhook_id is not None or bool(self.author and self.author.bot)
+
+    @property
+    def has_new_words(self) -> bool:
+        """Whether a change of the message changed its words; others only add link previews."""
+        return bool(self.edited_timestamp) and self.content is not None and self.author is not None
+
+    def is_for(self, me: "Me") -> bool:
+        """Return whether somebody else wrote it, and it is no report of the platform.
+
+        Raises:
+            Unreadable: The message has no author.
+        """
+        if self.author is None:
+            raise Unreadable("a message without an author")
+        return self.type in SPOKEN and self.author.id != me.user_id
+
+    def names(self, me: "Me") -> bool:
+        """Return whether it mentions or answers the bot."""
+        answered = self.referenced_message and self.referenced_message.author
+        return any(one.id == me.user_id for one in (*(self.mentions or ()), *filter(None, [answered])))
+
+
+class Deletion(Place, frozen=True, kw_only=True):
+    """The deletion of one message, or of several."""
+
+    id: Id | None = None
+    ids: list[Id] | None = None
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """An argument of a slash command, or a subcommand."""
+
+    name: str = ""
+    value: Any = UNSET
+    options: "list[Option] | None" = None
+
+    @property
+    def words(self) -> list[str]:
+        """The words that a person would type."""
+        return [self.name, *_spelt(self.options)] if self.value is UNSET else [str(self.value)]
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """The button or the slash command of an interaction."""
+
+    custom_id: str | None = None
+    name: str | None = None
+    options: list[Option] | None = None
+
+
+class Pressed(Struct, frozen=True, kw_only=True):
+    """The message with the pressed button."""
+
+    id: Id
+
+
+class Interaction(Place, frozen=True, kw_only=True):
+    """A pressed button or a slash command; its token, a secret, is what it is answered with."""
+
+    id: Id
+    token: Annotated[str, Meta(min_length=1)]
+    type: Json = 0
+    user: Author | None = None
+    member: Member | None = None
+    message: Pressed | None = None
+    data: Asked | None = None
+
+
+class ChannelObject(Struct, frozen=True, kw_only=True):
+    """A channel in Discord's words."""
+
+    type: Json = None
+    guild_id: Id | None = None
+    parent_id: Id | None = None
+    name: str | None = None
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,18 +496,24 @@ class Me:
 
     user_id: str
 
-    def named_in(self, data: Mapping[str, Any]) -> bool:
-        """Return whether a message mentions or answers the bot."""
-        answered = data.get("referenced_message")
-        to_us = isinstance(answered, dict) and _id(_mapping(answered, "author"), "id") == self.user_id
-        return to_us or any(_id(one, "id") == self.user_id for one in _mappings(data, "mentions"))
-
     def without(self, text: str) -> str:
         """Return a text without the mentions of us."""
         return re.sub(rf"[ \t]*<@!?{self.user_id}>", "", text).strip()
 
 
 # What comes in.
+
+
+def read(told: object, kind: type[S]) -> S:
+    """Return an update as a struct.
+
+    Raises:
+        Unreadable: The update has another form; the error quotes nothing.
+    """
+    try:
+        return msgspec.convert(storable_json(told), kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Unreadable(f"an update of Discord has an unknown form: {error}") from error
 
 
 def is_id(value: object) -> bool:
@@ -257,37 +531,26 @@ def id_at(instant: int) -> str:
     return str(max(instant - FIRST_MILLISECOND, 0) << 22)
 
 
-def ids_of(data: object) -> tuple[str, str | None]:
-    """Return the ids of the channel and the guild that an update is about; no guild means a direct message.
-
-    Raises:
-        Unreadable: it names no channel.
-    """
-    found = _checked(data)
-    return _id(found, "channel_id"), None if found.get("guild_id") is None else _id(found, "guild_id")
-
-
 def channel_of(data: object) -> Channel:
     """Return the channel in a channel object.
 
     Raises:
         Unreadable: The object is not a channel.
     """
-    found = _checked(data)
-    kind = found.get("type")
-    guild = None if found.get("guild_id") is None else _id(found, "guild_id")
-    name, topic = _text(found, "name"), _text(found, "topic")
-    if kind == DIRECT:
+    found = read(data, ChannelObject)
+    if found.type == DIRECT:
         return Channel(chat_type="dm")
-    if kind == GROUP:
-        return Channel(chat_type="group", name=name)
-    if kind in THREADS:
-        return Channel(chat_type="thread", name=name, parent=_id(found, "parent_id"), guild=guild)
-    return Channel(chat_type="channel", name=name, topic=topic, guild=guild)
+    if found.type == GROUP:
+        return Channel(chat_type="group", name=found.name)
+    if found.type in THREADS:
+        if found.parent_id is None:
+            raise Unreadable("a thread without a channel")
+        return Channel(chat_type="thread", name=found.name, parent=found.parent_id, guild=found.guild_id)
+    return Channel(chat_type="channel", name=found.name, topic=found.topic, guild=found.guild_id)
 
 
-def source_of(channel_id: str, channel: Channel, account: str) -> SessionSource:
-    """Return a channel without a sender: the parent of a thread is the chat, with the thread as a detail."""
+def source_of(channel_id: str, channel: Channel, account: str, **speaker: Any) -> SessionSource:
+    """Return a channel and its speaker: the parent of a thread is the chat, with the thread as a detail."""
     return SessionSource(
         platform=Platform.DISCORD,
         chat_id=channel.parent or channel_id,
@@ -296,120 +559,72 @@ def source_of(channel_id: str, channel: Channel, account: str) -> SessionSource:
         thread_id=channel_id if channel.parent else None,
         chat_topic=channel.topic,
         account=account,
+        **speaker,
     )
 
 
-def is_message(data: object, me: Me) -> bool:
-    """Return whether it is a message from another author.
-
-    Raises:
-        Unreadable: The data is not a message.
-    """
-    found = _checked(data)
-    _id(found, "id")
-    author = _mapping(found, "author")
-    return found.get("type", 0) in SPOKEN and _id(author, "id") != me.user_id
-
-
-def is_edit(data: object) -> bool:
-    """Return whether an update of a message changed its words; others only add link previews."""
-    found = _checked(data)
-    return bool(found.get("edited_timestamp")) and "content" in found and "author" in found
-
-
-def event_of(data: object, channel: Channel, me: Me) -> MessageEvent:
+def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
     """Return a message as an event.
 
     Raises:
-        Unreadable: The data is not a message.
+        Unreadable: Nobody has written it.
     """
-    found = _checked(data)
-    channel_id, guild_id = ids_of(found)
-    message_id = _id(found, "id")
-    author = found.get("author")
-    is_program = "webhook_id" in found or (isinstance(author, dict) and author.get("bot") is True)
-    embeds = [_embed(one) for one in _mappings(found, "embeds")]
-    media, forwarded = _files(found), list(_snapshots(found))
-    snapshots = _mappings(found, "message_snapshots")
-    media += Attachment.foreign(file for one in snapshots for file in _files(_inner(one)))
-    own = [_words(found), *_parts(found)]
-    if is_program:
-        own += [words for words, _ in embeds]
+    snapshots = [one.message for one in message.message_snapshots or ()]
+    embeds, own = message.embeds or (), message.own_words
+    forwarded = [Forwarded(text=one.words) for one in snapshots]
+    if message.is_program:
+        own += [one.words for one in embeds if one.words]
     else:
-        forwarded += [Forwarded(text=words, author=author) for words, author in embeds if words]
-    text = me.without("\n\n".join(part for part in own if part))
-    reference = found.get("message_reference")
-    answers = isinstance(reference, dict) and reference.get("type", 0) == 0 and reference.get("message_id")
-    answered = found.get("referenced_message")
+        forwarded += [Forwarded(text=one.words, author=one.origin) for one in embeds if one.words]
+    reference, answered = message.message_reference, message.referenced_message
+    media = message.files + Attachment.foreign(file for one in snapshots for file in one.files)
+    quoted: tuple[Attachment, ...] = ()
+    if answered is not None and (answered.author is None or answered.author.id != me.user_id):
+        quoted = Attachment.foreign(answered.files)
+    answers = reference.message_id if reference is not None and reference.type == 0 else None
     event = MessageEvent(
-        text=text,
+        text=me.without("\n\n".join(own)),
         message_type=media[0].kind if media else MessageType.TEXT,
-        source=_spoken(source_of(channel_id, channel, me.user_id), found),
-        message_id=message_id,
-        media=media + _answered_files(answered, me),
-        reply_to_message_id=str(answers) if answers else None,
-        reply_to_text=_answered(answered) or None if isinstance(answered, dict) else None,
-        reply_to_author=_author(answered) if isinstance(answered, dict) else None,
+        source=_spoken(message, channel, me, message.author, is_program=message.is_program),
+        message_id=message.id,
+        media=media + quoted,
+        reply_to_message_id=answers,
+        reply_to_text=None
+        if answered is None
+        else answered.words or ("(a file)" if answered.files else None),
+        reply_to_author=None if answered is None else answered.writer,
         forwarded=tuple(forwarded),
-        timestamp=instant_of(message_id),
-        addressed=channel.chat_type == "dm" or me.named_in(found),
-        metadata={"guild_id": guild_id} if guild_id else {},
+        timestamp=instant_of(message.id),
+        addressed=channel.chat_type == "dm" or message.names(me),
+        metadata={"guild_id": message.guild_id} if message.guild_id else {},
     )
     if not media and event.is_command():
         event.message_type = MessageType.COMMAND
     return event
 
 
-def deleted_in(data: object) -> list[str]:
-    """Return the ids of the messages that an update says were deleted.
-
-    Raises:
-        Unreadable: it names none.
-    """
-    found = _checked(data)
-    listed = found["ids"] if "ids" in found else [found.get("id")]
-    if not isinstance(listed, list) or not all(is_id(one) for one in listed):
-        raise Unreadable("a deletion without message ids")
-    return listed
-
-
-def press_of(data: object, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
+def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
     """Return a pressed button, or a slash command as an event; None for anything else.
 
     Raises:
-        Unreadable: The data is not an interaction.
+        Unreadable: The interaction names no person, or no card.
     """
-    found = _checked(data)
-    channel_id, guild_id = ids_of(found)
-    source = _spoken(source_of(channel_id, channel, me.user_id), found)
-    told = found.get("data")
-    if not isinstance(told, dict) or found.get("type") not in (COMMAND, COMPONENT):
+    if pressed.data is None or pressed.type not in (COMMAND, COMPONENT):
         return None
-    if found["type"] == COMPONENT:
-        card = _id(_mapping(found, "message"), "id")
-        value = _text(told, "custom_id") or ""
-        return ButtonPress(source=source, value=value, message_id=card, press_id=_id(found, "id"))
+    source = _spoken(pressed, channel, me, pressed.user)
+    if pressed.type == COMPONENT:
+        if pressed.message is None:
+            raise Unreadable("a press without a message")
+        value = pressed.data.custom_id or ""
+        return ButtonPress(source=source, value=value, message_id=pressed.message.id, press_id=pressed.id)
     return MessageEvent(
-        text=" ".join((f"/{_text(told, 'name') or ''}", *_options(told))),
+        text=" ".join((f"/{pressed.data.name or ''}", *_spelt(pressed.data.options))),
         message_type=MessageType.COMMAND,
         source=source,
-        message_id=_id(found, "id"),
-        timestamp=instant_of(_id(found, "id")),
-        metadata={"guild_id": guild_id} if guild_id else {},
+        message_id=pressed.id,
+        timestamp=instant_of(pressed.id),
+        metadata={"guild_id": pressed.guild_id} if pressed.guild_id else {},
     )
-
-
-def callback_of(data: object) -> tuple[str, str]:
-    """Return an interaction's id and the token that it is answered with, which is a secret.
-
-    Raises:
-        Unreadable: it has none.
-    """
-    found = _checked(data)
-    token = _text(found, "token")
-    if not token:
-        raise Unreadable("an interaction without a token")
-    return _id(found, "id"), token
 
 
 def in_order(page: object) -> list[dict[str, Any]]:
@@ -424,144 +639,30 @@ def in_order(page: object) -> list[dict[str, Any]]:
     return sorted(known, key=lambda one: int(one["id"]))
 
 
-def _options(told: Mapping[str, Any]) -> list[str]:
-    found = []
-    for one in _mappings(told, "options"):
-        if "value" in one:
-            found.append(str(one["value"]))
-        else:
-            found.extend((str(one.get("name", "")), *_options(one)))
-    return found
+def _spelt(options: Sequence[Option] | None) -> list[str]:
+    return [word for one in options or () for word in one.words]
 
 
-def _words(found: Mapping[str, Any]) -> str:
-    """Return the words of a message; a sticker stands by its name."""
-    stickers = [f":{_text(one, 'name') or 'sticker'}:" for one in _mappings(found, "sticker_items")]
-    return " ".join(part for part in (_text(found, "content"), *stickers) if part)
-
-
-def _parts(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a poll and the blocks of a message say."""
-    if isinstance(poll := found.get("poll"), dict):
-        answers = (_text(_inner(one, "poll_media"), "text") for one in _mappings(poll, "answers"))
-        # Without the votes: Discord edits the message when a poll ends, and nobody has changed its words.
-        yield poll_in_words(_text(_inner(poll, "question"), "text"), ((one, None) for one in answers))
-    waiting = list(_mappings(found, "components"))
-    while waiting:
-        part = waiting.pop(0)
-        if words := _text(part, "content"):
-            yield words
-        waiting[:0] = _mappings(part, "components")
-
-
-def _embed(embed: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the words and the origin of an embed."""
-    author, provider, footer = (_inner(embed, name) for name in ("author", "provider", "footer"))
-    title, url = _text(embed, "title"), _text(embed, "url")
-    fields = (f"{_text(one, 'name')}: {_text(one, 'value')}" for one in _mappings(embed, "fields"))
-    named = f"{title} ({url})" if title and url else title
-    told = (named, _text(embed, "description"), *fields, _text(footer, "text"))
-    return "\n".join(one for one in told if one), _text(author, "name") or _text(provider, "name") or url
-
-
-def _snapshots(found: Mapping[str, Any]) -> Iterator[Forwarded]:
-    """Yield the forwarded words of a message; Discord does not name their author."""
-    for one in _mappings(found, "message_snapshots"):
-        message = _mapping(one, "message")
-        embeds = (words for words, _ in map(_embed, _mappings(message, "embeds")))
-        said = (_words(message), *_parts(message), *embeds)
-        yield Forwarded(text="\n\n".join(part for part in said if part))
-
-
-def _files(found: Mapping[str, Any]) -> tuple[Attachment, ...]:
-    return tuple(_attachment(one, found.get("flags")) for one in _mappings(found, "attachments"))
-
-
-def _answered(answered: Mapping[str, Any]) -> str:
-    embeds = (words for words, _ in map(_embed, _mappings(answered, "embeds")))
-    forwarded = (one.text for one in _snapshots(answered))
-    said = "\n\n".join(part for part in (_words(answered), *_parts(answered), *embeds, *forwarded) if part)
-    return said or ("(a file)" if _files(answered) else "")
-
-
-def _author(answered: Mapping[str, Any]) -> str | None:
-    """Return the author of a message's words; None for a forward, whose author Discord does not name."""
-    return None if any(True for _ in _snapshots(answered)) else _name(_mapping(answered, "author"))
-
-
-def _answered_files(answered: object, me: Me) -> tuple[Attachment, ...]:
-    """Return the files of the answered message, unless it is ours."""
-    is_ours = not isinstance(answered, dict) or _inner(answered, "author").get("id") == me.user_id
-    return () if is_ours or not isinstance(answered, dict) else Attachment.foreign(_files(answered))
-
-
-def _inner(found: Mapping[str, Any], name: str = "message") -> dict[str, Any]:
-    part = found.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _name(author: Mapping[str, Any]) -> str | None:
-    return _text(author, "global_name") or _text(author, "username")
-
-
-def _spoken(source: SessionSource, found: Mapping[str, Any]) -> SessionSource:
-    member = found.get("member")
-    member = member if isinstance(member, dict) else {}
-    author = found.get("author") or found.get("user") or member.get("user")
-    if not isinstance(author, dict):
+def _spoken(
+    update: Message | Interaction,
+    channel: Channel,
+    me: Me,
+    author: Author | None,
+    *,
+    is_program: bool = False,
+) -> SessionSource:
+    member = update.member or Member()
+    actor = author or member.user
+    if actor is None:
         raise Unreadable("the actor is unknown")
-    shown = _text(member, "nick") or _text(author, "global_name") or _text(author, "username")
-    told = source.to_dict() | {"user_id": _id(author, "id"), "user_name": shown}
-    told["is_bot"] = bool(author.get("bot")) or "webhook_id" in found
-    return SessionSource.from_dict(told)
-
-
-def _attachment(one: Mapping[str, Any], flags: object) -> Attachment:
-    mime, url, size = _text(one, "content_type"), _text(one, "url"), one.get("size")
-    if not url:
-        raise Unreadable("a file without an address")
-    kind = _KINDS.get((mime or "").partition("/")[0], MessageType.DOCUMENT)
-    if isinstance(flags, int) and flags & VOICE_FLAG:
-        kind = MessageType.VOICE
-    return Attachment(
-        kind=kind,
-        ref=url,
-        mime=mime,
-        name=_text(one, "filename"),
-        size=size if isinstance(size, int) else None,
+    return source_of(
+        update.channel_id,
+        channel,
+        me.user_id,
+        user_id=actor.id,
+        user_name=member.nick or actor.name,
+        is_bot=bool(actor.bot) or is_program,
     )
-
-
-def _checked(data: object) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise Unreadable("an update that is not an object")
-    return data
-
-
-def _mapping(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    if not isinstance(one := found.get(name), dict):
-        raise Unreadable(f"`{name}` is not an object")
-    return one
-
-
-def _mappings(found: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    listed = found.get(name) or []
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise Unreadable(f"`{name}` is not a list of objects")
-    return listed
-
-
-def _id(found: Mapping[str, Any], name: str) -> str:
-    if not is_id(one := found.get(name)):
-        raise Unreadable(f"`{name}` is not an id")
-    return str(one)
-
-
-def _text(found: Mapping[str, Any], name: str) -> str | None:
-    one = found.get(name)
-    if one is not None and not isinstance(one, str):
-        raise Unreadable(f"`{name}` is not text")
-    return one and one.encode("utf-8", "replace").decode().replace("\0", "")  # half pairs cannot be kept
 
 
 # Updates that are not stored yet. Discord has no acknowledgements, so they are held here, in order, and
@@ -711,47 +812,41 @@ class Intake:
     async def _take(self, name: str, data: object) -> None:
         match name:
             case "MESSAGE_CREATE":
-                if (event := await self._event(data)) is not None:
+                if (event := await self._event(read(data, Message))) is not None:
                     await self._accept(event)
             case "MESSAGE_UPDATE":
-                await self._edited(data)
+                message, inbound = read(data, Message), self._inbound()
+                if inbound is not None and message.has_new_words and (event := await self._event(message)):
+                    await inbound.edited(event)
             case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
-                await self._deleted(data)
+                await self._deleted(read(data, Deletion))
             case "INTERACTION_CREATE":
-                await self._pressed(data)
+                await self._pressed(read(data, Interaction))
             case "CHANNEL_UPDATE" | "THREAD_UPDATE":
                 self._forget(data)
             case _:
                 await self._caught_up()
 
-    async def _event(self, data: object) -> MessageEvent | None:
-        if self.me is None or not is_message(data, self.me):
+    async def _event(self, message: Message) -> MessageEvent | None:
+        if self.me is None or not message.is_for(self.me):
             return None
-        return event_of(data, await self._channel(data), self.me)
+        return event_of(message, await self._channel(message.channel_id, message.guild_id), self.me)
 
-    async def _edited(self, data: object) -> None:
-        inbound = self._inbound()
-        if inbound is None or not is_edit(data):
-            return
-        if (event := await self._event(data)) is not None:
-            await inbound.edited(event)
-
-    async def _deleted(self, data: object) -> None:
+    async def _deleted(self, gone: Deletion) -> None:
         inbound = self._inbound()
         if inbound is None or self.me is None:
             return
-        gone = deleted_in(data)
-        channel_id, _ = ids_of(data)
-        source = source_of(channel_id, await self._channel(data), self.me.user_id)
-        for message_id in gone:
+        channel = await self._channel(gone.channel_id, gone.guild_id)
+        source = source_of(gone.channel_id, channel, self.me.user_id)
+        for message_id in gone.ids or filter(None, [gone.id]):
             await inbound.deleted(source, message_id)
 
-    async def _pressed(self, data: object) -> None:
+    async def _pressed(self, interaction: Interaction) -> None:
         inbound = self._inbound()
         if inbound is None or self.me is None:
             return
-        interaction_id, token = callback_of(data)
-        pressed = press_of(data, await self._channel(data), self.me)
+        channel = await self._channel(interaction.channel_id, interaction.guild_id)
+        pressed = press_of(interaction, channel, self.me)
         if pressed is None:
             return
         if isinstance(pressed, ButtonPress):
@@ -764,17 +859,16 @@ class Intake:
                 "POST",
                 "/interactions/{interaction_id}/{webhook_token}/callback",
                 json=note_of(note),
-                interaction_id=interaction_id,
-                webhook_token=token,
+                interaction_id=interaction.id,
+                webhook_token=interaction.token,
             )
         except RestFailure as failure:  # it was taken: only the note is missing, most often for being late
             _LOG.info("discord.note_not_shown", status=failure.status, code=failure.code)
 
     # The place of a message.
 
-    async def _channel(self, data: object) -> Channel:
+    async def _channel(self, channel_id: str, guild_id: str | None) -> Channel:
         """Return the channel of an update; Discord is asked once for each, and again when it changed."""
-        channel_id, guild_id = ids_of(data)
         if guild_id is None:
             return self._known(channel_id, Channel(chat_type="dm"))
         try:

@@ -55,6 +55,7 @@ from postroom.gateway.events import (
 from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.options import Proxy, refuse_address, secret_remedy
+from postroom.gateway.platforms.safe_text import storable_json
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.splitting import split
 from postroom.log import get_logger
@@ -570,7 +571,7 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
         Malformed: A required field is missing, or has another type.
     """
     try:
-        told = _storable(payload)
+        told = storable_json(payload)
         if kind == COMMANDS:
             return _command(msgspec.convert(told, Slash), bot, rules)
         if kind == INTERACTIVE:
@@ -605,15 +606,6 @@ def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int)
     given = headers.get("x-slack-signature", "").encode()
     right = hmac.compare_digest(signature(secret, stamp, body).encode(), given)
     return right and abs(now // 1000 - int(stamp)) <= REPLAY_WINDOW_S
-
-
-def _storable(value: Json) -> Json:
-    """Return JSON whose texts every store can keep."""
-    if isinstance(value, str):
-        return storable(value).replace("\0", "")
-    if isinstance(value, dict):
-        return {name: _storable(part) for name, part in value.items()}
-    return [_storable(part) for part in value] if isinstance(value, list) else value
 
 
 def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[S], tuple[str, ...]]:
@@ -721,7 +713,7 @@ def said_in_thread(told: Json) -> tuple[str, str] | None:
     None if it is not a message.
     """
     try:
-        message = msgspec.convert(_storable(told), Message)
+        message = msgspec.convert(storable_json(told), Message)
     except (msgspec.ValidationError, RecursionError):
         return None
     if message.ts is None:

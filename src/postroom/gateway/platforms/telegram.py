@@ -55,7 +55,7 @@ from postroom.gateway.events import (
 from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.options import Proxy, refuse_address, secret_remedy
-from postroom.gateway.platforms.safe_text import poll_in_words
+from postroom.gateway.platforms.safe_text import poll_in_words, replace_unstorable, storable_json
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 
@@ -377,7 +377,7 @@ def read_answer(status: int, body: bytes) -> Answer:
         return Answer(result=told.get("result"), status=status, is_telegram=True)
     words = told.get("description")
     described = (
-        mended(words)[:300]
+        replace_unstorable(words)[:300]
         if isinstance(words, str)
         else f"Telegram answered {status} without an explanation"
     )
@@ -451,7 +451,7 @@ def number_of(text: str | None) -> int | None:
 def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
     """Return the fields for the destination of a message."""
     number = number_of(chat_id)
-    where: dict[str, Json] = {"chat_id": mended(chat_id) if number is None else number}
+    where: dict[str, Json] = {"chat_id": replace_unstorable(chat_id) if number is None else number}
     thread = (metadata or {}).get("thread_id")
     topic = None if thread is None or str(thread) == _GENERAL else number_of(str(thread))
     return where if topic is None else {**where, "message_thread_id": topic}
@@ -461,7 +461,10 @@ def keyboard(card: Card) -> dict[str, Json] | None:
     """Return a card's buttons, one below the other; None when one of them cannot be carried."""
     if any(not 0 < len(one.value.encode("utf-8", "replace")) <= MOST_DATA_BYTES for one in card.buttons):
         return None
-    rows = [[{"text": mended(one.label), "callback_data": mended(one.value)}] for one in card.buttons]
+    rows = [
+        [{"text": replace_unstorable(one.label), "callback_data": replace_unstorable(one.value)}]
+        for one in card.buttons
+    ]
     return {"reply_markup": {"inline_keyboard": rows}}
 
 
@@ -474,7 +477,7 @@ def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
 
 def file_of(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
     """Return name, content and MIME type of a file; the name is data, whatever stands in it."""
-    name = mended(attachment.name or "")[:_LONGEST_NAME] or attachment.kind.value
+    name = replace_unstorable(attachment.name or "")[:_LONGEST_NAME] or attachment.kind.value
     mime = attachment.mime or ""
     return name, data, mime if _MIME.fullmatch(mime) else "application/octet-stream"
 
@@ -694,26 +697,6 @@ class Moved:
     chat_id: str
 
 
-def mended(text: str) -> str:
-    """Return text that every store and every JSON can hold, with the same length in UTF-16.
-
-    Halves of surrogate pairs and the null character become replacement characters.
-    """
-    whole = (
-        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    )
-    return whole.replace("\0", "\ufffd")
-
-
-def _mended(value: Json) -> Json:
-    """Return JSON with mended texts."""
-    if isinstance(value, str):
-        return mended(value)
-    if isinstance(value, dict):
-        return {name: _mended(part) for name, part in value.items()}
-    return [_mended(part) for part in value] if isinstance(value, list) else value
-
-
 def update_id_of(update: Json) -> int | None:
     """Return the number of an update; None when it has none."""
     number = update.get("update_id") if isinstance(update, dict) else None
@@ -729,7 +712,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
     if update_id_of(update) is None:
         raise InvalidArgument("an update of Telegram has no number")
     try:
-        update = _mended(update)
+        update = storable_json(update)
         for name in (*MESSAGES, *EDITS):
             if name in update:
                 message = msgspec.convert(update[name], Message)
@@ -1214,7 +1197,7 @@ class TelegramAdapter(BasePlatformAdapter):
     async def _pressed(self, press: ButtonPress) -> None:
         if self._inbound is None:
             return
-        note = mended(await self._inbound.pressed(press))
+        note = replace_unstorable(await self._inbound.pressed(press))
         shown = note[: self.capabilities.unit.fitting(note, 0, LONGEST_NOTE)]
         fields = {"callback_query_id": press.press_id, "text": shown}
         # The press is stored; later messages do not wait for the note as well.
@@ -1368,7 +1351,7 @@ class TelegramAdapter(BasePlatformAdapter):
                 return _unusable("the id of a message must be a number")
             fields = {**fields, "message_id": number}
         name, limit = ("caption", LONGEST_CAPTION) if file else ("text", self.capabilities.limit)
-        plain = mended(text)
+        plain = replace_unstorable(text)
         if self.capabilities.unit.measure(plain) > limit:
             return SendResult.failed(
                 SendErrorKind.TOO_LONG, f"a {name} can have at most {limit} UTF-16 units"
