@@ -21,11 +21,12 @@ from enum import StrEnum
 from functools import partial
 from html import unescape
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, unquote, urlencode
 from uuid import uuid4
 
-from msgspec import Meta
+import msgspec
+from msgspec import UNSET, Meta, Struct, structs
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
@@ -195,8 +196,152 @@ _TAGS = re.compile(r"<[^<>]{0,200}>")
 _POSITION = re.compile(r"geo:(-?\d{1,3}(?:\.\d{1,20})?),(-?\d{1,3}(?:\.\d{1,20})?)(?![\d.])", re.ASCII)
 
 
+S = TypeVar("S", bound=Struct)
+
+
 class Malformed(InvalidArgument):
     """Something that a server sent is not as the protocol says."""
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """The message that another one answers."""
+
+    event_id: str | None = None
+
+
+class Relation(Struct, frozen=True, kw_only=True):
+    """The thread or the message that an event belongs to."""
+
+    rel_type: str | None = None
+    event_id: str | None = None
+    is_falling_back: bool | None = None
+    reply: Reply | None = msgspec.field(name="m.in_reply_to", default=None)
+
+
+class Info(Struct, frozen=True, kw_only=True):
+    """What a client says of a file."""
+
+    size: int | None = None
+    mimetype: str | None = None
+
+
+class Mentions(Struct, frozen=True, kw_only=True):
+    """The people whom a message mentions."""
+
+    user_ids: list[str] | None = None
+
+
+class Words(Struct, frozen=True, kw_only=True):
+    """A text of a poll, in one of three forms of the protocol."""
+
+    text: Json = msgspec.field(name="m.text", default=None)
+    former: Json = msgspec.field(name="org.matrix.msc1767.text", default=None)
+    body: Json = None
+
+    def __str__(self) -> str:
+        found = next((one for one in (self.text, self.former, self.body) if one is not None), "")
+        if isinstance(found, list):
+            found = next((one.get("body") for one in found if isinstance(one, dict)), "")
+        return clean(found) if isinstance(found, str) else ""
+
+
+class Poll(Struct, frozen=True, kw_only=True):
+    """A poll."""
+
+    question: Words | None = None
+    answers: list[Words] | None = None
+
+    def __str__(self) -> str:
+        answers = ((str(one), None) for one in self.answers or ())
+        return poll_in_words(str(self.question or ""), answers)
+
+
+class Content(Struct, frozen=True, kw_only=True):
+    """The content of a message."""
+
+    msgtype: str | None = None
+    body: str | None = None
+    filename: str | None = None
+    url: str | None = None
+    file: Json = None
+    """An encrypted file."""
+    info: Info | None = None
+    geo_uri: str | None = None
+    formatted_body: str | None = None
+    redacts: str | None = None
+    relation: Relation | None = msgspec.field(name="m.relates_to", default=None)
+    new: "Content | None" = msgspec.field(name="m.new_content", default=None)
+    mentions: Mentions | None = msgspec.field(name="m.mentions", default=None)
+    voice: Json = msgspec.field(name="m.voice", default=UNSET)
+    former_voice: Json = msgspec.field(name="org.matrix.msc3245.voice", default=UNSET)
+    poll: Poll | None = msgspec.field(name="m.poll", default=None)
+    started_poll: Poll | None = msgspec.field(name="m.poll.start", default=None)
+    former_poll: Poll | None = msgspec.field(name="org.matrix.msc3381.poll.start", default=None)
+
+    @property
+    def kind(self) -> MessageType:
+        """The kind of the message."""
+        if self.voice is not UNSET or self.former_voice is not UNSET:
+            return MessageType.VOICE
+        return KINDS.get(self.msgtype or "", MessageType.TEXT)
+
+    @property
+    def poll_words(self) -> str:
+        """The question and the answers of its poll."""
+        return str(self.started_poll or self.former_poll or self.poll or Poll())
+
+    def positioned(self, text: str) -> str:
+        """Return the words of a place with its latitude and longitude, which `geo_uri` alone holds."""
+        found = _POSITION.match(self.geo_uri or "")
+        return f"Location: {text} ({found[1]}, {found[2]})" if found else f"Location: {text}"
+
+    def with_addresses(self, text: str) -> str:
+        """Return a text with the addresses of its links, which clients put only into the marked-up form."""
+        found = _LINK.findall(self.formatted_body or "")
+        pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in found}
+        missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
+        missing = [one for one in missing if "matrix.to/#/" not in one]
+        return "\n\n".join((text, *((clean("Links: " + ", ".join(missing)),) if missing else ())))
+
+    def attachments(self, kind: MessageType) -> tuple[Attachment, ...]:
+        """Return its file; none if the file is encrypted.
+
+        Raises:
+            Malformed: The file is not on the homeserver.
+        """
+        if self.url is None and self.file is not None:
+            return ()
+        if self.url is None or media_path(self.url) is None:
+            raise Malformed("a file without a URI on the homeserver")
+        info, name = self.info or Info(), self.filename or self.body
+        size = info.size if info.size is not None and 0 <= info.size < 2**53 else None
+        mime = None if info.mimetype is None else one_line(info.mimetype)
+        return (Attachment(kind=kind, ref=self.url, mime=mime, name=name and one_line(name), size=size),)
+
+
+class RoomEvent(Struct, frozen=True, kw_only=True):
+    """An event of a room; its content is read by its type."""
+
+    type: str
+    content: dict[str, Json]
+    sender: Json = None
+    event_id: Json = None
+    redacts: Json = None
+    state_key: Json = None
+    origin_server_ts: Json = None
+    unsigned: Json = None
+
+
+def read(told: object, kind: type[S]) -> S:
+    """Return a part of the protocol as a struct.
+
+    Raises:
+        Malformed: The part has another form; the error quotes nothing.
+    """
+    try:
+        return msgspec.convert(told, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Malformed(f"something of Matrix has an unknown form: {error}") from error
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,40 +428,39 @@ class Heard:
     event: MessageEvent
 
 
-def understood(event: object, room: Room, me: Ourselves) -> Heard | None:
+def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
     """Return the meaning of an event in a room's timeline; None if it is irrelevant.
 
     Raises:
         Malformed: The event violates the protocol.
     """
-    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-        raise Malformed("an event without a type")
-    content = event.get("content")
-    if not isinstance(content, dict):
-        raise Malformed("an event without content")
-    sender, event_id = _identifier(event.get("sender"), "@"), _identifier(event.get("event_id"), "$")
+    event = read(told, RoomEvent)
+    sender, event_id = _identifier(event.sender, "@"), _identifier(event.event_id, "$")
     if sender == me.user_id:
         return None
-    if event["type"] == "m.room.redaction":
-        target = _identifier(content.get("redacts") or event.get("redacts"), "$")
+    if event.type == "m.room.redaction":
+        target = _identifier(event.content.get("redacts") or event.redacts, "$")
         return Heard(kind=Kind.TAKEN_BACK, event=_bare(event, room, me, sender, target))
-    if event["type"] == "m.room.encrypted":
+    if event.type == "m.room.encrypted":
         return Heard(kind=Kind.ENCRYPTED, event=_bare(event, room, me, sender, event_id))
-    if event["type"] in POLLS:
-        message = _bare(event, room, me, sender, event_id)
-        _relate(message, _mapping(content.get("m.relates_to")))
-        message.text = _poll(_mapping(content.get(event["type"]) or content.get("m.poll")))
-        return Heard(kind=Kind.MESSAGE, event=message)
-    if event["type"] not in ("m.room.message", "m.sticker") or not content:
+    if event.type not in ("m.room.message", "m.sticker", *POLLS) or not event.content:
         return None  # without content: it was deleted before we saw it
-    relation = _mapping(content.get("m.relates_to"))
-    if relation.get("rel_type") == "m.replace":
-        return _edit(event, room, me, sender, _mapping(content.get("m.new_content")))
-    if content.get("msgtype") == "m.notice":
+    content, message = read(event.content, Content), _bare(event, room, me, sender, event_id)
+    relation = content.relation or Relation()
+    if event.type in POLLS:
+        _relate(message, relation)
+        message.text = content.poll_words
+        return Heard(kind=Kind.MESSAGE, event=message)
+    if relation.rel_type == "m.replace":
+        if content.new is None:
+            raise Malformed("an edit without new content")
+        message.message_id = _identifier(relation.event_id, "$")
+        _fill(message, content.new, me, is_sticker=False)
+        return Heard(kind=Kind.EDIT, event=message)
+    if content.msgtype == "m.notice":
         return None  # the protocol's word for what machines say: nobody answers it
-    message = _bare(event, room, me, sender, event_id)
     _relate(message, relation)
-    _fill(message, content, me, is_sticker=event["type"] == "m.sticker")
+    _fill(message, content, me, is_sticker=event.type == "m.sticker")
     return Heard(kind=Kind.MESSAGE, event=message)
 
 
@@ -374,21 +518,23 @@ def all_older(events: Iterable[object], floor: int) -> bool:
     return all(isinstance(at, int) and at < floor for at in ages)
 
 
-def quoted(event: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
+def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
     """Return the sender, the words and the files of an answered event; None if it is not a message."""
-    if not isinstance(event, dict) or event.get("type") not in ("m.room.message", "m.sticker", *POLLS):
-        return None
-    sender, content = event.get("sender"), _mapping(event.get("content"))
-    if not isinstance(sender, str):
-        return None
-    body, kind = content.get("body"), _kind(content)
-    words = clean(body) if isinstance(body, str) else _poll(_mapping(content.get(str(event["type"]))))
-    words = _with_position(content, words) if kind is MessageType.LOCATION else words
-    is_file = event["type"] == "m.sticker" or kind not in (MessageType.TEXT, MessageType.LOCATION)
     try:
-        return sender, words, _attachments(content, kind) if is_file else ()
+        event = read(told, RoomEvent)
+        content = read(event.content, Content)
     except Malformed:
-        return sender, words, ()
+        return None
+    if event.type not in ("m.room.message", "m.sticker", *POLLS) or not isinstance(event.sender, str):
+        return None
+    kind = content.kind
+    words = content.poll_words if content.body is None else clean(content.body)
+    words = content.positioned(words) if kind is MessageType.LOCATION else words
+    is_file = event.type == "m.sticker" or kind not in (MessageType.TEXT, MessageType.LOCATION)
+    try:
+        return event.sender, words, content.attachments(kind) if is_file else ()
+    except Malformed:
+        return event.sender, words, ()
 
 
 def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_matrix/client/v3") -> str:
@@ -408,8 +554,8 @@ def media_path(ref: str) -> str | None:
 # The parts of an event.
 
 
-def _bare(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, message_id: str) -> MessageEvent:
-    at = event.get("origin_server_ts")
+def _bare(event: RoomEvent, room: Room, me: Ourselves, sender: str, message_id: str) -> MessageEvent:
+    at = event.origin_server_ts
     source = SessionSource(
         platform=Platform.MATRIX,
         chat_id=room.room_id,
@@ -426,47 +572,33 @@ def _bare(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, mess
     )
 
 
-def _edit(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, new: Mapping[str, Any]) -> Heard:
-    relation = _mapping(event["content"]["m.relates_to"])
-    message = _bare(event, room, me, sender, _identifier(relation.get("event_id"), "$"))
-    if not new:
-        raise Malformed("an edit without new content")
-    _fill(message, new, me, is_sticker=False)
-    return Heard(kind=Kind.EDIT, event=message)
-
-
-def _relate(message: MessageEvent, relation: Mapping[str, Any]) -> None:
+def _relate(message: MessageEvent, relation: Relation) -> None:
     """Take from a relation which thread a message is in, and what it answers."""
-    in_thread = relation.get("rel_type") == "m.thread"
+    in_thread = relation.rel_type == "m.thread"
     if in_thread and message.source is not None:
-        place = message.source.to_dict()
-        message.source = SessionSource.from_dict(
-            {**place, "thread_id": _identifier(relation.get("event_id"), "$")}
-        )
-    answered = _mapping(relation.get("m.in_reply_to")).get("event_id")
-    if isinstance(answered, str) and not (in_thread and relation.get("is_falling_back") is True):
+        message.source = structs.replace(message.source, thread_id=_identifier(relation.event_id, "$"))
+    answered = None if relation.reply is None else relation.reply.event_id
+    if answered is not None and not (in_thread and relation.is_falling_back):
         message.reply_to_message_id = _identifier(answered, "$")
 
 
-def _fill(message: MessageEvent, content: Mapping[str, Any], me: Ourselves, *, is_sticker: bool) -> None:
+def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker: bool) -> None:
     """Take the words and the file of a message."""
-    body = content.get("body")
-    if not isinstance(body, str):
+    if content.body is None:
         raise Malformed("a message without a body")
-    text, quote_of_old = clean(body), ""
+    text, quote_of_old = clean(content.body), ""
     if message.reply_to_message_id is not None:
         text, quote_of_old = _without_fallback(text)
-    message.message_type = MessageType.STICKER if is_sticker else _kind(content)
+    message.message_type = MessageType.STICKER if is_sticker else content.kind
     if message.message_type not in (MessageType.TEXT, MessageType.LOCATION):
-        message.media = _attachments(content, message.message_type)
-        name = content.get("filename")
-        text = text if isinstance(name, str) and name != body else ""
+        message.media = content.attachments(message.message_type)
+        text = text if content.filename not in (None, content.body) else ""
         if not message.media:
             message.unread += ("an encrypted file",)
     elif message.message_type is MessageType.LOCATION:
-        text = _with_position(content, text)
+        text = content.positioned(text)
     else:
-        text = _addresses(content, text)
+        text = content.with_addresses(text)
     mentioned, names = _mentions(content, me, text)
     quoted_sender = _QUOTED_SENDER.match(quote_of_old)
     answers_us = quoted_sender is not None and quoted_sender[1] == me.user_id
@@ -477,76 +609,16 @@ def _fill(message: MessageEvent, content: Mapping[str, Any], me: Ourselves, *, i
         message.message_type = MessageType.COMMAND
 
 
-def _kind(content: Mapping[str, Any]) -> MessageType:
-    if "org.matrix.msc3245.voice" in content or "m.voice" in content:
-        return MessageType.VOICE
-    return KINDS.get(str(content.get("msgtype")), MessageType.TEXT)
-
-
-def _poll(poll: Mapping[str, Any]) -> str:
-    def words(part: object) -> str:
-        told = _mapping(part)
-        found = told.get("m.text", told.get("org.matrix.msc1767.text", told.get("body")))
-        if isinstance(found, list):
-            found = next((one.get("body") for one in found if isinstance(one, dict)), "")
-        return clean(found) if isinstance(found, str) else ""
-
-    answers = poll.get("answers")
-    listed = answers if isinstance(answers, list) else []
-    return poll_in_words(words(poll.get("question")), ((words(one), None) for one in listed))
-
-
-def _with_position(content: Mapping[str, Any], text: str) -> str:
-    """Return the words of a place with its latitude and longitude, which `geo_uri` alone holds."""
-    found = _POSITION.match(str(content.get("geo_uri")))
-    return f"Location: {text} ({found[1]}, {found[2]})" if found else f"Location: {text}"
-
-
-def _addresses(content: Mapping[str, Any], text: str) -> str:
-    """Return a text with the addresses of its links, which clients put only into the marked-up form."""
-    formatted = content.get("formatted_body")
-    found = _LINK.findall(formatted) if isinstance(formatted, str) else []
-    pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in found}
-    missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
-    missing = [one for one in missing if "matrix.to/#/" not in one]
-    return "\n\n".join((text, *((clean("Links: " + ", ".join(missing)),) if missing else ())))
-
-
-def _attachments(content: Mapping[str, Any], kind: MessageType) -> tuple[Attachment, ...]:
-    info, url, size = _mapping(content.get("info")), content.get("url"), None
-    if url is None and isinstance(content.get("file"), dict):
-        return ()  # encrypted
-    if not isinstance(url, str) or media_path(url) is None:
-        raise Malformed("a file without a URI on the homeserver")
-    if isinstance(told := info.get("size"), int) and 0 <= told < 2**53:
-        size = told
-    mime, name = info.get("mimetype"), content.get("filename") or content.get("body")
-    return (
-        Attachment(
-            kind=kind,
-            ref=url,
-            mime=one_line(mime) if isinstance(mime, str) else None,
-            name=one_line(name) if isinstance(name, str) else None,
-            size=size,
-        ),
-    )
-
-
-def _mentions(content: Mapping[str, Any], me: Ourselves, text: str) -> tuple[bool, tuple[str, ...]]:
+def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[str, ...]]:
     """Return whether a message mentions us, and by what words."""
-    formatted = content.get("formatted_body")
-    pills = _PILL.findall(formatted) if isinstance(formatted, str) else []
+    pills = _PILL.findall(content.formatted_body or "")
     names = tuple(clean(shown) for target, shown in pills if unquote(target) == me.user_id and shown)
-    listed = _mapping(content.get("m.mentions")).get("user_ids")
-    if isinstance(content.get("m.mentions"), dict):
-        mentioned = isinstance(listed, list) and me.user_id in listed
+    if content.mentions is not None:
+        mentioned = me.user_id in (content.mentions.user_ids or ())
     else:  # a client from before there were lists of mentions
-        mentioned = bool(names) or me.user_id in text or _begins_with_name(text, me)
+        begins = any(re.match(rf"{re.escape(name)}[:,]", text, re.IGNORECASE) for name in me.called)
+        mentioned = bool(names) or me.user_id in text or begins
     return mentioned, (*names, *me.called)
-
-
-def _begins_with_name(text: str, me: Ourselves) -> bool:
-    return any(re.match(rf"{re.escape(name)}[:,]", text, re.IGNORECASE) for name in me.called)
 
 
 def _without_names(text: str, names: Sequence[str]) -> str:
