@@ -20,7 +20,7 @@ from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
-from postroom.gateway.commands import ANSWERS_QUESTIONS, Answer, Command, Commands, help_text, resolve_command
+from postroom.gateway.commands import BY_NAME, Answer, Command, Commands, help_text
 from postroom.gateway.config import GatewayConfig, is_person, short_name
 from postroom.gateway.events import ButtonPress, Card, MessageEvent
 from postroom.gateway.handover import Admission, AdmissionKind, Handover, NotHandedOver
@@ -33,7 +33,7 @@ from postroom.gateway.session import ANSWER_ONLY, Platform, SessionSource, build
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import StreamingPresenter
 from postroom.gateway.to_people import ToPeople
-from postroom.gateway.worker import AT_ONCE, ChatWorker, ChatWorkers, album_of, merge_album
+from postroom.gateway.worker import ChatWorker, ChatWorkers, album_of, merge_album
 from postroom.log import get_logger
 from postroom.stores.chats.stores import ChatStores
 
@@ -404,7 +404,7 @@ class GatewayRunner:
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
         """Do what a command says. It never waits for a run and never becomes what an agent reads."""
         name = event.get_command() or ""
-        command = resolve_command(name)
+        command = BY_NAME.get(name)
         if command is None:
             return wording.unknown_command(name)
         if not self._may_use(command, source):
@@ -412,7 +412,7 @@ class GatewayRunner:
         if (refusal := command.refusal(name, event.get_command_args())) is not None:
             return refusal
         is_starting = self._running_agents.get(key) is _AGENT_PENDING_SENTINEL
-        if command.name == AT_ONCE and is_starting and not self._runs_here(key):
+        if not command.has_turn and is_starting and not self._runs_here(key):
             self.workers.stop_requested.add(key)
             return wording.STARTING_UP
         if command.name == "help":
@@ -438,8 +438,9 @@ class GatewayRunner:
             return wording.NOT_ALLOWED
         said = await self._obey(event, press.source, self._session_key_for_source(press.source))
         note = said.text if isinstance(said, Card) else said or ""
-        is_choice = press.message_id is not None and event.get_command() not in ANSWERS_QUESTIONS
-        if is_choice and note not in ("", wording.NOT_ALLOWED):
+        command = BY_NAME.get(event.get_command())
+        is_answer = command is not None and command.answers_question
+        if press.message_id is not None and not is_answer and note not in ("", wording.NOT_ALLOWED):
             await self.services.notices.show_chosen(press, note)
         return note
 

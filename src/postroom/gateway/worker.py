@@ -18,13 +18,11 @@ from weakref import WeakValueDictionary
 from postroom.contracts.chat import InboundMove, InboundStatus
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
+from postroom.gateway.commands import BY_NAME
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.stores.chats.intake_log import IntakeLog
 
-AT_ONCE = "stop"
-"""The command that waits for nothing."""
-_DECIDE_THE_SESSION = ("agent", "link", "unlink")
 _ALBUM_MS = 1_000
 """How long the worker waits for the next file of an album: platforms send each file as its own message."""
 
@@ -55,13 +53,13 @@ class ChatWorker:
     def put(self, event: MessageEvent) -> None:
         """Append a stored message to the queue."""
         self.queue.append(event)
-        if event.get_command() in _DECIDE_THE_SESSION:
+        if _decides_session(event):
             self.decided.clear()
 
     def end_turn(self) -> None:
         """Remove the first message from the queue."""
         self.queue.popleft()
-        if not any(event.get_command() in _DECIDE_THE_SESSION for event in self.queue):
+        if not any(map(_decides_session, self.queue)):
             self.decided.set()
 
     def stop(self) -> None:
@@ -102,6 +100,11 @@ class ChatWorkers:
         if found is None:
             found = self.by_chat[chat] = ChatWorker()
         return found
+
+
+def _decides_session(event: MessageEvent) -> bool:
+    command = BY_NAME.get(event.get_command())
+    return command is not None and command.decides_session
 
 
 def album_of(event: MessageEvent) -> str | None:
