@@ -415,7 +415,7 @@ class GatewayRunner:
         if not command.has_turn and is_starting and not self._runs_here(key):
             self.workers.stop_requested.add(key)
             return wording.STARTING_UP
-        if command.name == "help":
+        if command.name == "help" and self._services is None:
             return await self._handle_help_command(event)
         return await self.services.commands.obey(command, event, source, key)
 
