@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fake_channel import FakeChannel
 from gateway_room import Agent, Room, all_answered, both_engines, settled
 from postroom.contracts.messages import Message, Role
 from postroom.contracts.records import replace
@@ -15,7 +16,6 @@ from postroom.contracts.run_stores import ThreadCommit
 from postroom.gateway import sessions, wording
 from postroom.gateway.commands import BY_NAME, Commands
 from postroom.stores.runs import rows
-from postroom.testing.channel import FakeChannel
 
 PAGE = 200
 SEARCHED = 2_000

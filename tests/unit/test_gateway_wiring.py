@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from channels.fake_speech import KEY, FakeSpeech, sound
 from channels.fake_telegram import PRIVATE, TOKEN, FakeTelegram, message, update
+from fake_channel import FakeChannel
 from gateway_room import CONFIG, Agent, Room, settled
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
@@ -53,7 +54,6 @@ from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
 from postroom.stores.transaction import Transaction
 from postroom.testing import ManualClock
-from postroom.testing.channel import FakeChannel
 from runtime.endpoint import END, FakeEndpoint, chunk
 from table_rows import each_row
 
