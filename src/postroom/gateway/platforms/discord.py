@@ -204,7 +204,6 @@ DIRECT, GROUP, THREADS = 1, 3, (10, 11, 12)
 VOICE_FLAG = 1 << 13
 COMMAND, COMPONENT = 2, 3
 
-_KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 Id: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z")]
 S = TypeVar("S", bound=Struct)
 
@@ -339,9 +338,7 @@ class Content(Struct, frozen=True, kw_only=True):
         is_voice = isinstance(self.flags, int) and bool(self.flags & VOICE_FLAG)
         return tuple(
             Attachment(
-                kind=MessageType.VOICE
-                if is_voice
-                else _KINDS.get((one.content_type or "").partition("/")[0], MessageType.DOCUMENT),
+                kind=MessageType.VOICE if is_voice else MessageType.of_file(one.content_type),
                 ref=one.url,
                 mime=one.content_type,
                 name=one.filename,

@@ -345,7 +345,6 @@ _FIELD = re.compile(rb"^content-(?:type|disposition):(?:[^\n]+|\n[ \t])*", re.IG
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem")
 """Codecs that Python calls text and that no mail is written in; some take very long."""
-_KINDS = {"image": MessageType.PHOTO, "audio": MessageType.AUDIO, "video": MessageType.VIDEO}
 _RESULT = re.compile(r"\s*(dmarc|dkim|spf)\s*=\s*(\w+)", re.IGNORECASE)
 _PROPERTY = re.compile(r'(header\.from|header\.d|smtp\.mailfrom)\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 _COMMENT = re.compile(r"\([^()]*\)")
@@ -639,7 +638,7 @@ def _attachment(part: Message, section: str, name: str | None, where: Where) -> 
     if size is not None and encoding == "base64":
         size = size * 3 // 4
     return Attachment(
-        kind=_KINDS.get(part.get_content_maintype(), MessageType.DOCUMENT),
+        kind=MessageType.of_file(part.get_content_type()),
         ref=f"imap/{where.validity}/{where.uid}/{section}/{encoding}",
         mime=one_line(part.get_content_type()),
         name=name,

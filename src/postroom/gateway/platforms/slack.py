@@ -344,7 +344,6 @@ _TS: Final = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
 _SPOKEN: Final = (None, "file_share", "thread_broadcast", "me_message", "bot_message")
 _LONGEST_EARLIER: Final = 2_000
 _GONE: Final = ("tombstone", "hidden_by_limit")
-_MEDIA: Final = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 Ts: TypeAlias = Annotated[str, Meta(pattern=rf"^{_TS.pattern}\Z")]
 """The id of a message: its time, in seconds with a fraction."""
 Id: TypeAlias = Annotated[str, Meta(pattern=r"\S", max_length=255)]
@@ -401,9 +400,9 @@ class File(Struct, frozen=True, kw_only=True):
         ref = self.url_private_download or self.url_private
         if self.mode in _GONE or not ref or not ref.strip():
             return None
-        kind = _MEDIA.get((self.mimetype or "").partition("/")[0], MessageType.DOCUMENT)
+        is_voice = self.subtype == "slack_audio"
         return Attachment(
-            kind=MessageType.VOICE if self.subtype == "slack_audio" else kind,
+            kind=MessageType.VOICE if is_voice else MessageType.of_file(self.mimetype),
             ref=ref,
             mime=self.mimetype or None,
             name=self.name or None,
