@@ -59,13 +59,14 @@ class FakeZulip:
             uvicorn.Config(app, port=0, log_level="critical", lifespan="off", access_log=False)
         )
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined, method-assign]
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(server._serve())
+        task = asyncio.create_task(server._serve())
+        try:
             while not server.started:
                 await asyncio.sleep(0.001)
             host, port = server.servers[0].sockets[0].getsockname()
             self.url = f"http://{host}:{port}"
             yield self
+        finally:
             self.is_away, server.should_exit, server.force_exit = True, True, True
             await task
 

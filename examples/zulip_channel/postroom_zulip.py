@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import httpx2
 import msgspec
@@ -35,6 +35,7 @@ from postroom.gateway.platforms.base import (
     secret_remedy,
 )
 
+T = TypeVar("T")
 ZULIP = Platform("zulip")
 PAGE = 1_000
 """How many missed messages one request returns; Zulip allows 5,000."""
@@ -70,6 +71,21 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """The topic."""
     timestamp: int = 0
     flags: list[str] = []
+
+
+class MessageAdded(msgspec.Struct, frozen=True, kw_only=True):
+    """An event: somebody has sent a message."""
+
+    message: Message
+    flags: list[str] = []
+
+
+class MessageChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """An event: somebody has changed a message."""
+
+    message_id: int
+    content: str | None = None
+    """The new text; None if it is unchanged."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,8 +192,6 @@ class ZulipAdapter(BasePlatformAdapter):
             return 0
         for event in _checked(answer)["events"]:
             await self.take_in(event, partial(self._take, event))
-            if event["type"] == "message":
-                self._newest = max(self._newest, int(event["message"]["id"]))
             self._last_event = max(self._last_event, int(event["id"]))
         return 0
 
@@ -189,26 +203,24 @@ class ZulipAdapter(BasePlatformAdapter):
             for message in found["messages"]:
                 event = {"type": "message", "message": message}
                 await self.take_in(event, partial(self._take, event))
-                self._newest = max(self._newest, int(message["id"]))
+                self._newest = max(self._newest, int(message["id"]))  # of a dead letter, too
             self._has_gap = len(found["messages"]) == PAGE
 
     async def _take(self, event: Mapping[str, Any]) -> None:
         """Hand one event over; when this returns, it is stored."""
-        try:
-            if event["type"] == "message":
-                flags = event.get("flags", event["message"].get("flags", []))
-                message = msgspec.convert({**event["message"], "flags": flags}, Message)
-                if (found := self._read(message)) is not None:
-                    await self.handle_message(found)
-            elif event["type"] == "update_message" and "content" in event:
-                told = await self._asked(
-                    "GET", f"messages/{event['message_id']}", {"apply_markdown": "false"}
-                )
-                edited = self._read(msgspec.convert(told["message"], Message))
-                if edited is not None and self._inbound is not None:
-                    await self._inbound.edited(edited)
-        except (KeyError, TypeError, msgspec.ValidationError) as error:
-            raise InvalidArgument(f"an event of Zulip has an unknown form: {error}") from error
+        if event.get("type") == "message":
+            told = _converted(event, MessageAdded)
+            message = msgspec.structs.replace(told.message, flags=told.flags or told.message.flags)
+            if (found := self._read(message)) is not None:
+                await self.handle_message(found)
+            self._newest = max(self._newest, message.id)
+        elif event.get("type") == "update_message":
+            changed = _converted(event, MessageChanged)
+            if changed.content is None or self._inbound is None:
+                return  # the topic was changed, or a preview of a link was added
+            answer = await self._asked("GET", f"messages/{changed.message_id}", {"apply_markdown": "false"})
+            if (edited := self._read(_converted(answer["message"], Message))) is not None:
+                await self._inbound.edited(edited)
 
     def _read(self, message: Message) -> MessageEvent | None:
         """Return a message as postroom's event; None for our own."""
@@ -327,6 +339,18 @@ class ZulipAdapter(BasePlatformAdapter):
                 error=f"Zulip's answer was lost: {type(error).__name__}", kind=SendErrorKind.UNKNOWN
             )
         return _answer(response)
+
+
+def _converted(told: Any, kind: type[T]) -> T:
+    """Return a part of Zulip's data as a struct.
+
+    Raises:
+        InvalidArgument: The data has another form. `take_in` makes the event a dead letter.
+    """
+    try:
+        return msgspec.convert(told, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"an event of Zulip has an unknown form: {error}") from error
 
 
 def _answer(response: httpx2.Response) -> Answer:

@@ -176,7 +176,7 @@ def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
     "more, text",
     [
         ({"content": "", "sticker_items": [{"name": "wave", "id": "5"}]}, ":wave:"),
-        ({"content": "half \ud800 pair and \0 nothing"}, "half ? pair and  nothing"),
+        ({"content": "half \ud800 pair and \0 nothing"}, "half \ufffd pair and \ufffd nothing"),
         ({"content": "\u202egnp.exe `rm -rf /` <script>"}, "\u202egnp.exe `rm -rf /` <script>"),
         ({"content": "x" * 4_000}, "x" * 4_000),
     ],

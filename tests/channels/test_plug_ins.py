@@ -17,7 +17,6 @@ from postroom.app.gateway_config import load_gateway
 from postroom.contracts.errors import ConfigError
 from postroom.gateway.platforms import adapter_of
 from postroom.gateway.session import Platform, SessionSource
-from table_rows import each_row
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zulip_channel"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
@@ -88,8 +87,8 @@ def test_a_plug_in_is_a_channel_with_settings_of_its_own(installed: Installed, t
     told = loaded(tmp_path, '[platforms.zulip]\nsite = "https://chat.test"\ntoken_env = "ZULIP_KEY"\n')
     options = told.gateway.platforms[Platform("zulip")]
     assert (options.site, options.token) == ("https://chat.test", "key")
-    with pytest.raises(ConfigError, match="no setting is called 'sight'") as refused:
-        loaded(tmp_path, '[platforms.zulip]\nsight = "https://chat.test"\n')
+    with pytest.raises(ConfigError, match="no setting is called 'sit'") as refused:
+        loaded(tmp_path, '[platforms.zulip]\nsit = "https://chat.test"\n')
     assert refused.value.remedy == "did you mean site?"
 
 
@@ -101,7 +100,7 @@ def test_a_platform_without_its_plug_in_is_refused_with_a_remedy(tmp_path: Path)
     assert "install the plug-in" in (refused.value.remedy or "")
 
 
-@each_row(
+@pytest.mark.parametrize(
     "name, text, target, why",
     [
         ("absent_channel", "", "Adapter", "cannot be imported: No module named 'absent_channel'"),

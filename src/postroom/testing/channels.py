@@ -480,14 +480,15 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
     def made(promise: Promise) -> Callable[["ChannelPromises"], None]:
         async def keep(self: "ChannelPromises", folder: Path) -> None:
             async with self.driver(folder) as driver:
-                for ability in abilities:
-                    if ability in driver.lacks:
-                        raise unittest.SkipTest(f"without {ability}: {driver.lacks[ability]}")
-                stage = Stage(driver)
-                try:
-                    await promise(self, stage)
-                finally:
-                    await stage.close()
+                lacking = [f"without {one}: {driver.lacks[one]}" for one in abilities if one in driver.lacks]
+                if not lacking:
+                    stage = Stage(driver)
+                    try:
+                        await promise(self, stage)
+                    finally:
+                        await stage.close()
+            if lacking:
+                raise unittest.SkipTest(lacking[0])
 
         def test(self: "ChannelPromises") -> None:
             with tempfile.TemporaryDirectory() as folder:

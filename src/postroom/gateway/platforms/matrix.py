@@ -228,7 +228,7 @@ class Info(Struct, frozen=True, kw_only=True):
 class Mentions(Struct, frozen=True, kw_only=True):
     """The people whom a message mentions."""
 
-    user_ids: list[str] | None = None
+    user_ids: Json = None
 
 
 class Words(Struct, frozen=True, kw_only=True):
@@ -614,7 +614,8 @@ def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[s
     pills = _PILL.findall(content.formatted_body or "")
     names = tuple(clean(shown) for target, shown in pills if unquote(target) == me.user_id and shown)
     if content.mentions is not None:
-        mentioned = me.user_id in (content.mentions.user_ids or ())
+        listed = content.mentions.user_ids
+        mentioned = isinstance(listed, list) and me.user_id in listed
     else:  # a client from before there were lists of mentions
         begins = any(re.match(rf"{re.escape(name)}[:,]", text, re.IGNORECASE) for name in me.called)
         mentioned = bool(names) or me.user_id in text or begins

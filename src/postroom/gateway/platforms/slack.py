@@ -342,6 +342,7 @@ REPLAY_WINDOW_S: Final = 300
 
 _TS: Final = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
 _SPOKEN: Final = (None, "file_share", "thread_broadcast", "me_message", "bot_message")
+_READ: Final = (*_SPOKEN, "message_changed", "message_deleted")
 _LONGEST_EARLIER: Final = 2_000
 _GONE: Final = ("tombstone", "hidden_by_limit")
 Ts: TypeAlias = Annotated[str, Meta(pattern=rf"^{_TS.pattern}\Z")]
@@ -473,7 +474,7 @@ class Message(Struct, frozen=True, kw_only=True):
     parent_user_id: str | None = None
     blocks: list[Json] | None = None
     attachments: list[Json] | None = None
-    files: list[Json] | None = None
+    files: Json = None
 
     def shared(self) -> tuple[list[Shared], tuple[str, ...]]:
         """Return its attachments, and a name for each that cannot be read."""
@@ -579,7 +580,7 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
         event = told.get("event") if isinstance(told, dict) else None
         if not isinstance(event, dict):
             raise Malformed("no event")
-        if event.get("type") not in ("message", "app_mention"):
+        if event.get("type") not in ("message", "app_mention") or event.get("subtype") not in _READ:
             return None
         return _event(msgspec.convert(event, Event), bot, rules)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -618,10 +619,10 @@ def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[
     return found, (name,) * (len(parts or ()) - len(found))
 
 
-def _files(parts: Sequence[Json] | None) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
+def _files(parts: Json) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
     """Return the files that Slack provides, and a name for each other one."""
     name = "a file that Slack does not provide"
-    files, unread = _each(parts, File, name)
+    files, unread = _each(parts if isinstance(parts, list | None) else [parts], File, name)
     media = tuple(one for file in files if (one := file.as_media()) is not None)
     return media, (*unread, *(name,) * (len(files) - len(media)))
 
@@ -689,7 +690,7 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
     seconds, _, fraction = ts.partition(".")
     is_dm = source.chat_type == "dm"
     made = MessageEvent(
-        text=text,
+        text=from_slack(text),
         message_type=media[0].kind if media else MessageType.TEXT,
         source=source,
         message_id=ts,
@@ -719,7 +720,7 @@ def said_in_thread(told: Json) -> tuple[str, str] | None:
         return None
     blocks, _ = blocks_text(message.blocks or ())
     shared, _ = message.shared()
-    files, _ = _each(message.files, File, "")
+    files, _ = _each(message.files if isinstance(message.files, list) else (), File, "")
     parts = [message.text or blocks, *(escape(one.words) for one in shared if not one.is_foreign)]
     parts += [escape(f"(forwards {one.author}: {one.words})") for one in shared if one.is_foreign]
     parts += [f"(file {one.name or ''})" for one in files]
