@@ -101,7 +101,7 @@ def test_a_platform_without_its_plug_in_is_refused_with_a_remedy(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "name, text, target, why",
+    ("name", "text", "target", "why"),
     [
         ("absent_channel", "", "Adapter", "cannot be imported: No module named 'absent_channel'"),
         ("nameless_channel", "x = 1", "Adapter", "cannot be imported: .*Adapter"),

@@ -202,8 +202,8 @@ LINES: tuple[Plant, ...] = (
         '        return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"\n',
     ),
     plant(
-        "gateway/worker.py: pass",
-        "gateway/worker.py",
+        "gateway/run.py: pass",
+        "gateway/run.py",
         "            self.decided.clear()\n",
         "            pass\n",
     ),

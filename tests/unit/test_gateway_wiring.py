@@ -489,7 +489,7 @@ async def test_what_could_not_be_delivered_is_listed_where_its_chat_is_not_known
         payload={"kind": "answer", "thread_id": "chat/telegram/bot/gone", "inbound_ids": [77, "x"]},
         dedupe_key="gone",
     )
-    unreadable = replace(unknown, payload={"source": {"platform": "irc"}}, dedupe_key="odd")
+    unreadable = replace(unknown, payload={"source": {"platform": "no platform"}}, dedupe_key="odd")
     await desk.room.runs.outbox.enqueue(unknown)
     await desk.room.runs.outbox.enqueue(unreadable)
     desk.gateway.wake()

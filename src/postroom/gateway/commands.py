@@ -5,6 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatSession
@@ -26,7 +27,6 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.chat_settings import ChatSettings
 from postroom.gateway.config import (
     DEFAULT_AGENT,
     MOST_SPOKEN,
@@ -38,7 +38,6 @@ from postroom.gateway.config import (
 )
 from postroom.gateway.events import Button, Card, MessageEvent, is_button_value
 from postroom.gateway.handover import Handover
-from postroom.gateway.links import Links
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
@@ -48,6 +47,10 @@ from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import MOST_HIDDEN, Sessions
 from postroom.ports import ChatDelivery, RunQueue, ThreadState
 from postroom.stores.runs.ports import ThreadStore
+
+if TYPE_CHECKING:
+    from postroom.gateway.chat_settings import ChatSettings
+    from postroom.gateway.links import Links
 
 _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000
@@ -80,8 +83,8 @@ class Commands:
         run_queue: RunQueue,
         threads: ThreadStore,
         clock: Clock,
-        links: Links,
-        settings: ChatSettings,
+        links: "Links",
+        settings: "ChatSettings",
         mail: ChatDelivery | None = None,
         reminders: Reminders | None = None,
     ) -> None:

@@ -40,9 +40,8 @@ from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage, Metadata
 from postroom.gateway.replies import answer_of, inbound_ids_of
 from postroom.gateway.routes import decide
-from postroom.gateway.run import GatewayRunner, Services
+from postroom.gateway.run import ChatWorker, GatewayRunner, Services, album_of
 from postroom.gateway.session import SessionSource, inbound_key
-from postroom.gateway.worker import ChatWorker, album_of
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)

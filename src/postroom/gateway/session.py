@@ -15,7 +15,7 @@ PREFIX = "agent"
 _PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
 """The usual parts of keys: without a colon, a part is used unchanged."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-"""The names of platforms: 1 to 32 small letters, digits and `_`, a letter first."""
+"""The names of platforms: 1 to 32 characters."""
 _MAIN = "main"
 """Stands in keys for `[agent]`."""
 

@@ -421,14 +421,14 @@ class Stage:
                 self.pass_a_moment()
                 await asyncio.sleep(0)
 
-    async def dead(self, letters: int) -> list[dict[str, Any]]:
+    async def dead(self, number: int) -> list[dict[str, Any]]:
         """Let time pass until there are this many dead letters; return them as the command shows them."""
         service = UndeliveredService(self._stores, [self.adapter])
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 told = await service.dead()
                 found: list[dict[str, Any]] = told["undelivered"]  # type: ignore[assignment]  # a list of rows
-                if len(found) >= letters:
+                if len(found) >= number:
                     return found
                 self.pass_a_moment()
                 await asyncio.sleep(0)
@@ -590,9 +590,9 @@ class ChannelPromises(ABC):
         assert stage.read() == ["and then"]
         assert stage.adapter.liveness.refused == 1
         if not stage.lacks("dead letters"):
-            [letter] = await stage.dead(1)
-            assert letter["error"] == "an invalid update: no store takes it"
-            assert "hello" in letter["text"]
+            [row] = await stage.dead(1)
+            assert row["error"] == "an invalid update: no store takes it"
+            assert "hello" in row["text"]
 
     @needs()
     async def test_an_update_that_cannot_be_read_is_a_dead_letter_and_the_channel_stays_connected(
@@ -606,9 +606,9 @@ class ChannelPromises(ABC):
         assert stage.adapter.liveness.refused == refused + 1
         assert stage.adapter.liveness.shown()["state"] == "connected"
         if not stage.lacks("dead letters"):
-            [letter] = await stage.dead(1)
-            assert letter["error"].startswith("an invalid update: ")
-            assert "sevenfold" in letter["text"]
+            [row] = await stage.dead(1)
+            assert row["error"].startswith("an invalid update: ")
+            assert "sevenfold" in row["text"]
 
     @needs()
     async def test_an_update_that_meets_a_defect_is_a_dead_letter_and_the_channel_goes_on_degraded(
@@ -620,9 +620,9 @@ class ChannelPromises(ABC):
         await stage.until(stage.shows("re: hello"))
         if stage.lacks("dead letters"):
             return
-        [letter] = await stage.dead(1)
-        assert letter["error"] == "an update caused a defect: TypeError"
-        assert "poison" in letter["text"]
+        [row] = await stage.dead(1)
+        assert row["error"] == "an update caused a defect: TypeError"
+        assert "poison" in row["text"]
         assert stage.lacks("acknowledgements") or stage.driver.acknowledged(poison)
         told = stage.adapter.liveness.shown()
         assert (told["state"], told["error_code"]) == ("degraded", "updates_set_aside")
@@ -783,9 +783,9 @@ class ChannelPromises(ABC):
         await stage.start()
         stage.driver.refuse()
         await stage.driver.say("hello")
-        [letter] = await stage.dead(1)
+        [row] = await stage.dead(1)
         stage.driver.lift()
-        assert "re: hello" in letter["text"]
+        assert "re: hello" in row["text"]
         await stage.driver.say("and then")
         await stage.until(stage.shows("re: and then"))
         assert (await stage.statuses())[InboundStatus.FAILED] == 1

@@ -372,7 +372,7 @@ class Reference(Struct, frozen=True, kw_only=True):
     message_id: Id | None = None
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class Located(Struct, frozen=True, kw_only=True):
     """The channel of an update; without a guild it is a direct message."""
 
     channel_id: Id
@@ -419,7 +419,7 @@ class Message(Answered, frozen=True, kw_only=True):
         return any(one.id == me.user_id for one in (*(self.mentions or ()), *filter(None, [answered])))
 
 
-class Deletion(Place, frozen=True, kw_only=True):
+class Deletion(Located, frozen=True, kw_only=True):
     """The deletion of one message, or of several."""
 
     id: Id | None = None
@@ -453,7 +453,7 @@ class Pressed(Struct, frozen=True, kw_only=True):
     id: Id
 
 
-class Interaction(Place, frozen=True, kw_only=True):
+class Interaction(Located, frozen=True, kw_only=True):
     """A pressed button or a slash command; its token, a secret, is what it is answered with."""
 
     id: Id
