@@ -30,7 +30,7 @@ ALL = ChannelCapabilities(limit=4_096, edits=True, threads=True, typing=True, mi
 
 @dataclass(slots=True)
 class Said:
-    """A message of ours in the chat."""
+    """A message in the chat that postroom sent."""
 
     chat_id: str
     text: str
@@ -180,7 +180,7 @@ class FakeChannel(BasePlatformAdapter):
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Remove a message of ours."""
+        """Remove a message that postroom sent."""
         self.said = [one for one in self.said if one.message_id != message_id]
         self.deleted.append(message_id)
         return SendResult.sent()

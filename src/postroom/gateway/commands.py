@@ -26,6 +26,7 @@ from postroom.contracts.messages import COMPACT, Message, Role, Visibility
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import wording
 from postroom.gateway.config import (
     DEFAULT_AGENT,
@@ -45,8 +46,12 @@ from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, rea
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import MOST_HIDDEN, Sessions
-from postroom.ports import ChatDelivery, RunQueue, ThreadState
+from postroom.ports import ChatDelivery, ThreadState
 from postroom.stores.runs.ports import ThreadStore
+
+if TYPE_CHECKING:
+    from postroom.gateway.chat_settings import ChatSettings
+    from postroom.gateway.links import Links
 
 if TYPE_CHECKING:
     from postroom.gateway.chat_settings import ChatSettings
@@ -80,7 +85,7 @@ class Commands:
         handover: Handover,
         people: People,
         notices: Notices,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         threads: ThreadStore,
         clock: Clock,
         links: "Links",
@@ -100,7 +105,7 @@ class Commands:
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
     async def obey(self, command: "Command", event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Do what a command says and return the answer to it.
+        """Perform a command and return the answer to it.
 
         Raises:
             StoreError: it could not be done.
@@ -138,7 +143,7 @@ class Commands:
                 if one.thread_id != session.thread_id
             ]
             if any(one is not None for one in others):
-                lines[1] = "Active: yes, another agent of this chat"
+                lines[1] = "Active: yes, with another agent of this chat"
             elif asked:
                 lines[1] = "Active: no, a question waits for an answer"
         lines += [f"Question ({one.number}): {one.text}" for one in asked]
@@ -755,7 +760,7 @@ def _is_shown(message: Message) -> bool:
 
 
 def _searched(message: Message) -> str:
-    """Return in one line what a message says, with the names of the files that came with it."""
+    """Return the text of a message in one line, with the names of its files."""
     names = [
         f"[{safe_name(block.data['name'], block.data.get('mime') or '', position)}]"
         for position, block in enumerate(message.content)

@@ -117,7 +117,7 @@ _CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
 
 
 def nonce_of(dedupe_key: str) -> str:
-    """Return a key in as many characters as Discord takes; equal keys stay equal."""
+    """Return a key of at most the length that Discord accepts; equal keys stay equal."""
     return hashlib.sha256(dedupe_key.encode()).hexdigest()[:LONGEST_NONCE]
 
 
@@ -681,7 +681,7 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
     backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
     """The number of messages requested in one channel after one absence."""
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
-    """How far back the first look into `channels` reaches."""
+    """The age of the oldest messages that the first read of `channels` fetches."""
     channels: tuple[ChannelId, ...] = ()
     """The ids of the channels that are read at the start."""
     max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
@@ -768,7 +768,7 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether no more updates fit into memory."""
+        """Whether memory is full and holds no further updates."""
         return len(self._held) >= self._options.max_held
 
     async def room(self) -> None:
@@ -776,7 +776,7 @@ class Intake:
         await self._room.wait()
 
     async def settled(self, within_seconds: float) -> None:
-        """Return when all updates are stored, or the time is over."""
+        """Return when all updates are stored, or the time has passed."""
         try:
             async with asyncio.timeout(within_seconds):
                 await self._settled.wait()
@@ -951,9 +951,9 @@ _REFUSALS: Mapping[int, tuple[str, str, str]] = {
     4012: (
         "library",
         "Discord no longer supports this version of its API",
-        "pip install -U 'postroom[discord]'",
+        "upgrade postroom: this release uses a version of the API that has ended",
     ),
-    4013: ("intents", "Discord rejected an invalid intent", "pip install -U 'postroom[discord]'"),
+    4013: ("intents", "Discord rejected an invalid intent", "upgrade postroom"),
     4014: (
         "missing_intent",
         "the bot may not read messages: the privileged intent `Message Content` is off",
@@ -1122,7 +1122,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 asked_ms = failure.wait_ms or 0
 
     def _on_update(self, name: str, data: object) -> None:
-        """Take what the gateway says, at once: it is handed over from the row."""
+        """Accept an event of the gateway at once, into the queue."""
         self._attempt = 0
         if name not in ("READY", "RESUMED"):
             self._intake.hold(name, data)
@@ -1303,7 +1303,7 @@ def _nonce(metadata: Metadata | None) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """An address's scheme, host and port; an address that names a user is of no origin."""
+    """Return an address's scheme, host and port; empty for an address with a user name."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -1,6 +1,6 @@
 """E-mail: a mailbox that is polled by IMAP, and answers by SMTP.
 
-`token` is the password of the mailbox, `api_key` another one for SMTP.
+`token` is the password of the mailbox, `api_key` the password for SMTP if that differs.
 
 A mail is marked as read when its message is stored. A mail from a machine or a list, and a bounce, is stored
 as rejected and gets no answer; our own mail is ignored. A message's `metadata["verified"]` says whether the
@@ -115,7 +115,7 @@ _FORWARD_MARK = re.compile(
     r"|videresendt (?:besked|melding)|przekazana wiadomość)\s*:?\s*(?:-{2,})?\s*:?\s*$",
     re.IGNORECASE,
 )
-"""The line that mail programs put above what they forward."""
+"""The line that mail programs put above a forwarded mail."""
 _FORWARD_SUBJECT = re.compile(
     r"^\s*(?:fwd?|wg|tr|rv|enc|vb|vs|pd|i|doorst|fs|trs|转发|轉寄|転送)\s*:", re.IGNORECASE
 )
@@ -194,7 +194,7 @@ class _Words(HTMLParser):
 
 
 def text_of_html(html: str) -> str:
-    """Return the words of a page, with the addresses of its links: no script, no style.
+    """Return the words of a page, with the addresses of its links, and without scripts and styles.
 
     The parser gets plain tags and words alone: on broken comments and tags it would take very long.
     """
@@ -206,7 +206,10 @@ def text_of_html(html: str) -> str:
 
 
 def _heard(html: str) -> str:
-    """Return a page without comments, scripts and the like; what does not end goes to the end of the page."""
+    """Return a page without comments, scripts and similar parts.
+
+    An unclosed part reaches to the end of the page.
+    """
     kept, at = [], 0
     while found := _SILENT.search(html, at):
         kept.append(html[at : found.start()])
@@ -405,7 +408,7 @@ def parsed(raw: bytes) -> Message:
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Return what a mail says; None when we ourselves wrote it.
+    """Return the content of a mail; None when we ourselves wrote it.
 
     Raises:
         Malformed: it is not clear who wrote it, or its parts are too many.
@@ -546,7 +549,7 @@ def message_id_of(mail: Message) -> str | None:
 
 
 def thread_of(mail: Message) -> Thread:
-    """Return a mail's subject and what it refers to, the oldest first."""
+    """Return a mail's subject and its references, the oldest first."""
     references, answered = _ids_of(mail, "References"), _ids_of(mail, "In-Reply-To")
     known = [*references[:1], *references[1:][-_MOST_REFERENCES:]]
     known += [one for one in answered[:_MOST_REFERENCES] if one not in known]
@@ -584,7 +587,7 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
 def _content(
     mail: Message, where: Where, subject: str
 ) -> tuple[str, Forwarded | None, tuple[Attachment, ...]]:
-    """Return what the sender wrote, what they forward, and the files."""
+    """Return the sender's own words, the forwarded words, and the files."""
     plain: list[str] = []
     pages: list[str] = []
     media: list[Attachment] = []
@@ -771,7 +774,7 @@ def subject_of(thread: Thread | None, fallback: str) -> str:
 
 
 def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
-    """Return what an answer refers to: the root first, then the latest, as many as one line takes."""
+    """Return the references of an answer: the root first, then the latest, as many as one line can hold."""
     known = [root or "", *(thread.references if thread else ()), answered or ""]
     found = list(dict.fromkeys(one for one in known if MESSAGE_ID.fullmatch(one)))
     while len(found) > 2 and sum(map(len, found)) + len(found) > _LONGEST_REFERENCES:
@@ -825,7 +828,7 @@ def _part_of(attachment: Attachment, data: bytes) -> MIMEApplication:
 
 
 def refusal(error: SMTPException) -> SendResult:
-    """Return what a refusal means; the server had not taken the mail."""
+    """Return the meaning of a refusal; the server had not accepted the mail."""
     if isinstance(error, SMTPNotSupportedError):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, "the mail server cannot send this")
     if isinstance(error, SMTPRecipientsRefused):
@@ -888,7 +891,7 @@ class Server:
     ca_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return what a certificate must be to be believed."""
+        """Return the requirements for a trusted certificate."""
         return ssl.create_default_context(cafile=self.ca_file)
 
 
@@ -1020,7 +1023,7 @@ class Mailbox:
 
 
 def _done(answer: tuple[str, Any]) -> list[Any]:
-    """Return what a server answered.
+    """Return the answer of a server.
 
     Raises:
         IMAP4.error: it refused.
@@ -1161,11 +1164,11 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     subject: Line = "your message"
     """The subject of answers to mail that is gone."""
     poll_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 15_000
-    """The pause between two looks into the folder."""
+    """The pause between two polls of the folder."""
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
     """Unread mail that is older is left alone."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
-    """Maximum bytes of a mail that are read; the metadata `truncated` says that it had more."""
+    """Maximum bytes of a mail that are read; the metadata `truncated` is true if the mail is longer."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
     """How long a server may take for one step."""
 
@@ -1219,7 +1222,7 @@ def _password(secret: str | None, name: str) -> str:
 
 
 _BATCH = 50
-"""Mails that one look takes; the next follows soon when there are more."""
+"""Maximum mails of one poll; if there are more, the next poll follows soon."""
 _SHORT_PAUSE = 100
 _REMEMBERED = 1_000
 """Mails with cached subject and references; others are read again."""
@@ -1264,7 +1267,7 @@ class EmailAdapter(BasePlatformAdapter):
         return self._address
 
     def lock_identity(self) -> str | None:
-        """Return the mailbox: two who look into it would each answer."""
+        """Return the name of the mailbox: two readers of it would each answer."""
         imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 
@@ -1341,8 +1344,8 @@ class EmailAdapter(BasePlatformAdapter):
     async def _root_of(self, source: SessionSource, references: Sequence[str]) -> str | None:
         """Return the id of the first mail in the conversation of a mail with these references.
 
-        The newest reference to a mail of ours, or to a stored mail of the same sender, decides: some mail
-        programs name only the answered mail.
+        The newest reference to a mail from postroom, or to a stored mail of the same sender, decides: some
+        mail programs name only the answered mail.
         """
         for message_id in reversed(references[-_MOST_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
@@ -1461,7 +1464,7 @@ def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_ans
 
 
 def _told(error: BaseException) -> PostroomError | None:
-    """Return what a failure to connect means to the operator; None when it means nothing to them."""
+    """Return the meaning of a failed connection for the operator; None when it means nothing to them."""
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",

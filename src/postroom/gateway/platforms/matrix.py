@@ -40,6 +40,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
@@ -131,7 +132,7 @@ def reaction_to(event_id: str) -> dict[str, Json]:
 
 
 def refusal(status: int, errcode: str, retry_after_ms: int | None) -> SendResult:
-    """Return what an answer other than 200 means for something that was sent."""
+    """Return the meaning of an answer other than 200 to a sent event."""
     said = f"the homeserver answered {status} {errcode}".strip()
     if status == 429 or errcode == "M_LIMIT_EXCEEDED":
         return SendResult.failed(SendErrorKind.RATE_LIMITED, said, retry_after_ms=retry_after_ms or 5_000)
@@ -398,7 +399,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """Our identity on this homeserver, and the prefix of commands besides a slash."""
+    """The bot's identity on this homeserver, and the prefix of commands besides a slash."""
 
     user_id: str
     name: str | None = None
@@ -422,7 +423,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """An event that means something; edits and withdrawals have the `message_id` of the old message."""
+    """A relevant event; edits and withdrawals have the `message_id` of the old message."""
 
     kind: Kind
     event: MessageEvent
@@ -573,7 +574,7 @@ def _bare(event: RoomEvent, room: Room, me: Ourselves, sender: str, message_id: 
 
 
 def _relate(message: MessageEvent, relation: Relation) -> None:
-    """Take from a relation which thread a message is in, and what it answers."""
+    """Set the thread of a message, and the message that it answers, from its relation."""
     in_thread = relation.rel_type == "m.thread"
     if in_thread and message.source is not None:
         message.source = structs.replace(message.source, thread_id=_identifier(relation.event_id, "$"))
@@ -623,7 +624,7 @@ def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[s
 
 
 def _without_names(text: str, names: Sequence[str]) -> str:
-    """Return the text without our names where they only address us: at the beginning, or in full."""
+    """Return the text without the name that addresses the bot at its beginning, and without full names."""
     for name in sorted(set(names), key=len, reverse=True):
         found = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
         if found is not None:
@@ -692,7 +693,7 @@ FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The outcome of a request. Status 0: there was no answer; `lost` says whether it may have arrived."""
+    """The outcome of a request. Status 0: there was no answer; `lost` is true if it may have arrived."""
 
     status: int = 0
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -723,7 +724,7 @@ class Answer:
         return min(told, 3_600_000) if isinstance(told, int) and told > 0 else self.wait_ms
 
     def said(self) -> str:
-        """Return what it was in a few words that hold no secret."""
+        """Return the failure in a few words, without secrets."""
         return f"{self.status} {self.errcode}".strip() if self.status else "no answer"
 
 
@@ -754,7 +755,7 @@ class Homeserver:
             raise MissingExtra(
                 "the library httpx2 for Matrix is not installed",
                 value="matrix",
-                remedy="pip install 'postroom[matrix]' (in a clone: make dev)",
+                remedy=install_command("matrix"),
             ) from error
 
     async def close(self) -> None:
@@ -873,7 +874,7 @@ class SyncPosition:
         """Encrypted rooms that know that we cannot read them."""
 
     async def load(self, user_id: str) -> None:
-        """Take what the file says, unless this process knows better.
+        """Use the state in the file, unless this process has a newer one.
 
         Raises:
             ConfigError: the file is there and cannot be read, or its folder cannot be written.
@@ -1097,7 +1098,8 @@ class Intake:
 
 _JOIN_TRIES = 5
 _INSISTS = 5
-"""Rounds that wait for what the homeserver cannot look up: one sick event must not stop all others."""
+"""Rounds that wait for events that the homeserver cannot look up: one broken event must not stop all others.
+"""
 _RENDERED_ON_THE_LOOP = 8_000
 
 
@@ -1113,7 +1115,7 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
     """How long the homeserver may wait for something new."""
     command_prefix: str = "!"
-    """The prefix of commands besides `/`, which clients intercept; empty: none."""
+    """A prefix of commands besides `/`, which clients intercept; empty for none."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
@@ -1286,7 +1288,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._tasks.start(self._join(room_id), name="join")
 
     async def _join(self, room_id: str) -> None:
-        """Join a room, apart from receiving: one on another server may take minutes."""
+        """Join a room while receiving continues: a room on another server may take minutes."""
         for attempt in range(_JOIN_TRIES):
             answer = await self._home.ask("POST", path_of("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):
@@ -1399,7 +1401,7 @@ class MatrixAdapter(BasePlatformAdapter):
         key: str,
         metadata: Metadata | None,
     ) -> SendResult:
-        """Send the first of these contents that is not refused for how it looks."""
+        """Send the first of these contents that the homeserver does not refuse for its form."""
         if not self._intake.knows_rooms:
             return SendResult.failed(
                 SendErrorKind.TRANSIENT, "postroom does not know yet which rooms are encrypted"

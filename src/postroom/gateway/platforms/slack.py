@@ -108,7 +108,7 @@ def escape(text: str) -> str:
 
 
 def to_mrkdwn(markdown: str) -> str:
-    """Return Markdown in Slack's dialect; what the dialect lacks is shown in words or as it was typed."""
+    """Return Markdown in Slack's dialect; marks that the dialect lacks become words or stay as typed."""
     shown: list[str] = []
     lines = _PRIVATE.sub("", markdown).replace("\r\n", "\n").split("\n")
     at = 0
@@ -144,7 +144,7 @@ def blocks_text(blocks: Sequence[Json]) -> tuple[str, tuple[str, ...]]:
 
 
 def _block(part: object) -> str:
-    """Return what a block, or a part of one, says."""
+    """Return the words of a block, or of a part of one."""
     if isinstance(part, str):
         return part
     if isinstance(part, Sequence):
@@ -363,7 +363,7 @@ class Rules(PlatformConfig, frozen=True, kw_only=True):
     )
     """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
     reply_in_threads: bool = False
-    """Whether each message in a channel begins a thread, and so a session of its own."""
+    """Whether each message in a channel begins a thread, and so a separate session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -867,19 +867,19 @@ class Answer:
     refusal: Refusal | None = None
 
     def word(self, name: str) -> str:
-        """Return a text of the body; empty when it is not there."""
+        """Return a text of the body; empty if the field is missing."""
         found = self.body.get(name)
         return found if isinstance(found, str) else ""
 
 
 def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
-    """Return what follows from an error code. One that is not known will not pass by itself."""
+    """Return the outcome of an error code. One that is not known will not pass by itself."""
     kind = _KIND_OF.get(code, SendErrorKind.FORBIDDEN)
     return Refusal(code=code, kind=kind, retry_after_ms=retry_after_ms, needed=needed)
 
 
 def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
-    """Return what an HTTP answer says.
+    """Return the content of an HTTP answer.
 
     After 503 nothing was done. After other failures of the server nobody knows, and neither after an answer
     that cannot be read.
@@ -989,7 +989,7 @@ def card_blocks(card: Card) -> list[dict[str, Any]]:
 
 
 def card_body(card: Card) -> dict[str, Any]:
-    """Return what a card is sent as; the text is for notices and for those who read no blocks."""
+    """Return the request for a card; its text is for notices and for clients without blocks."""
     return {"text": _short(card.text), "blocks": card_blocks(card)}
 
 
@@ -1044,7 +1044,7 @@ _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
 
 
 def in_thread(thread_id: object) -> dict[str, str]:
-    """Return the fields that put a message into a thread; the id of a command names none."""
+    """Return the fields that put a message into a thread; none for the id of a slash command."""
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 

@@ -23,6 +23,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.platforms.base import AdapterState, bounded, pause_ms
 from postroom.gateway.platforms.slack import ANSWER_LOST, KINDS, UNREACHABLE, Answer, read_answer, refused
 from postroom.log import get_logger
@@ -40,7 +41,7 @@ except ImportError as error:
     raise MissingExtra(
         f"Slack requires {error.name}, which is not installed",
         value=error.name,
-        remedy="pip install 'postroom[slack]' (in a clone: make dev)",
+        remedy=install_command("slack"),
     ) from error
 
 LARGEST_ANSWER: Final = 4 * 1024 * 1024
@@ -207,7 +208,7 @@ except ImportError as error:
     raise MissingExtra(
         f"Slack requires {error.name}, which is not installed",
         value=error.name,
-        remedy="pip install 'postroom[slack]' (in a clone: make dev)",
+        remedy=install_command("slack"),
     ) from error
 
 HEARTBEAT_MS: Final = 15_000
@@ -263,7 +264,9 @@ class _Connection:
     peer: ClientConnection
     ended: "asyncio.Future[Ending]"
     proven: bool = False
-    """Whether it carried an envelope or stood for a while; pauses grow until one does."""
+    """Whether the connection carried an envelope, or was open for a while. Pauses grow until a connection
+    has.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
