@@ -268,6 +268,17 @@ class FetchEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
     kinds: Annotated[Kinds, Meta(description="default: all")] = []
 
 
+class CatchUp(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Summarise what happened in a project: threads, questions, runs, reservations and money spent.
+
+    Use it after a pause or after your context was compacted. Pass `next` as `after` of the next call.
+    """
+
+    project_key: ProjectKey
+    after: Annotated[int, Meta(ge=0, le=2**53, description="the `next` of the call before")] | None = None
+    hours: Annotated[int, Meta(ge=1, le=24 * 31, description="how far back to look without `after`")] = 24
+
+
 class FollowEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Wait for events of a project. This has its own HTTP path and is not a tool."""
 

@@ -12,7 +12,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.limits import BUDGET_TOOL
-from postroom.contracts.mail import AddressedAgent, Agent, Message, Project, Received
+from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
 from postroom.contracts.messages import Boundary
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.quoting import without_escapes
@@ -527,24 +527,19 @@ class MessageEffects(RunEffects):
             tx.mail.lock_projects({one.project_id for one in reserved})
             context = replace(self._context_of(tx, None), now=tx.now())
             release_reserved_in(context, place, reason="run ended")
-        failed = run.status is RunStatus.DONE and _reason(run) is not None
-        tickets = run.waiting.tickets if run.waiting else ()
-        asked = {one.tool_call_id: one.updated_at for one in tickets}
-        waits = None if run.status is RunStatus.DONE else asked
-        end = run.termination
-        cancelled = failed and end is not None and end.type is TerminationKind.CANCELLED
-        tx.mail.end_run(
-            run.run_id,
-            now=tx.now(),
-            failed=failed,
-            cancelled=cancelled,
-            error=(_reason(run) or "") if failed else "",
-            waits_for=waits,
-        )
+        if run.status is not RunStatus.DONE:
+            tickets = run.waiting.tickets if run.waiting else ()
+            asked_at = {one.tool_call_id: one.updated_at for one in tickets}
+            tx.mail.end_run(run.run_id, "waiting", now=tx.now(), asked_at=asked_at)
+            return
+        reason, end = _reason(run), run.termination
+        is_cancelled = end is not None and end.type is TerminationKind.CANCELLED
+        outcome: Outcome = "done" if reason is None else "cancelled" if is_cancelled else "failed"
+        tx.mail.end_run(run.run_id, outcome, now=tx.now(), error=reason or "", usage=run.usage)
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Record that a run is not active until it is retried."""
-        tx.mail.end_run(row.run_id, now=tx.now(), failed=True, error=row.last_error or "")
+        tx.mail.end_run(row.run_id, "failed", now=tx.now(), error=row.last_error or "")
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Record that the questions of an agent's run are withdrawn, and that the run has failed."""

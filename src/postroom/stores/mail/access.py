@@ -66,7 +66,7 @@ from postroom.contracts.mail import (
     check_value,
 )
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.runs import OnTimeout, RunRecord
+from postroom.contracts.runs import OnTimeout, RunRecord, Usage
 from postroom.contracts.tokens import KeptToken
 from postroom.contracts.waking import (
     Arrival,
@@ -270,9 +270,21 @@ class EventRecorder:
         happening = Happening(kind=OF_CONTACT[link.status], at=now, agent_id=who, detail={OTHER: other})
         self._record_where_concerned(happening, other_id=other)
 
-    def of_run(self, kind: EventKind, run_id: str, agent_id: int, now: int, question_id: str = "") -> None:
-        """Record an event of an agent's run."""
-        detail = {"question_id": question_id} if question_id else {}
+    def of_run(
+        self,
+        kind: EventKind,
+        run_id: str,
+        agent_id: int,
+        now: int,
+        question_id: str = "",
+        usage: Usage | None = None,
+    ) -> None:
+        """Record an event of an agent's run, with its usage if it reported any."""
+        detail: dict[str, str | int | bool] = {"question_id": question_id} if question_id else {}
+        if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
+            detail["tokens"] = tokens
+        if usage is not None and usage.cost_micros:
+            detail["cost_micros"] = usage.cost_micros
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_where_concerned(happening)
 
@@ -324,6 +336,12 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
 
 LONGEST_ERROR = 2_000
 """Maximum number of characters of an attempt's error; the run and its dispatch have the full text."""
+_END_EVENTS: Mapping[Outcome, EventKind] = {
+    "done": "run.ended",
+    "waiting": "run.waiting",
+    "failed": "run.failed",
+    "cancelled": "run.failed",
+}
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
@@ -528,31 +546,29 @@ class WakingWrites(WakingReads):
     def end_run(
         self,
         run_id: str,
+        outcome: Outcome = "done",
         *,
         now: int,
-        failed: bool = False,
-        cancelled: bool = False,
         error: str = "",
-        waits_for: Mapping[str, int] | None = None,
+        asked_at: Mapping[str, int] | None = None,
+        usage: Usage | None = None,
     ) -> None:
         """Record that a run is no longer active; do nothing if it is not active.
 
-        A `cancelled` run has not completed its work; `error` is stored with the attempt. `waits_for` is given
-        for a run that waits: its questions, each with the time of asking. Questions asked since its start,
-        but not by `ask`, are recorded too.
+        `error` is stored with the attempt. `asked_at` has the questions of a run that waits, each with the
+        time of asking. Questions asked since its start, but not by `ask`, are recorded too. `usage` is that
+        of the whole run, given at its end.
         """
-        told = {one.id for one in self.questions(run_id)} if waits_for else ()
+        told = {one.id for one in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
         if ended_run is None:
             return
         agent_id, began_at = ended_run
-        for question_id, asked_at in (waits_for or {}).items():
-            if asked_at >= began_at and question_id not in told:
+        for question_id, at in (asked_at or {}).items():
+            if at >= began_at and question_id not in told:
                 self._events.of_run("question.asked", run_id, agent_id, now, question_id)
-        ended: EventKind = "run.ended" if waits_for is None else "run.waiting"
-        self._events.of_run("run.failed" if failed else ended, run_id, agent_id, now)
-        well: Outcome = "done" if waits_for is None else "waiting"
-        self._end_attempt(run_id, "cancelled" if cancelled else "failed" if failed else well, now, error)
+        self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, usage=usage)
+        self._end_attempt(run_id, outcome, now, error)
 
     def drop_attempts(self, run_ids: Sequence[str]) -> None:
         """Delete the attempts of deleted runs."""
