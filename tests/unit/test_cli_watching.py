@@ -19,6 +19,7 @@ from postroom.cli import completion, runs, show, top, watch
 from postroom.cli.commands import tree
 from postroom.cli.help_text import GROUPS
 from postroom.cli.show import rendered
+from postroom.cli.span import since
 from postroom.contracts.errors import ServerUnavailable
 
 QUESTION = {
@@ -207,6 +208,13 @@ def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
         assert "d" * 36 in lists[-1]
     empty: dict[str, Any] = {"server": STATUS, "questions": [], "runs": [], "waiting": []}
     assert "No runs, no waiting messages" in rendered(top.drawn(empty))
+
+
+def test_a_span_is_told_in_its_largest_unit() -> None:
+    for seconds, told in ((0, "0s"), (59, "59s"), (60, "1m"), (3_599, "59m"), (7_200, "2h"), (200_000, "2d")):
+        assert since("1970-01-01T00:00:00Z", seconds * 1000) == told
+    assert since(None, 5) == "-"
+    assert since("1970-01-01T00:00:09Z", 0) == "0s"  # a clock that was set back
 
 
 class Context:
