@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from postroom.app.clients.config_edits import NAME, ConfigEdit
-from postroom.contracts import client_programs
-from postroom.contracts.client_programs import ClientProgram
+from postroom.app.clients.config_edits import ConfigEdit
 from postroom.contracts.clients import WAIT
+from postroom.executors.clients import claude, cline, codex, copilot, gemini, opencode
+from postroom.executors.clients.client import NAME, ClientProgram
 from postroom.jsonc import JsonForm
 
 Scope = Literal["user", "project"]
@@ -209,10 +209,6 @@ def _bearer(token: str) -> dict[str, object]:
 
 _COMMAND: Final[dict[str, object]] = {"command": NAME, "args": ["mcp"]}
 _TYPED: Final[dict[str, object]] = {"type": "stdio", **_COMMAND}
-_LOADED: Final[dict[str, object]] = {"alwaysLoad": True}
-"""Without this, Claude Code defers the tools of an MCP server to its tool search."""
-_DIRECT: Final[dict[str, object]] = {"omit_tools_from": ["deferred"]}
-"""Without this, Codex defers the tools of an MCP server to its tool search; older releases ignore it."""
 _SHELL: Final = "${POSTROOM_TOKEN}"
 _ENV: Final = "${env:POSTROOM_TOKEN}"
 _OPENCODE: Final = "{env:POSTROOM_TOKEN}"
@@ -255,14 +251,14 @@ _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
 CLIENTS: Final = (
     Client(
         name="claude",
-        title=client_programs.CLAUDE.title,
+        title=claude.PROGRAM.title,
         user=ConfigPath(names=(".claude.json",), variable="CLAUDE_CONFIG_DIR"),
         project=ConfigPath(base="project", names=(".mcp.json",)),
-        stdio={**_TYPED, **_LOADED},
-        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), **_LOADED},
+        stdio={**_TYPED, **claude.LOADED},
+        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), **claude.LOADED},
         token=_SHELL,
-        programs=(client_programs.CLAUDE.program,),
-        asks=client_programs.CLAUDE,
+        programs=(claude.PROGRAM.program,),
+        asks=claude.PROGRAM,
         json_form="plain",
         folders=(ConfigPath(folder=".claude", names=("",), variable="CLAUDE_CONFIG_DIR"),),
         hooks=Hooks(
@@ -290,16 +286,16 @@ CLIENTS: Final = (
     ),
     Client(
         name="codex",
-        title=client_programs.CODEX.title,
+        title=codex.PROGRAM.title,
         user=ConfigPath(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
         project=ConfigPath(base="project", folder=".codex", names=("config.toml",)),
         path=("mcp_servers",),
-        stdio={**_COMMAND, "env_vars": list(PASSED_ON), **_DIRECT},
-        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME, **_DIRECT},
-        granted={"default_tools_approval_mode": "approve"},
+        stdio={**_COMMAND, "env_vars": list(PASSED_ON), **codex.DIRECT},
+        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME, **codex.DIRECT},
+        granted=codex.GRANTED,
         token=TOKEN_NAME,
-        programs=(client_programs.CODEX.program,),
-        asks=client_programs.CODEX,
+        programs=(codex.PROGRAM.program,),
+        asks=codex.PROGRAM,
         folders=(ConfigPath(folder=".codex", names=("",), variable="CODEX_HOME"),),
         asks_trust=True,
         hooks=Hooks(
@@ -319,15 +315,15 @@ CLIENTS: Final = (
     ),
     Client(
         name="gemini",
-        title=client_programs.GEMINI.title,
+        title=gemini.PROGRAM.title,
         user=ConfigPath(folder=".gemini", names=("settings.json",)),
         project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
         stdio=_COMMAND,
         http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
-        granted={"trust": True},
+        granted=gemini.GRANTED,
         token=_SHELL,
-        programs=(client_programs.GEMINI.program,),
-        asks=client_programs.GEMINI,
+        programs=(gemini.PROGRAM.program,),
+        asks=gemini.PROGRAM,
         json_form="comments",
         folders=(ConfigPath(folder=".gemini", names=("settings.json",)),),
         hooks=Hooks(
@@ -396,14 +392,14 @@ CLIENTS: Final = (
     ),
     Client(
         name="copilot",
-        title=client_programs.COPILOT.title,
+        title=copilot.PROGRAM.title,
         user=ConfigPath(folder=".copilot", names=("mcp-config.json",), variable="COPILOT_HOME"),
         project=ConfigPath(base="project", folder=".github", names=("mcp.json",)),
         stdio={"type": "local", **_COMMAND, "tools": ["*"]},
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), "tools": ["*"]},
         token=_SHELL,
-        programs=(client_programs.COPILOT.program,),
-        asks=client_programs.COPILOT,
+        programs=(copilot.PROGRAM.program,),
+        asks=copilot.PROGRAM,
         folders=(ConfigPath(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
         hooks=Hooks(
             user=ConfigPath(folder=".copilot", names=("settings.json",), variable="COPILOT_HOME"),
@@ -440,8 +436,8 @@ CLIENTS: Final = (
         stdio={**_LOCAL, "enabled": True},
         http={**_REMOTE, "enabled": True, "headers": _bearer(_OPENCODE)},
         token=_OPENCODE,
-        programs=(client_programs.OPENCODE.program,),
-        asks=client_programs.OPENCODE,
+        programs=(opencode.PROGRAM.program,),
+        asks=opencode.PROGRAM,
         never_with=("mcp", "servers"),
         folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
         own_files=(
@@ -463,15 +459,15 @@ CLIENTS: Final = (
     ),
     Client(
         name="cline",
-        title=client_programs.CLINE.title,
+        title=cline.PROGRAM.title,
         user=ConfigPath(
             folder=".cline/data", names=("settings/cline_mcp_settings.json",), variable="CLINE_DATA_DIR"
         ),
         stdio=_COMMAND,
         http=None,
         why="cannot read variables in headers, so the file would contain the token",
-        programs=(client_programs.CLINE.program,),
-        asks=client_programs.CLINE,
+        programs=(cline.PROGRAM.program,),
+        asks=cline.PROGRAM,
         folders=(ConfigPath(folder=".cline", names=("",)),),
         own_files=(_CLINE_PLUGIN,),
     ),

@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Timer
 from typing import IO, Any, Final
 
-from postroom.app.clients.config_edits import NAME
 from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.table import Client
+from postroom.executors.clients.client import NAME
 from postroom.executors.processes import asking
 
 TRUSTED: Final = frozenset({"trusted", "managed"})

@@ -8,6 +8,7 @@ Of the optional capabilities we declare only notices: requests for files and ter
 """
 
 import asyncio
+import json
 import sys
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,18 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_access import STDIO, RunAccess
 from postroom.contracts.runners import Recipe
 from postroom.contracts.runs import Usage
-from postroom.executors.acp.peer import (
+from postroom.executors.acp.permissions import (
+    FORGETS,
+    Decisions,
+    Permission,
+    UsedPermissions,
+    permission_of,
+    selected,
+)
+from postroom.executors.acp.turn import Turn, told_id
+from postroom.executors.clients import CLIENTS
+from postroom.executors.clients.client import NAME, table_in
+from postroom.executors.jsonrpc import (
     AUTH_REQUIRED,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -36,15 +48,6 @@ from postroom.executors.acp.peer import (
     Refusal,
     Told,
 )
-from postroom.executors.acp.permissions import (
-    FORGETS,
-    Decisions,
-    Permission,
-    UsedPermissions,
-    permission_of,
-    selected,
-)
-from postroom.executors.acp.turn import Turn, told_id
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.asking import version_in
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
@@ -56,25 +59,6 @@ from postroom.version import __version__
 PROTOCOL: Final = 1
 MOST_SHOWN: Final = 5_000_000
 """The size in bytes up to which a prompt contains a picture or sound itself; larger ones are links."""
-ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
-    Recipe.CLAUDE: {
-        "_meta": {
-            "claudeCode": {
-                "options": {
-                    "allowedTools": ["mcp__postroom"],
-                    "disallowedTools": ["mcp__plugin_postroom_postroom"],
-                }
-            }
-        }
-    },
-}
-"""Settings that let an agent use our tools without asking a person for each call, in that session only.
-
-If setup wrote our plugin, Claude has the tools twice, and those of the plugin do not know the run.
-"""
-BY_SETTINGS: Final = frozenset({Recipe.GEMINI})
-"""Agents that learn of our server only from settings of the run. An entry of `session/new` cannot allow our
-tools there, and the requests of Gemini CLI do not name the server of a tool."""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
 
@@ -113,12 +97,8 @@ class Conversation:
         self._with = process_runner
         self._work = work
         self._brief = brief
-        self._is_gemini = runner.recipe is Recipe.GEMINI
-        self._former = brief.former
-        if brief.former is not None and self._is_gemini:
-            # Gemini creates a record, named after minute and id, before it looks for the session by the
-            # stripped id. With the unchanged id, it would erase a session created in the same minute.
-            self._former = f" {brief.former.strip()}"
+        self._acp = CLIENTS[runner.recipe].acp
+        self._former = None if brief.former is None else self._acp.session_to_load(brief.former)
         self._decisions = decisions
         self._used = used
         self._tasks = Tasks("acp")
@@ -218,9 +198,9 @@ class Conversation:
             await self._stdin.drop()
         await self._tasks.close()
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, message: Mapping[str, Any]) -> None:
         if self._stdin is not None:
-            self._stdin.write(line)
+            self._stdin.write(json.dumps(message).encode() + b"\n")
 
     def _ask(self, method: str, params: Mapping[str, Any]) -> None:
         self._stage = method
@@ -249,7 +229,7 @@ class Conversation:
                 self._tell(self._brief.prompt)
             case Answer():
                 if said.method == "initialize" and self._work.received:
-                    can = _table(_table(said.result, "agentCapabilities"), "promptCapabilities")
+                    can = table_in(table_in(said.result, "agentCapabilities"), "promptCapabilities")
                     self._files = await asyncio.to_thread(file_blocks, self._work.received, can)
                 self._answered(said)
             case Asked(method=method) if method == _PERMISSION:
@@ -277,10 +257,9 @@ class Conversation:
             if not is_session(id):
                 raise ProtocolFault("answered 'session/new' without a session")
             self.session = id
-            mode = _table(said.result, "modes").get("currentModeId")
-            if is_restored and self._is_gemini and isinstance(mode, str):
-                # It answers before it has replayed the past; the replay is over when it answers another
-                # request.
+            mode = table_in(said.result, "modes").get("currentModeId")
+            if is_restored and self._acp.replays_after_answer and isinstance(mode, str):
+                # The replay is over when the agent answers another request.
                 self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
             else:
                 self._tell(self._brief.prompt if is_restored else self._brief.anew)
@@ -290,14 +269,14 @@ class Conversation:
         self._ask("session/prompt", {"sessionId": self.session, "prompt": asked})
 
     def _initialized(self, told: Mapping[str, Any]) -> None:
-        self.version = version_in(str(_table(told, "agentInfo").get("version", "")))
+        self.version = version_in(str(table_in(told, "agentInfo").get("version", "")))
         if told.get("protocolVersion") != PROTOCOL:
             raise ProtocolFault(f"does not support version {PROTOCOL} of the protocol")
-        can = _table(told, "agentCapabilities")
-        access = None if self._work.runner.recipe in BY_SETTINGS else self._work.access
-        http = _table(can, "mcpCapabilities").get("http") is True
+        can = table_in(told, "agentCapabilities")
+        access = None if self._acp.connects_by_settings else self._work.access
+        http = table_in(can, "mcpCapabilities").get("http") is True
         self._servers = our_server(access, self._work.runner.recipe, http=http)
-        resumes = isinstance(_table(can, "sessionCapabilities").get("resume"), dict)
+        resumes = isinstance(table_in(can, "sessionCapabilities").get("resume"), dict)
         loads = can.get("loadSession") is True
         self._forgets = not (loads or resumes)
         if self._former is None or self._forgets:
@@ -307,7 +286,7 @@ class Conversation:
             self._ask(method, {"sessionId": self._former, **self._place()})
 
     def _place(self) -> dict[str, Any]:
-        allowed = ALLOWED.get(self._work.runner.recipe, {}) if self._servers else {}
+        allowed = self._acp.in_session if self._servers else {}
         return {"cwd": self._work.runner.cwd, "mcpServers": self._servers, **allowed}
 
     def _refused(self, method: str, refusal: Refusal) -> None:
@@ -322,7 +301,7 @@ class Conversation:
             if self.asked is None and not isinstance(reason, str):
                 raise ProtocolFault("ended its turn without a reason")
             self.stop_reason = reason
-            used = _table(said.result, "usage")
+            used = table_in(said.result, "usage")
             self.usage = Usage(
                 input_tokens=_count(used, "inputTokens"), output_tokens=_count(used, "outputTokens")
             )
@@ -331,7 +310,7 @@ class Conversation:
             self._refused(said.method, said.refusal)
 
     async def _permission(self, said: Asked) -> None:
-        call, asked = _table(said.params, "toolCall"), None
+        call, asked = table_in(said.params, "toolCall"), None
         if call and self._is_ours(said.params):
             asked = permission_of(self.turn.details(call), said.params.get("options"))
         if asked is None:
@@ -361,9 +340,9 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
     if http:
         bearer = {"name": "Authorization", "value": f"Bearer {access.token}"}
         client = {"name": CLIENT_HEADER, "value": recipe.value}
-        return [{"type": "http", "name": "postroom", "url": access.mcp_url, "headers": [bearer, client]}]
+        return [{"type": "http", "name": NAME, "url": access.mcp_url, "headers": [bearer, client]}]
     variables = [{"name": name, "value": value} for name, value in access.variables().items()]
-    return [{"name": "postroom", "command": sys.executable, "args": list(STDIO), "env": variables}]
+    return [{"name": NAME, "command": sys.executable, "args": list(STDIO), "env": variables}]
 
 
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -382,11 +361,6 @@ def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any
             link = {"uri": path.as_uri(), "name": file.name, "mimeType": file.media_type, "size": file.size}
             blocks.append({"type": "resource_link", **link})
     return blocks
-
-
-def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = table.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def _count(table: Mapping[str, Any], name: str) -> int:

@@ -14,14 +14,14 @@ from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import storable
 from postroom.contracts.run_access import AccessOf
 from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Recipe, Runner, Runners
+from postroom.contracts.runners import Runner, Runners
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
-from postroom.executors.acp.conversation import BY_SETTINGS, PROTOCOL, Brief, Conversation
+from postroom.executors.acp.conversation import PROTOCOL, Brief, Conversation
 from postroom.executors.acp.permissions import Decisions, Permission, UsedPermissions
 from postroom.executors.activations import prompt_of
+from postroom.executors.clients import CLIENTS
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.child_environment import GEMINI_VARIABLES
 from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT
@@ -137,14 +137,6 @@ class Outcome:
 
 
 KEY: Final = "postroom.executors.acp"
-COMMANDS: Final[Mapping[Recipe, tuple[str, ...]]] = {
-    Recipe.CLAUDE: ("claude-agent-acp",),
-    Recipe.CODEX: ("codex-acp",),
-    Recipe.GEMINI: ("gemini", "--acp"),
-    Recipe.OPENCODE: ("opencode", "acp"),
-    Recipe.COPILOT: ("copilot", "--acp"),
-}
-VARIABLES: Final = {Recipe.GEMINI: GEMINI_VARIABLES}
 
 
 class AcpExecutor(ProgramExecutor):
@@ -171,8 +163,9 @@ class AcpExecutor(ProgramExecutor):
 
     async def _attempted(self, work: Work) -> Outcome | None:
         runner = work.runner
-        program = Program(self.process_runner, work, VARIABLES.get(runner.recipe))
-        if runner.recipe in BY_SETTINGS:
+        client = CLIENTS[runner.recipe]
+        program = Program(self.process_runner, work, client.variables)
+        if client.acp.connects_by_settings:
             await program.connect()
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
@@ -210,7 +203,7 @@ class AcpExecutor(ProgramExecutor):
 
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the runner's command, or its recipe's."""
-        return runner.argv or COMMANDS[runner.recipe]
+        return runner.argv or CLIENTS[runner.recipe].acp.command
 
     def _sessions(self, work: Work) -> Sessions:
         command = "\0".join(self.words_of(work.runner))

@@ -18,14 +18,15 @@ from postroom.contracts.errors import CommandFailed, CommandSaidNothing
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.run_access import AccessOf
 from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Recipe, Runner, Runners
+from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.activations import prompt_of
-from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
-from postroom.executors.command.steering import SteeredTalk, steered_words
+from postroom.executors.clients import CLIENTS
+from postroom.executors.clients.client import SESSION
+from postroom.executors.command.reading import Reading, refuses_session
+from postroom.executors.command.steering import SteeredTalk
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.connecting import opencode_plugin
 from postroom.executors.processes.executor import ProgramExecutor, from_the_start, no_server, nothing_more
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
@@ -69,7 +70,7 @@ class Outcome:
             return False
         failed = self.ended.code != 0 or self.reading.said.error is not None
         words = f"{self.errors.plain()}\n{self.reading.raw.plain()}"
-        return failed and refuses_session(RECIPES[self.runner.recipe], self.reading, words)
+        return failed and refuses_session(CLIENTS[self.runner.recipe], self.reading, words)
 
     def result(self, activation: RunActivation) -> AgentRunResult:
         """Return the run's result.
@@ -107,9 +108,9 @@ class Outcome:
 
     def last_words(self) -> LastWords:
         """Return the program's last output, and the types of its lines if all were unknown."""
-        rules, said = RECIPES[self.runner.recipe], self.reading.said
+        client, said = CLIENTS[self.runner.recipe], self.reading.said
         words = "\n".join((said.error or "", self.errors.plain(), self.reading.raw.plain()))
-        expected = rules.expects_steered if self.runner.is_steered else rules.expects
+        expected = client.expects_steered if self.runner.is_steered else client.expects
         return LastWords(words=words, expected=expected, found=self.reading.kinds_not_known() or "")
 
 
@@ -122,16 +123,16 @@ def words_of(
     agent's input must not decide how it runs. The same applies to a one-word prompt that the program would
     take for a command.
     """
-    rules = RECIPES[runner.recipe]
-    words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or rules.command]
+    client = CLIENTS[runner.recipe]
+    words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or client.command]
     words += connecting
     if session is not None:
-        words += [session if word == SESSION else word for word in rules.resume]
+        words += [session if word == SESSION else word for word in client.resume]
     if runner.prompt is PromptWay.ARGUMENT and PROMPT not in words:
-        words += rules.with_argument
-    elif runner.prompt is PromptWay.STDIN and tuple(words[-len(rules.with_stdin) :]) != rules.with_stdin:
-        words += rules.with_stdin  # also if it is empty: nothing is added
-    is_command = rules.one_word_is_command and len(prompt.split()) == 1
+        words += client.with_argument
+    elif runner.prompt is PromptWay.STDIN and tuple(words[-len(client.with_stdin) :]) != client.with_stdin:
+        words += client.with_stdin  # also if it is empty: nothing is added
+    is_command = client.one_word_is_command and len(prompt.split()) == 1
     shown = f" {prompt}" if prompt.startswith("-") or is_command else prompt
     return tuple(shown if word == PROMPT else word for word in words)
 
@@ -212,8 +213,8 @@ class CommandExecutor(ProgramExecutor):
         return await self._ran(replace(work, activation=asked), None)
 
     async def _ran(self, work: Work, session: str | None) -> Outcome | None:
-        runner, process_runner, rules = work.runner, self.process_runner, RECIPES[work.runner.recipe]
-        program = Program(process_runner, work, rules.variables)
+        runner, process_runner, client = work.runner, self.process_runner, CLIENTS[work.runner.recipe]
+        program = Program(process_runner, work, client.variables)
         connecting = (await program.connect()).words
         prompt = prompt_of(work.activation)
         words = words_of(
@@ -223,7 +224,7 @@ class CommandExecutor(ProgramExecutor):
             session=session,
             connecting=connecting,
         )
-        reading = Reading(rules, most=runner.max_output_bytes)
+        reading = Reading(client, most=runner.max_output_bytes)
         stream = Stream(
             work.sink,
             process_runner.clock,
@@ -234,14 +235,19 @@ class CommandExecutor(ProgramExecutor):
         talk: Talk = Heard(reading, stream)
         stdin: bytes | None = prompt.encode() if runner.prompt is PromptWay.STDIN else b""
         async with AsyncExitStack() as opened:
-            if runner.is_steered:
-                words = steered_words(runner, words, connecting)
-                talk = steered = SteeredTalk(work, reading, stream, prompt=prompt, session=session)
-                if runner.recipe is Recipe.OPENCODE:
-                    socket = await opened.enter_async_context(steered.plugin_socket())
-                    program.environment.update(opencode_plugin(program.environment, socket))
-                else:
+            if client.steering is not None and runner.is_steered:
+                if client.steering.command:
+                    words = (*(runner.argv or client.steering.command), *connecting)
+                elif not runner.argv:
+                    words = (*words, *client.steering.more_words)
+                talk = steered = SteeredTalk(
+                    client.steering, work, reading, stream, prompt=prompt, session=session
+                )
+                if client.steering_plugin is None:
                     stdin = None
+                else:
+                    socket = await opened.enter_async_context(steered.plugin_socket())
+                    program.environment.update(client.steering_plugin(program.environment, socket))
             launch = Launch(
                 words=words,
                 cwd=runner.cwd,
@@ -267,7 +273,7 @@ class CommandExecutor(ProgramExecutor):
 
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the runner's command, or its recipe's."""
-        return runner.argv or RECIPES[runner.recipe].command
+        return runner.argv or CLIENTS[runner.recipe].command
 
 
 def _sessions(work: Work) -> Sessions:

@@ -11,194 +11,39 @@ import asyncio
 import json
 import os
 import socket
-import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory, gettempdir
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final
 
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import CommandBusy, PostroomError, StaleClaim
 from postroom.contracts.messages import Boundary, storable
-from postroom.contracts.runners import Recipe, Runner
-from postroom.executors.command.readers import Said
-from postroom.executors.command.recipes import Reading
+from postroom.executors.clients.client import Steering
+from postroom.executors.command.reading import Reading
 from postroom.executors.processes.output import Stream
 from postroom.executors.processes.pipes import StdinWriter
 from postroom.executors.processes.process_runner import Work
 from postroom.log import get_logger
 from postroom.ports import PendingBoundary
-from postroom.version import __version__
 
 _LOG = get_logger(__name__)
-Say = Callable[[Mapping[str, Any]], None]
-
-
-class Steering(Protocol):
-    """Sends messages to a program while it works. It does no I/O itself: it writes with `say`."""
-
-    is_over: bool
-    """Whether the program gets no more messages, because its work is done."""
-
-    def begin(self) -> None:
-        """Send the prompt."""
-        ...
-
-    def tell(self, text: str) -> str | None:
-        """Send a message; return the program's name for it, or None if it takes none now."""
-        ...
-
-    def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line of output; return the name of a message that the program reports as taken."""
-        ...
-
-
-class ClaudeSteering:
-    """Messages for `claude -p` with `CLAUDE_WORDS`, which names the messages that it takes."""
-
-    def __init__(self, say: Say, prompt: str) -> None:
-        self._say = say
-        self._prompt = prompt
-        self.is_over = False
-
-    def begin(self) -> None:
-        """Send the prompt."""
-        self.tell(self._prompt)
-
-    def tell(self, text: str) -> str | None:
-        """Send a message; it is read between two steps, or in a turn of its own after this one."""
-        if self.is_over:
-            return None
-        name = str(uuid.uuid4())  # a name that it knows from before, it passes over
-        content = {"role": "user", "content": text}
-        self._say({"type": "user", "uuid": name, "message": content})
-        return name
-
-    def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line. After the result of a turn, only messages sent before it are still taken."""
-        if line.get("type") == "result":
-            self.is_over = True
-        is_replay = line.get("type") == "user" and line.get("isReplay") is True
-        return str(line.get("uuid")) if is_replay else None
-
-
-class CodexSteering:
-    """Messages for `codex app-server`: JSON-RPC with one thread and one turn, which takes more messages."""
-
-    def __init__(self, say: Say, prompt: str, said: Said, *, cwd: str, session: str | None) -> None:
-        self._say = say
-        self._prompt = prompt
-        self._said = said
-        self._place = {"cwd": cwd, "approvalPolicy": "never", "sandbox": "workspace-write"}
-        self._session = session
-        self._asked: list[str] = []
-        self._turn: str | None = None
-        self.is_over = False
-
-    def begin(self) -> None:
-        """Send the first request; the others follow from the answers."""
-        self._said.must_end = True
-        us = {"name": "postroom", "title": "postroom", "version": __version__}
-        self._ask("initialize", {"clientInfo": us})
-
-    def tell(self, text: str) -> str | None:
-        """Send a message into the turn; return None before it has started and when it is over."""
-        if self.is_over or self._turn is None:
-            return None
-        return self._told("turn/steer", text, expectedTurnId=self._turn)
-
-    def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line: an answer, a question, or an event of the turn."""
-        if "method" not in line:
-            self._answered(line)
-            return None
-        if "id" in line:
-            refusal = {"code": -32601, "message": "no person can answer here"}
-            self._say({"id": line["id"], "error": refusal})
-            return None
-        params = table(line, "params")
-        if line["method"] == "turn/started":
-            self._turn = text_of(table(params, "turn"), "id")
-        if line["method"] == "turn/completed":
-            self.is_over = True
-        item = table(params, "item")
-        is_taken = line["method"] == "item/started" and item.get("type") == "userMessage"
-        return text_of(item, "clientId") if is_taken else None
-
-    def _answered(self, line: Mapping[str, Any]) -> None:
-        number = line.get("id")
-        is_ours = isinstance(number, int) and 0 <= number < len(self._asked)
-        asked = self._asked[number] if is_ours else ""  # type: ignore[index]
-        if "error" in line:
-            if asked not in ("", "turn/steer"):  # what comes too late for the turn waits for the next run
-                why = text_of(table(line, "error"), "message") or "no reason was given"
-                self._said.error = f"{asked}: {why}"
-                self.is_over = True
-        elif asked == "initialize":
-            self._say({"method": "initialized", "params": {}})
-            if self._session is None:
-                self._ask("thread/start", self._place)
-            else:
-                self._ask("thread/resume", {**self._place, "threadId": self._session})
-        elif asked in ("thread/start", "thread/resume"):
-            self._session = self._said.session = text_of(table(table(line, "result"), "thread"), "id")
-            self._told("turn/start", self._prompt)
-
-    def _told(self, method: str, text: str, **more: str) -> str:
-        name = str(uuid.uuid4())
-        told = {"threadId": self._session, "input": [{"type": "text", "text": text}]}
-        self._ask(method, {**told, "clientUserMessageId": name, **more})
-        return name
-
-    def _ask(self, method: str, params: Mapping[str, Any]) -> None:
-        self._say({"id": len(self._asked), "method": method, "params": params})
-        self._asked.append(method)
-
-
-class OpencodeSteering:
-    """Messages for our plugin in `opencode run`, which reports those that the model got."""
-
-    def __init__(self, say: Say, said: Said) -> None:
-        self._say = say
-        self._said = said
-        self.is_over = False
-
-    def begin(self) -> None:
-        """Do nothing: it has read its prompt."""
-
-    def tell(self, text: str) -> str | None:
-        """Add a message to the session for the next step of its turn; return None before it has started."""
-        if self._said.session is None:
-            return None
-        name = str(uuid.uuid4())
-        self._say({"session": self._said.session, "name": name, "text": text})
-        return name
-
-    def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line; the turn ends with the program, which takes messages until then."""
-        return text_of(line, "name") if line.get("type") == "postroom.taken" else None
-
-
-def steered_words(runner: Runner, words: Sequence[str], connecting: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the command of a program that takes messages while it works.
-
-    `words` is the command without such messages. A custom command is unchanged.
-    """
-    if runner.recipe is Recipe.CODEX:
-        return (*(runner.argv or ("codex", "app-server")), *connecting)
-    return tuple(words) if runner.argv or runner.recipe is Recipe.OPENCODE else (*words, *CLAUDE_WORDS)
-
-
 _LONGEST_FOLDER: Final = 60
 """The longest path in bytes of a temporary folder for a socket: systems allow about 100 in total."""
-CLAUDE_WORDS: Final = ("--input-format", "stream-json", "--replay-user-messages")
 
 
 class SteeredTalk:
     """The conversation with a program that gets its prompt, and messages during its run."""
 
     def __init__(
-        self, work: Work, reading: Reading, stream: Stream, *, prompt: str, session: str | None
+        self,
+        steering: type[Steering],
+        work: Work,
+        reading: Reading,
+        stream: Stream,
+        *,
+        prompt: str,
+        session: str | None,
     ) -> None:
         """Keep the parts; `session` is a session to resume."""
         self._work = work
@@ -211,15 +56,9 @@ class SteeredTalk:
         """The sent but not yet taken messages, by the program's names for them."""
         self._passed: set[str] = set()
         self._taken: list[str] = []
-        if work.runner.recipe is Recipe.CODEX:
-            cwd = work.runner.cwd
-            self._steering: Steering = CodexSteering(
-                self._say, prompt, reading.said, cwd=cwd, session=session
-            )
-        elif work.runner.recipe is Recipe.OPENCODE:
-            self._steering = OpencodeSteering(self._say, reading.said)
-        else:
-            self._steering = ClaudeSteering(self._say, prompt)
+        self._steering = steering(
+            self._say, reading.said, prompt=prompt, cwd=work.runner.cwd, session=session
+        )
         reading.heard = self._heard
 
     @asynccontextmanager
@@ -348,15 +187,3 @@ def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
         folder.cleanup()
         raise
     return folder, listening
-
-
-def table(line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a table in a line; an empty one if it is not a table."""
-    found = line.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def text_of(line: Mapping[str, Any], name: str) -> str | None:
-    """Return a text in a line, if it is one."""
-    found = line.get(name)
-    return found if isinstance(found, str) and found else None

@@ -6,26 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
-from postroom.contracts import client_programs
-from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.errors import CommandError, CommandNotStarted
 from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Recipe, Runner
+from postroom.contracts.runners import Runner
+from postroom.executors.clients import CLIENTS
+from postroom.executors.clients.client import ClientProgram
 from postroom.executors.processes.asking import asked, version_in
 
-_PROGRAMS: Final[Mapping[Recipe, ClientProgram]] = {
-    Recipe.CLAUDE: client_programs.CLAUDE,
-    Recipe.CODEX: client_programs.CODEX,
-    Recipe.GEMINI: client_programs.GEMINI,
-    Recipe.OPENCODE: client_programs.OPENCODE,
-    Recipe.COPILOT: client_programs.COPILOT,
-    Recipe.CLINE: client_programs.CLINE,
-}
-_OVER_ACP: Final[Mapping[Recipe, ClientProgram]] = {
-    Recipe.CLAUDE: client_programs.CLAUDE_ACP,
-    Recipe.CODEX: client_programs.CODEX_ACP,
-}
-"""The programs that speak the protocol for a client that does not."""
 _UNTRUSTED: Final = re.compile(r"trusted (directory|folder|workspace)|not trusted|untrusted", re.IGNORECASE)
 _LOGGED_OUT: Final = re.compile(
     r"not logged in|/login|log(?:ged)? in|\blogin\b|api[ _-]?key|auth method|authenticat|unauthorized|\b401\b"
@@ -57,17 +44,17 @@ def advised(
 
     `command` is the program that was started, with this environment.
     """
-    over_acp = runner.kind is RunnerKind.ACP
-    client = (_OVER_ACP.get(runner.recipe) if over_acp else None) or _PROGRAMS.get(runner.recipe)
-    if client is None:
+    client, is_acp = CLIENTS[runner.recipe], runner.kind is RunnerKind.ACP
+    program = (client.acp.program if is_acp else None) or client.program
+    if program is None:
         return error
     if isinstance(error, CommandNotStarted):
         if error.value != command:  # it is the folder
             return error
-        more = f"expected {client.title} as `{client.program}`; install it: `{client.install}`"
+        more = f"expected {program.title} as `{program.program}`; install it: `{program.install}`"
     else:
-        version = said.version or _version(client, runner, command, environment)
-        more = f"{client.title} {version}{_what_helps(client, runner, said)}"
+        version = said.version or _version(program, runner, command, environment)
+        more = f"{program.title} {version}{_what_helps(program, runner, said)}"
     return type(error)(f"{error.message} [{more}]", value=error.value, remedy=error.remedy)
 
 

@@ -26,9 +26,10 @@ from postroom.contracts.errors import CommandNotEnded, ConfigError, StaleClaim
 from postroom.contracts.files import ChatFile
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
+from postroom.executors.clients import CLIENTS
+from postroom.executors.clients.client import NO_CONNECTION, Connection
 from postroom.executors.processes.active import ActiveRun, StopReason
 from postroom.executors.processes.child_environment import child_environment, names_of
-from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION, Connection
 from postroom.executors.processes.limits import READ_BYTES, CommandLimits
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.pipes import Control, Output
@@ -255,7 +256,7 @@ class Program:
 
     async def connect(self) -> Connection:
         """Connect the client to our server for this run; return the words that its command needs for that."""
-        access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
+        access, connect = self._work.access, CLIENTS[self._work.runner.recipe].connect
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
             self._connection = await asyncio.to_thread(connect, access, self.environment, folder)

@@ -1,6 +1,7 @@
 """JSON-RPC 2.0 with a program, one JSON object per line: messages as values, anything else as a fault.
 
-The peer does no I/O. Its memory is bounded: one line, and the open requests of our own.
+The peer does no I/O. Its memory is bounded: one line, and the open requests of our own. ACP agents and the
+app-server of Codex speak it.
 """
 
 import json
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from postroom.contracts.messages import Json, storable
 from postroom.executors.processes.limits import ERRORS_KEPT
-from postroom.executors.processes.output import Tail
+from postroom.executors.processes.output import LEAST_LINE_BYTES, Tail
 
 MOST_NOISE: Final = 1_000
 """Lines that are not JSON and are skipped, at most: some agents print a few words beside the protocol."""
@@ -61,9 +62,11 @@ class Told:
 class Peer:
     """Our side of the connection."""
 
-    def __init__(self, send: Callable[[bytes], None], *, longest_line: int) -> None:
-        """Keep the function that sends; `longest_line` is in bytes."""
-        self._send = send
+    def __init__(
+        self, say: Callable[[Mapping[str, Json]], None], *, longest_line: int = LEAST_LINE_BYTES
+    ) -> None:
+        """Keep the function that sends an object as a line; `longest_line` of `heard` is in bytes."""
+        self._send = say
         self._longest = longest_line
         self._line = bytearray()
         self._noises = 0
@@ -73,7 +76,7 @@ class Peer:
         """The last output outside the protocol."""
 
     def ask(self, method: str, params: Mapping[str, Json]) -> None:
-        """Send a request; its answer comes from `heard`."""
+        """Send a request; its answer comes from `heard` or `read`."""
         self._asked[self._next] = method
         self._say({"id": self._next, "method": method, "params": params})
         self._next += 1
@@ -91,7 +94,7 @@ class Peer:
         self._say({"id": id, "error": {"code": code, "message": why}})
 
     def _say(self, message: Mapping[str, Json]) -> None:
-        self._send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self._send({"jsonrpc": "2.0", **message})
 
     def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
         """Yield the program's messages that are complete with this piece of output.
@@ -105,7 +108,7 @@ class Peer:
             line = bytes(self._line).strip()
             self._line.clear()
             if line:
-                said = self._read(line)
+                said = self._read_line(line)
                 if said is not None:
                     yield said
         self._begin(rest)
@@ -115,7 +118,7 @@ class Peer:
             raise ProtocolFault(f"wrote a line of more than {self._longest} bytes")
         self._line += piece
 
-    def _read(self, line: bytes) -> Answer | Asked | Told | None:
+    def _read_line(self, line: bytes) -> Answer | Asked | Told | None:
         if not line.startswith(b"{"):
             self.noise.add(line + b"\n")
             self._noises += 1
@@ -127,6 +130,14 @@ class Peer:
         except (ValueError, RecursionError) as error:
             self.noise.add(line[-ERRORS_KEPT:] + b"\n")
             raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
+        return self.read(message)
+
+    def read(self, message: Mapping[str, Any]) -> Answer | Asked | Told:
+        """Return the message in an object.
+
+        Raises:
+            ProtocolFault: It is no message of the protocol, or answers a request that we never sent.
+        """
         if "method" in message:
             return _called(message)
         if "id" in message:
