@@ -77,7 +77,7 @@ folder. `data_dir` cannot stand there, since clients read no file: set `{places.
 
 {table(("system", "data folder", "configuration file"), folders)}
 
-`XDG_DATA_HOME`, `XDG_CONFIG_HOME`, `LOCALAPPDATA` and `APPDATA` are heeded where the system has them.
+On Linux `XDG_DATA_HOME` and `XDG_CONFIG_HOME` replace `~/.local/share` and `~/.config`.
 
 ## For commands and clients
 

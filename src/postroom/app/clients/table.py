@@ -75,8 +75,8 @@ class Hooks:
     waiting: tuple[str, ...] = ()
     """The events after which a command waits for mail in the background, and starts a turn for it."""
     ending: str = ""
-    """Follows each command. If a failing command would block the client, it is `; exit 0`, which the shells
-    of Linux, macOS and PowerShell all accept, so that uninstalling postroom does not stop the user."""
+    """Follows each command. If a failing command would block the client, it is `; exit 0`: then the client
+    also works after postroom was uninstalled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
