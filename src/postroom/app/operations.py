@@ -5,7 +5,7 @@ parameters; tests/meta/test_operations.py compares both. Routes, permissions, re
 commands of `postroom` are made from the rows, so an operation is declared here and nowhere else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -18,16 +18,23 @@ from msgspec import Meta
 from postroom.app.admin_service import AdminService
 from postroom.app.chat_administration import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
+from postroom.contracts.administration import (
+    AnsweredQuestion,
+    BackupView,
+    RunsView,
+    ScheduleView,
+    TokenView,
+)
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
 from postroom.contracts.tokens import ADMIN
-from postroom.contracts.work import told
+from postroom.contracts.work import Floor, Work, WorkOutput
 from postroom.http_api.long_work import LongWork
 from postroom.http_api.sessions import LoginService
 from postroom.mail.named_tokens import NamedTokens
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
@@ -130,12 +137,12 @@ class RotateToken(Command, frozen=True):
     overlap_seconds: _Seconds
 
 
-async def list_tokens(tokens: NamedTokens, *, all: bool) -> list[dict[str, object]]:
+async def list_tokens(tokens: NamedTokens, *, all: bool) -> Sequence[TokenView]:
     """Return the tokens that are valid, or all."""
-    return [dict(one) for one in await tokens.listed(ended=all)]
+    return await tokens.listed(ended=all)
 
 
-async def create_token(tokens: NamedTokens, command: CreateToken) -> Mapping[str, object]:
+async def create_token(tokens: NamedTokens, command: CreateToken) -> TokenView:
     """Store a token."""
     life = None if command.life_seconds is None else timedelta(seconds=command.life_seconds)
     return await tokens.create(
@@ -143,7 +150,7 @@ async def create_token(tokens: NamedTokens, command: CreateToken) -> Mapping[str
     )
 
 
-async def rotate_token(tokens: NamedTokens, command: RotateToken) -> Mapping[str, object]:
+async def rotate_token(tokens: NamedTokens, command: RotateToken) -> TokenView:
     """Replace a token."""
     overlap = timedelta(seconds=command.overlap_seconds)
     return await tokens.rotate(command.name, command.id, command.hash, overlap=overlap)
@@ -278,7 +285,7 @@ class ShowHealth(Query, frozen=True):
     """
 
 
-async def write_backup(server: AdminService, target: str | None) -> Mapping[str, object]:
+async def write_backup(server: AdminService, target: str | None) -> BackupView:
     """Write a backup.
 
     Raises:
@@ -484,24 +491,25 @@ class ReplayRun(Command, frozen=True):
     run: _RunId
 
 
-async def list_runs(runs: WorkService, project: str | None) -> Mapping[str, object]:
+async def list_runs(runs: WorkService, project: str | None) -> RunsView:
     """Return the runs, and the messages that wait for the next run."""
     slug = "" if project is None else await runs.slug(project)
     works, waiting = await runs.works(slug), await runs.store.read(partial(runs.waiting, slug=slug))
-    return {"runs": [told(one) for one in works], "waiting": [told(one) for one in waiting]}
+    return {"runs": works, "waiting": waiting}
 
 
-async def show_run(runs: WorkService, run: str, output: str) -> Mapping[str, object]:
+async def show_run(runs: WorkService, run: str, output: str) -> WorkOutput:
     """Return a run with its output."""
     work = await runs.named(run)
     found = await runs.output(work.run_id, whole=output == "whole")
-    return {**told(work), "output": found.text, "output_is_cut": found.is_cut}
+    fields = {name: getattr(work, name) for name in Work.__dataclass_fields__}
+    return WorkOutput(**fields, output=found.text, output_is_cut=found.is_cut)
 
 
-async def show_control_room(runs: WorkService, project: str) -> Mapping[str, object]:
+async def show_control_room(runs: WorkService, project: str) -> Floor:
     """Return the control room of a project."""
     slug, health = await runs.slug(project), await runs.health()
-    return told(await runs.store.read(partial(runs.floor, slug=slug, health=health)))
+    return await runs.store.read(partial(runs.floor, slug=slug, health=health))
 
 
 _RUNS: Final = _of(
@@ -532,9 +540,7 @@ class AnswerQuestion(Command, frozen=True):
     why: Annotated[str, Meta(description="a comment for the agent")] = ""
 
 
-async def answer_question(
-    questions: QuestionService, number: str, answer: str, why: str
-) -> Mapping[str, object]:
+async def answer_question(questions: QuestionService, number: str, answer: str, why: str) -> AnsweredQuestion:
     """Answer a question."""
     return await questions.answer(number, approved=answer == "yes", why=why)
 
@@ -611,12 +617,12 @@ class TriggerSchedule(Command, frozen=True):
     name: _ScheduleName
 
 
-async def list_schedules(schedules: MailSchedules, project: str | None) -> list[Mapping[str, object]]:
+async def list_schedules(schedules: MailSchedules, project: str | None) -> Sequence[ScheduleView]:
     """Return the schedules of a project, or all."""
-    return list(await schedules.listed("" if project is None else await schedules.slug(project)))
+    return await schedules.listed("" if project is None else await schedules.slug(project))
 
 
-async def add_schedule(schedules: MailSchedules, command: AddSchedule) -> Mapping[str, object]:
+async def add_schedule(schedules: MailSchedules, command: AddSchedule) -> ScheduleView:
     """Store a schedule."""
     message = {name: getattr(command, name) for name in ScheduledMessage.__struct_fields__}
     return await schedules.add(
@@ -748,4 +754,4 @@ ADMINISTRATION: Final = (
     *_SCHEDULES,
     *_CHATS,
 )
-TABLE: Final = (*ALL_OPERATIONS, *ADMINISTRATION)
+ALL_OPERATIONS: Final = (*MAIL_OPERATIONS, *ADMINISTRATION)

@@ -149,7 +149,7 @@ def doctor(
         from postroom.cli.offline import examine_offline
 
         with show.progress(as_json=as_json):
-            found = examine_offline(error, data_dir=data_dir, now=SystemClock().now())
+            found = dict(examine_offline(error, data_dir=data_dir, now=SystemClock().now()))
     show.answer(found, as_json=as_json, text=lambda: _examined(found))
     if not found.get("ok"):
         raise typer.Exit(FAILED)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Literal
 
+from postroom.contracts.administration import ReadinessView
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.outbox import Backlog
@@ -40,7 +41,7 @@ class Readiness:
         """Whether every required check is known to be well."""
         return all(check.state == "ok" for check in self.checks if check.required)
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> ReadinessView:
         """Return it as plain JSON data."""
         return {
             "status": "ready" if self.is_ready else "not_ready",

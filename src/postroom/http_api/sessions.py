@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
 
+from postroom.contracts.administration import LinkView
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import InvalidArgument, StoreError
 from postroom.contracts.quoting import sentence
@@ -80,7 +81,7 @@ class LoginService:
             Route("/logout", self._log_out, methods=["POST"]),
         ]
 
-    async def make_link(self, request: Request, path: str) -> Mapping[str, str]:
+    async def make_link(self, request: Request, path: str) -> LinkView:
         """Return an address that logs in once, within 10 minutes, and leads to a page of this server.
 
         Raises:

@@ -5,9 +5,10 @@ nobody answers in time, the run is cancelled or gets a no: silence is never a ye
 the question, in the waiting run, so that a server that was down acts on it later.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from postroom.contracts.administration import AnsweredQuestion, WaitingQuestion
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
@@ -58,7 +59,7 @@ class QuestionService:
         self._clock = clock
         self._take_back_ms = take_back_ms
 
-    async def questions(self) -> Sequence[Mapping[str, object]]:
+    async def questions(self) -> Sequence[WaitingQuestion]:
         """Return every open question, also those of chats, the run that waits longest first."""
         asked = await self._store.read(lambda tx: [open_question(*one, tx) for one in _open(tx, "")])
         return [
@@ -76,7 +77,7 @@ class QuestionService:
             for one in asked
         ]
 
-    async def answer(self, number: str, *, approved: bool, why: str) -> Mapping[str, object]:
+    async def answer(self, number: str, *, approved: bool, why: str) -> AnsweredQuestion:
         """Answer a question with yes or no. The beginning of its number is enough if it is unique.
 
         Recently answered questions count as well: a late answer must not match the next question.

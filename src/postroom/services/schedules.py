@@ -1,11 +1,12 @@
 """Schedules of mail: messages from a person to agents, sent repeatedly by the ordinary operation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from postroom.contracts.administration import ScheduleView
 from postroom.contracts.choices import Importance
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownSchedule
@@ -111,7 +112,7 @@ class MailSchedules:
         overlap: str,
         jitter: timedelta,
         replaces: bool,
-    ) -> Mapping[str, object]:
+    ) -> ScheduleView:
         """Store a schedule; a repeated call has no effect.
 
         Raises:
@@ -136,7 +137,7 @@ class MailSchedules:
         await self._rehearse(message.command())
         return shown(await self.kept.add(schedule, replaces=replaces))
 
-    async def listed(self, slug: str = "") -> Sequence[Mapping[str, object]]:
+    async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
         """Return the schedules of a project by name, or all, in the form for answers."""
         return [shown(one) for one in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
@@ -151,7 +152,7 @@ class MailSchedules:
         """Return the slug of the project that a key names."""
         return await self._mail.slug(project)
 
-    async def named(self, name: str, slug: str = "") -> Mapping[str, object]:
+    async def named(self, name: str, slug: str = "") -> ScheduleView:
         """Return a schedule, which must belong to the project if one is given.
 
         Raises:
@@ -162,11 +163,11 @@ class MailSchedules:
             raise UnknownSchedule(f"{slug} has no schedule named {name[:80]!r}", value=name[:80])
         return shown(found)
 
-    async def pause(self, name: str) -> Mapping[str, object]:
+    async def pause(self, name: str) -> ScheduleView:
         """Pause a schedule: it sends nothing until `resume`."""
         return shown(await self.kept.pause(MAIL, name))
 
-    async def resume(self, name: str) -> Mapping[str, object]:
+    async def resume(self, name: str) -> ScheduleView:
         """Resume with the next tick; ticks during the pause are not made up for."""
         return shown(await self.kept.resume(MAIL, name))
 
@@ -196,7 +197,7 @@ def _person(tx: MailReads, name: str) -> str:
     return find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")[1].name
 
 
-def shown(schedule: Schedule) -> dict[str, Any]:
+def shown(schedule: Schedule) -> ScheduleView:
     """Return a schedule of mail for answers: instants as text, durations in seconds."""
     message = msgspec.convert(schedule.payload, ScheduledMessage)
     return {

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from postroom.contracts.administration import DeadLetterView
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
@@ -84,7 +85,7 @@ class WorkService:
         """
         return await self._mail.slug(project)
 
-    async def dead(self) -> Sequence[Mapping[str, object]]:
+    async def dead(self) -> Sequence[DeadLetterView]:
         """Return the dead letters, also those of chats, oldest first, up to 500."""
         return [_shown(one) for one in await self.store.read(lambda tx: _dead(tx, ""))]
 
@@ -395,7 +396,7 @@ def _gone(run_id: str) -> IllegalTransition:
     )
 
 
-def _shown(dispatch: RunDispatch) -> dict[str, object]:
+def _shown(dispatch: RunDispatch) -> DeadLetterView:
     agent, project, chat = owner_of(dispatch.thread_id)
     return {
         "agent": agent,

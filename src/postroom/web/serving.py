@@ -31,7 +31,7 @@ from postroom.contracts.project_log import EVENT_KINDS
 from postroom.contracts.quoting import sentence
 from postroom.contracts.work import SHOWN_STATES
 from postroom.mail.conversation import awaited
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
 from postroom.web.files import asset_link
@@ -68,7 +68,7 @@ MAX_QUESTION = 500
 LONGEST_NAME = 128
 """Characters of a name in a filter that are read."""
 
-_TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
+_TOOLS = re.compile(rf"\b({'|'.join(one.name for one in MAIL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
 """What remedies for agents name: tools, and in backticks their arguments."""
 _REMEDIES: Final[Mapping[str, str]] = {
     UnknownProject.code: "see the list of projects",
