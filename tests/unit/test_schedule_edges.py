@@ -213,7 +213,19 @@ def test_neither_or_both_of_line_and_interval_are_refused_in_words_of_the_comman
     fake: FakePostroom, run, both: tuple[str, ...]
 ):
     with pytest.raises(InvalidSchedule) as refused:
-        refuse_unfit(new_schedule("mail", "standup", {}))
+        refuse_unfit(
+            new_schedule(
+                "mail",
+                "standup",
+                {},
+                cron=None,
+                every=None,
+                zone="UTC",
+                missed="once",
+                overlap="queue",
+                jitter=timedelta(0),
+            )
+        )
     [operation] = [row for row in ADMINISTRATION if row.name == "add_schedule"]
     problem = problem_of(refused.value, operation).response("r")
     fake.admin["POST", "/admin/schedules"] = lambda _: Raw(400, bytes(problem.body))
