@@ -146,7 +146,7 @@ def doctor(
     except ServerUnavailable as error:
         if repair:  # only the server writes, so it does the repairs
             raise
-        from postroom.cli.offline import examine_offline
+        from postroom.app.offline import examine_offline
 
         with show.progress(as_json=as_json):
             found = dict(examine_offline(error, data_dir=data_dir, now=SystemClock().now()))

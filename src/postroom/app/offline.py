@@ -22,7 +22,6 @@ from postroom.app.privacy import told_of_folders
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
-from postroom.cli.restoring import checked_schema, known_schema, writing
 from postroom.contracts.administration import ChecksView, CheckView
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
 from postroom.stores.outline import Outline
@@ -49,6 +48,7 @@ from postroom.stores.sqlite.looking import (
 )
 from postroom.stores.sqlite.migrate import applied_steps
 from postroom.stores.sqlite.repairing import lacking_tables
+from postroom.stores.sqlite.restoring import checked_schema, known_schema, writing
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
