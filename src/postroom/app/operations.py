@@ -79,6 +79,41 @@ class Query(msgspec.Struct, frozen=True):
     """The parameters of an address; other parameters are ignored."""
 
 
+class NoFields(Query, frozen=True):
+    """No fields."""
+
+
+class OfProject(Query, frozen=True):
+    """A project, or all."""
+
+    project: _OneProject | None = None
+
+
+class AgentNamed(Command, frozen=True):
+    """An agent of a project."""
+
+    project: _Project
+    agent: _AgentName
+
+
+class RunNamed(Command, frozen=True):
+    """A run."""
+
+    run: _RunId
+
+
+class ScheduleNamed(Command, frozen=True):
+    """A schedule."""
+
+    name: _ScheduleName
+
+
+class UndeliveredNamed(Command, frozen=True):
+    """A message that no chat took."""
+
+    outbox_id: _OutboxId
+
+
 def _row(
     command: type[Command | Query], run: Callable[..., Any], address: str, line: str = "", **more: Any
 ) -> Operation:
@@ -94,6 +129,19 @@ def _row(
         line=line,
         **more,
     )
+
+
+def _named(
+    name: str,
+    doc: str,
+    command: type[Command | Query],
+    run: Callable[..., Any],
+    address: str,
+    line: str = "",
+    **more: Any,
+) -> Operation:
+    """Return a row whose fields other rows have, too; `doc` describes the operation."""
+    return replace(_row(command, run, address, line, **more), name=name, doc=doc)
 
 
 def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Operation, ...]:
@@ -175,18 +223,6 @@ class ShowProgress(Query, frozen=True):
     of: Annotated[str, Meta(description="the path of that request, such as /admin/backup")] = ""
 
 
-class ShowStatus(Query, frozen=True):
-    """Show the server's state: its version, data folder and counts."""
-
-
-class ShowCluster(Query, frozen=True):
-    """List the running servers, and which server does each exclusive task, and since when."""
-
-
-class ListProjects(Query, frozen=True):
-    """List every project: its slug and its folder."""
-
-
 class CheckInstallation(Query, frozen=True):
     """Check the installation, as `postroom doctor` does."""
 
@@ -200,28 +236,10 @@ class RepairInstallation(Command, frozen=True):
     dry_run: bool = False
 
 
-class CollectSupportBundle(Query, frozen=True):
-    """Collect the content of `postroom support-bundle`, as texts by file name."""
-
-
 class WriteBackup(Command, frozen=True):
     """Write a verified backup of the database. Without a target it goes to the folder of backups."""
 
     target: Annotated[str, Meta(description="an absolute path on the server's machine")] | None = None
-
-
-class IssueAgentToken(Command, frozen=True):
-    """Create a new token for an agent. It is shown once and replaces the previous token."""
-
-    project: _Project
-    agent: _AgentName
-
-
-class RevokeAgentToken(Command, frozen=True):
-    """Revoke an agent's token. Without a token, nothing happens."""
-
-    project: _Project
-    agent: _AgentName
 
 
 class MakeLoginLink(Command, frozen=True):
@@ -278,13 +296,6 @@ class RebuildArchive(Command, frozen=True):
     project: str | None = None
 
 
-class ShowHealth(Query, frozen=True):
-    """Show whether the server is ready, and the chats: channels, states of accepted messages, queue.
-
-    The `state` of `gateway` is `off` if the server has no chats.
-    """
-
-
 async def write_backup(server: AdminService, target: str | None) -> BackupView:
     """Write a backup.
 
@@ -307,32 +318,57 @@ _SERVER: Final = (
     *_of(LongWork, _row(ShowProgress, LongWork.progress, "GET /admin/progress")),
     *_of(
         AdminService,
-        _row(ShowStatus, AdminService.status, "GET /admin/status"),
-        _row(ShowCluster, AdminService.cluster, "GET /admin/cluster", "cluster status"),
-        _row(
-            ListProjects, AdminService.projects, "GET /admin/projects", "projects list", answer_key="projects"
+        _named(
+            "show_status",
+            "Show the server's state: its version, data folder and counts.",
+            NoFields,
+            AdminService.status,
+            "GET /admin/status",
+        ),
+        _named(
+            "show_cluster",
+            "List the running servers, and which server does each exclusive task, and since when.",
+            NoFields,
+            AdminService.cluster,
+            "GET /admin/cluster",
+            "cluster status",
+        ),
+        _named(
+            "list_projects",
+            "List every project: its slug and its folder.",
+            NoFields,
+            AdminService.projects,
+            "GET /admin/projects",
+            "projects list",
+            answer_key="projects",
         ),
         _row(CheckInstallation, AdminService.doctor, "GET /admin/doctor", doing="checking the installation"),
         _row(
             RepairInstallation, AdminService.repair, "POST /admin/doctor", doing="checking the installation"
         ),
-        _row(
-            CollectSupportBundle,
+        _named(
+            "collect_support_bundle",
+            "Collect the content of `postroom support-bundle`, as texts by file name.",
+            NoFields,
             AdminService.support_bundle,
             "GET /admin/support-bundle",
             answer_key="files",
             doing="checking the installation",
         ),
         _row(WriteBackup, write_backup, "POST /admin/backup", doing="writing the backup"),
-        _row(
-            IssueAgentToken,
+        _named(
+            "issue_agent_token",
+            "Create a new token for an agent. It is shown once and replaces the previous token.",
+            AgentNamed,
             AdminService.issue_agent_token,
             "POST /admin/agent-token",
             "agents token AGENT",
             answer_key="token",
         ),
-        _row(
-            RevokeAgentToken,
+        _named(
+            "revoke_agent_token",
+            "Revoke an agent's token. Without a token, nothing happens.",
+            AgentNamed,
             AdminService.revoke_agent_token,
             "DELETE /admin/agent-token",
             "agents revoke-token AGENT",
@@ -366,10 +402,6 @@ _SERVER: Final = (
 # People to whom agents may write by name, and the chat of each.
 
 
-class ListPeople(Query, frozen=True):
-    """List the people whom agents may write to."""
-
-
 class AddPerson(Command, frozen=True):
     """Let agents write to a person, or change the chat of a person.
 
@@ -391,7 +423,15 @@ class RemovePerson(Command, frozen=True):
 
 _PEOPLE: Final = _of(
     PeopleService,
-    _row(ListPeople, PeopleService.everybody, "GET /admin/people", "people list", answer_key="people"),
+    _named(
+        "list_people",
+        "List the people whom agents may write to.",
+        NoFields,
+        PeopleService.everybody,
+        "GET /admin/people",
+        "people list",
+        answer_key="people",
+    ),
     _row(AddPerson, PeopleService.add, "PUT /admin/people", "people add NAME"),
     _row(RemovePerson, PeopleService.remove, "DELETE /admin/people", "people remove NAME"),
 )
@@ -414,19 +454,14 @@ class SetRunner(Command, frozen=True):
     runner: Annotated[dict[str, Json], Meta(description='such as `{"argv": ["..."]}`')]
 
 
-class RemoveRunner(Command, frozen=True):
-    """Have the server run an agent no more. Its mail waits in its inbox."""
-
-    project: _Project
-    agent: _AgentName
-
-
 _RUNNERS: Final = _of(
     RunnerService,
     _row(ListRunners, RunnerService.declared, "GET /admin/runners", "agents runners", answer_key="runners"),
     _row(SetRunner, RunnerService.declare, "PUT /admin/runners"),
-    _row(
-        RemoveRunner,
+    _named(
+        "remove_runner",
+        "Have the server run an agent no more. Its mail waits in its inbox.",
+        AgentNamed,
         RunnerService.withdraw,
         "DELETE /admin/runners",
         "agents unset-runner AGENT",
@@ -436,15 +471,6 @@ _RUNNERS: Final = _of(
 
 
 # Runs: what agents do, the messages that wait and why, and dead letters.
-
-
-class ListRuns(Query, frozen=True):
-    """List the runs of agents: open runs, then recently ended runs.
-
-    Without a project the open and failed runs of chats are listed, too.
-    """
-
-    project: _OneProject | None = None
 
 
 class ShowRun(Query, frozen=True):
@@ -458,37 +484,6 @@ class ShowControlRoom(Query, frozen=True):
     """Show a project's control room: what needs a person, runs, and waiting messages."""
 
     project: _Project
-
-
-class ListDeadLetters(Query, frozen=True):
-    """List the dead letters: failed runs that wait for a person, oldest first, and why they failed.
-
-    At most 500 are listed. `replay` executes a dead letter again, `discard` removes it from the list.
-    """
-
-
-class CancelRun(Command, frozen=True):
-    """Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified."""
-
-    run: _RunId
-
-
-class HastenRun(Command, frozen=True):
-    """Retry now a run that waits for its next attempt."""
-
-    run: _RunId
-
-
-class DiscardRun(Command, frozen=True):
-    """Discard a dead letter. Its run stays failed."""
-
-    run: _RunId
-
-
-class ReplayRun(Command, frozen=True):
-    """Replay a dead letter: execute its messages in a new run."""
-
-    run: _RunId
 
 
 async def list_runs(runs: WorkService, project: str | None) -> RunsView:
@@ -514,22 +509,62 @@ async def show_control_room(runs: WorkService, project: str) -> Floor:
 
 _RUNS: Final = _of(
     WorkService,
-    _row(ListRuns, list_runs, "GET /admin/runs", "runs list"),
+    _named(
+        "list_runs",
+        "List the runs of agents: open runs, then recently ended runs.\n\n"
+        "Without a project the open and failed runs of chats are listed, too.",
+        OfProject,
+        list_runs,
+        "GET /admin/runs",
+        "runs list",
+    ),
     _row(ShowRun, show_run, "GET /admin/runs/one"),
     _row(ShowControlRoom, show_control_room, "GET /admin/floor", "runs overview"),
-    _row(ListDeadLetters, WorkService.dead, "GET /admin/runs/dead", "runs dead", answer_key="dead"),
-    _row(CancelRun, WorkService.cancel, "POST /admin/runs/cancel", "runs cancel RUN"),
-    _row(HastenRun, WorkService.hasten, "POST /admin/runs/hasten", "runs hasten RUN"),
-    _row(DiscardRun, WorkService.discard, "POST /admin/runs/discard"),
-    _row(ReplayRun, WorkService.replay, "POST /admin/runs/replay", "runs replay RUN"),
+    _named(
+        "list_dead_letters",
+        "List the dead letters: failed runs that wait for a person, oldest first, and why they failed.\n\n"
+        "At most 500 are listed. `replay` executes a dead letter again, `discard` removes it from the list.",
+        NoFields,
+        WorkService.dead,
+        "GET /admin/runs/dead",
+        "runs dead",
+        answer_key="dead",
+    ),
+    _named(
+        "cancel_run",
+        "Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified.",
+        RunNamed,
+        WorkService.cancel,
+        "POST /admin/runs/cancel",
+        "runs cancel RUN",
+    ),
+    _named(
+        "hasten_run",
+        "Retry now a run that waits for its next attempt.",
+        RunNamed,
+        WorkService.hasten,
+        "POST /admin/runs/hasten",
+        "runs hasten RUN",
+    ),
+    _named(
+        "discard_run",
+        "Discard a dead letter. Its run stays failed.",
+        RunNamed,
+        WorkService.discard,
+        "POST /admin/runs/discard",
+    ),
+    _named(
+        "replay_run",
+        "Replay a dead letter: execute its messages in a new run.",
+        RunNamed,
+        WorkService.replay,
+        "POST /admin/runs/replay",
+        "runs replay RUN",
+    ),
 )
 
 
 # Questions that runs ask people.
-
-
-class ListQuestions(Query, frozen=True):
-    """List the open questions of agents, also those in chats, oldest first."""
 
 
 class AnswerQuestion(Command, frozen=True):
@@ -547,8 +582,10 @@ async def answer_question(questions: QuestionService, number: str, answer: str, 
 
 _QUESTIONS: Final = _of(
     QuestionService,
-    _row(
-        ListQuestions,
+    _named(
+        "list_questions",
+        "List the open questions of agents, also those in chats, oldest first.",
+        NoFields,
         QuestionService.questions,
         "GET /admin/questions",
         "questions list",
@@ -559,12 +596,6 @@ _QUESTIONS: Final = _of(
 
 
 # Schedules: messages of people that are sent again and again.
-
-
-class ListSchedules(Query, frozen=True):
-    """List the schedules and their next times."""
-
-    project: _OneProject | None = None
 
 
 class AddSchedule(Command, frozen=True):
@@ -587,32 +618,8 @@ class AddSchedule(Command, frozen=True):
     replaces: bool = False
 
 
-class RemoveSchedule(Command, frozen=True):
-    """Remove a schedule. Messages that were sent stay."""
-
-    name: _ScheduleName
-
-
 class ShowSchedule(Query, frozen=True):
     """Show a schedule: its message, its times, and the result of the last time."""
-
-    name: _ScheduleName
-
-
-class PauseSchedule(Command, frozen=True):
-    """Pause a schedule. It sends nothing until it is resumed."""
-
-    name: _ScheduleName
-
-
-class ResumeSchedule(Command, frozen=True):
-    """Resume a schedule at its next time. Times missed during the pause are not sent."""
-
-    name: _ScheduleName
-
-
-class TriggerSchedule(Command, frozen=True):
-    """Send the message now, also if the schedule is paused. Its times stay the same."""
 
     name: _ScheduleName
 
@@ -640,20 +647,46 @@ async def add_schedule(schedules: MailSchedules, command: AddSchedule) -> Schedu
 
 _SCHEDULES: Final = _of(
     MailSchedules,
-    _row(ListSchedules, list_schedules, "GET /admin/schedules", "schedules list", answer_key="schedules"),
+    _named(
+        "list_schedules",
+        "List the schedules and their next times.",
+        OfProject,
+        list_schedules,
+        "GET /admin/schedules",
+        "schedules list",
+        answer_key="schedules",
+    ),
     _row(AddSchedule, add_schedule, "POST /admin/schedules"),
-    _row(
-        RemoveSchedule,
+    _named(
+        "remove_schedule",
+        "Remove a schedule. Messages that were sent stay.",
+        ScheduleNamed,
         MailSchedules.remove,
         "DELETE /admin/schedules",
         "schedules remove NAME",
         answer_key="removed",
     ),
     _row(ShowSchedule, MailSchedules.named, "GET /admin/schedules/one", "schedules show NAME"),
-    _row(PauseSchedule, MailSchedules.pause, "POST /admin/schedules/pause", "schedules pause NAME"),
-    _row(ResumeSchedule, MailSchedules.resume, "POST /admin/schedules/resume", "schedules resume NAME"),
-    _row(
-        TriggerSchedule,
+    _named(
+        "pause_schedule",
+        "Pause a schedule. It sends nothing until it is resumed.",
+        ScheduleNamed,
+        MailSchedules.pause,
+        "POST /admin/schedules/pause",
+        "schedules pause NAME",
+    ),
+    _named(
+        "resume_schedule",
+        "Resume a schedule at its next time. Times missed during the pause are not sent.",
+        ScheduleNamed,
+        MailSchedules.resume,
+        "POST /admin/schedules/resume",
+        "schedules resume NAME",
+    ),
+    _named(
+        "trigger_schedule",
+        "Send the message now, also if the schedule is paused. Its times stay the same.",
+        ScheduleNamed,
         MailSchedules.trigger,
         "POST /admin/schedules/trigger",
         "schedules trigger NAME",
@@ -673,10 +706,6 @@ class PairPerson(Command, frozen=True):
     role: Annotated[
         Literal["owner", "operator", "member", "viewer"], Meta(description="Role of the person.")
     ] = "member"
-
-
-class ListChatPeople(Query, frozen=True):
-    """List the people who may write, and those who ask to."""
 
 
 class RemoveChatPerson(Command, frozen=True):
@@ -705,28 +734,28 @@ class ReconnectChannel(Command, frozen=True):
     platform: _Platform
 
 
-class ListUndelivered(Query, frozen=True):
-    """List the dead letters of chats: undelivered messages, and why they failed."""
-
-
-class RetryUndelivered(Command, frozen=True):
-    """Retry an undelivered message."""
-
-    outbox_id: _OutboxId
-
-
-class DiscardUndelivered(Command, frozen=True):
-    """Discard an undelivered message for good."""
-
-    outbox_id: _OutboxId
-
-
 _CHATS: Final = (
-    *_of(AdminService, _row(ShowHealth, AdminService.health, "GET /health/detailed")),
+    *_of(
+        AdminService,
+        _named(
+            "show_health",
+            "Show whether the server is ready, and the chats: channels, states of accepted messages, queue.\n\n"
+            "The `state` of `gateway` is `off` if the server has no chats.",
+            NoFields,
+            AdminService.health,
+            "GET /health/detailed",
+        ),
+    ),
     *_of(
         ChatAdministration,
         _row(PairPerson, ChatAdministration.pair, "POST /admin/gateway/pair", "gateway pair PLATFORM CODE"),
-        _row(ListChatPeople, ChatAdministration.people, "GET /admin/gateway/people"),
+        _named(
+            "list_chat_people",
+            "List the people who may write, and those who ask to.",
+            NoFields,
+            ChatAdministration.people,
+            "GET /admin/gateway/people",
+        ),
         _row(RemoveChatPerson, ChatAdministration.remove_person, "DELETE /admin/gateway/people"),
         _row(SendToChat, ChatAdministration.send, "POST /admin/gateway/send", status=202),
         _row(
@@ -738,9 +767,27 @@ _CHATS: Final = (
     ),
     *_of(
         UndeliveredService,
-        _row(ListUndelivered, UndeliveredService.dead, "GET /admin/gateway/dead"),
-        _row(RetryUndelivered, UndeliveredService.revive, "POST /admin/gateway/dead"),
-        _row(DiscardUndelivered, UndeliveredService.discard, "DELETE /admin/gateway/dead"),
+        _named(
+            "list_undelivered",
+            "List the dead letters of chats: undelivered messages, and why they failed.",
+            NoFields,
+            UndeliveredService.dead,
+            "GET /admin/gateway/dead",
+        ),
+        _named(
+            "retry_undelivered",
+            "Retry an undelivered message.",
+            UndeliveredNamed,
+            UndeliveredService.revive,
+            "POST /admin/gateway/dead",
+        ),
+        _named(
+            "discard_undelivered",
+            "Discard an undelivered message for good.",
+            UndeliveredNamed,
+            UndeliveredService.discard,
+            "DELETE /admin/gateway/dead",
+        ),
     ),
 )
 
