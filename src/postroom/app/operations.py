@@ -739,8 +739,8 @@ _CHATS: Final = (
         AdminService,
         _named(
             "show_health",
-            "Show whether the server is ready, and the chats: channels, states of accepted messages, queue.\n\n"
-            "The `state` of `gateway` is `off` if the server has no chats.",
+            "Show whether the server is ready, and the chats: channels, states of accepted messages, "
+            "queue.\n\nThe `state` of `gateway` is `off` if the server has no chats.",
             NoFields,
             AdminService.health,
             "GET /health/detailed",
