@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from postroom.contracts.errors import UnknownAgent, UnknownSchedule
 from postroom.http_api.errors import problem_of
 from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
@@ -12,8 +10,8 @@ from rest_room import Edge, arguments_of
 OF_TOOLS = re.compile(rf"(?<!/v1/)\b({'|'.join(OPERATIONS)})\b|\barguments?\b(?! as)|timedelta|mailbox\.")
 
 
-async def test_a_refused_field_is_named_in_words_of_http(subtests: pytest.Subtests) -> None:
-    edge = Edge()
+async def test_a_refused_field_is_named_in_words_of_http() -> None:
+    edge, wrong, tried = Edge(), [], 0
     await edge.furnish()
     for operation in MAIL_OPERATIONS:
         for field in operation.command.__struct_fields__:
@@ -24,10 +22,12 @@ async def test_a_refused_field_is_named_in_words_of_http(subtests: pytest.Subtes
                 reply = await edge.ask(operation.name, given)
                 if reply.status_code in (200, 404):
                     continue
-                with subtests.test(operation=operation.name, field=field, value=str(value)[:20]):
-                    problem = reply.json()
-                    said = f"{problem['detail']}\n{problem['remedy']}"
-                    assert not OF_TOOLS.search(said), said
+                problem, tried = reply.json(), tried + 1
+                said = f"{problem['detail']}\n{problem['remedy']}"
+                if OF_TOOLS.search(said):
+                    wrong.append((operation.name, field, said))
+    assert wrong == []
+    assert tried > 200
     edge.close()
 
 

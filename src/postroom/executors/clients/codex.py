@@ -34,8 +34,10 @@ from postroom.executors.clients.client import (
     tokens_in,
 )
 from postroom.executors.jsonrpc import METHOD_NOT_FOUND, Answer, Asked, Peer, ProtocolFault
+from postroom.log import get_logger
 from postroom.version import __version__
 
+_LOG = get_logger(__name__)
 DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}
 """Without this, Codex defers the tools of an MCP server to its tool search; older releases ignore it."""
 GRANTED: Final[Mapping[str, object]] = {"default_tools_approval_mode": "approve"}
@@ -157,9 +159,10 @@ class _Steering(Steering):
         """Process a line: an answer, a question, or an event of the turn."""
         try:
             message = self._peer.read(line)
-        except ProtocolFault as error:
-            self._said.error = str(error)
-            self.is_over = True
+        except (
+            ProtocolFault
+        ) as error:  # the run fails if nothing else ends its turn, and reports unknown lines
+            _LOG.debug("codex.line_ignored", reason=str(error))
             return None
         match message:
             case Answer():
