@@ -21,7 +21,6 @@ from e2e.running import plain_environment
 from mail_room import Room, a_room, furnish
 from migrations.copying import tables_of
 from postgres_server import PostgresServer, missing_postgres
-from postroom.cli import moving as sides
 from postroom.cli.exit_codes import REFUSED, TEMPORARY, exit_code
 from postroom.contracts import progress
 from postroom.contracts.errors import (
@@ -35,6 +34,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.leases import SERVER
 from postroom.leases import Leases
+from postroom.stores import database_copy as sides
 from postroom.stores import moving
 from postroom.stores.mail import search_index
 from postroom.stores.postgres.connection import quoted

@@ -17,11 +17,10 @@ from conformance.promises.given import an_office, put_message
 from fake_postroom import FakePostroom
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
-from postroom.cli import restoring
 from postroom.cli.main import main
 from postroom.contracts import errors, progress
 from postroom.stores.migrations import shipped_migrations
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite import SqliteStore, restoring
 from postroom.stores.sqlite.connection import connect
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock

@@ -23,17 +23,6 @@ from postroom.app.support import (
 )
 from postroom.app.tokens import new_agent_token
 from postroom.contracts import progress
-from postroom.contracts.administration import (
-    BackupView,
-    ChecksView,
-    ClusterView,
-    MergeView,
-    ProjectPath,
-    PruneView,
-    RepairsView,
-    ServerHealth,
-    StatusView,
-)
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidPath, StateError, StoreError
 from postroom.contracts.leases import SERVER, servers
@@ -56,6 +45,17 @@ from postroom.mail.names import shown
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import PEOPLE_KEY, checked_path, find_project
 from postroom.mail.repositories import move_project
+from postroom.services.administration import (
+    BackupView,
+    ChecksView,
+    ClusterView,
+    MergeView,
+    ProjectPath,
+    PruneView,
+    RepairsView,
+    ServerHealth,
+    StatusView,
+)
 from postroom.services.runners import declared_runners
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.postgres.errors import no_backup

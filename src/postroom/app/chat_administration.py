@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.administration import ChatPeopleView, PairedPerson, RemovedChatPerson, StoredEffect
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
+from postroom.services.administration import ChatPeopleView, PairedPerson, RemovedChatPerson, StoredEffect
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService  # loaded where there are chats

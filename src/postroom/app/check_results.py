@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from postroom.contracts.administration import CheckView
 from postroom.contracts.errors import PostroomError
 from postroom.http_api.readiness import CheckState
+from postroom.services.administration import CheckView
 
 _SHOWN_MESSAGES: Final = 5
 

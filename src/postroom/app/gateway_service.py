@@ -9,13 +9,6 @@ from starlette.responses import Response
 
 from postroom.app.gateway_wiring import ChatService
 from postroom.app.undelivered import MOST_DEAD, UndeliveredService
-from postroom.contracts.administration import (
-    ChatPeopleView,
-    ChatPersonView,
-    PairedPerson,
-    RemovedChatPerson,
-    StoredEffect,
-)
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
 from postroom.contracts.clock import iso
@@ -28,6 +21,13 @@ from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.wording import QUIET
 from postroom.http_api.readiness import Check, channels_check
+from postroom.services.administration import (
+    ChatPeopleView,
+    ChatPersonView,
+    PairedPerson,
+    RemovedChatPerson,
+    StoredEffect,
+)
 
 LONGEST_NOTICE: Final = 100_000
 _HOLDERS: Final = "everybody with the channel's secret"

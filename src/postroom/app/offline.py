@@ -22,8 +22,8 @@ from postroom.app.privacy import told_of_folders
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
-from postroom.contracts.administration import ChecksView, CheckView
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
+from postroom.services.administration import ChecksView, CheckView
 from postroom.stores.outline import Outline
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES, no_backup
 from postroom.stores.postgres.store import PostgresStore

@@ -18,13 +18,6 @@ from msgspec import Meta
 from postroom.app.admin_service import AdminService
 from postroom.app.chat_administration import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
-from postroom.contracts.administration import (
-    AnsweredQuestion,
-    BackupView,
-    RunsView,
-    ScheduleView,
-    TokenView,
-)
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
@@ -33,8 +26,14 @@ from postroom.contracts.tokens import ADMIN
 from postroom.contracts.work import Floor, Work, WorkOutput
 from postroom.http_api.long_work import LongWork
 from postroom.http_api.sessions import LoginService
-from postroom.mail.named_tokens import NamedTokens
+from postroom.mail.named_tokens import NamedTokens, TokenView
 from postroom.mail.operations import MAIL_OPERATIONS
+from postroom.services.administration import (
+    AnsweredQuestion,
+    BackupView,
+    RunsView,
+    ScheduleView,
+)
 from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService

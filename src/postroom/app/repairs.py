@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from postroom.contracts.administration import RepairView
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
 from postroom.mail.archive.archive import Archive
+from postroom.services.administration import RepairView
 from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 

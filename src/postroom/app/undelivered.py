@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from postroom.contracts.administration import DiscardedEffect, StoredEffect, UndeliveredList, UndeliveredView
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument
@@ -12,6 +11,7 @@ from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter
 from postroom.gateway.replies import ReplyKind, has_waiting_caller, target_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import chat_of
+from postroom.services.administration import DiscardedEffect, StoredEffect, UndeliveredList, UndeliveredView
 from postroom.services.cut_ids import whole_id
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.transaction import Transaction

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts import progress
-from postroom.contracts.administration import ProgressView
+from postroom.services.administration import ProgressView
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
-from postroom.contracts.administration import ReadinessView
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.outbox import Backlog
@@ -28,6 +27,13 @@ class Check:
     """Whether the server is of no use without it."""
     facts: Mapping[str, object] = field(default_factory=dict)
     """Numbers and codes; no paths and no names, for anybody may read them."""
+
+
+class ReadinessView(TypedDict):
+    """Whether the server is ready; `checks` by part, each with its `state` and facts."""
+
+    status: Literal["ready", "not_ready"]
+    checks: dict[str, dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

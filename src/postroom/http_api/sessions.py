@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
 
-from postroom.contracts.administration import LinkView
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import InvalidArgument, StoreError
 from postroom.contracts.quoting import sentence
 from postroom.http_api.errors import CHALLENGE
 from postroom.log import get_logger
+from postroom.services.administration import LinkView
 from postroom.services.login_codes import FORM_TOKEN, SESSION_LIFE, LoginCodes, Sessions, typed_in
 from postroom.services.statuses import status_of
 

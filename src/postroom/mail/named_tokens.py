@@ -11,10 +11,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 from postroom.concurrency import SystemTimer, Tasks
-from postroom.contracts.administration import TokenView
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import (
     IdempotencyConflict,
@@ -48,6 +47,20 @@ _PAGE: Final = 500
 _TOKENS: Final = "tokens"
 """The topic by which servers notify each other that a token was ended."""
 _MOST_RECOGNISED: Final = 1_000
+
+
+class TokenView(TypedDict):
+    """A named token, without the token itself and its hash."""
+
+    name: str
+    id: str
+    scopes: list[str]
+    project: str | None
+    state: Literal["valid", "replaced", "expired", "revoked"]
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
 
 
 class NamedTokens:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from postroom.contracts.administration import NamedPerson, PersonView, RemovedPerson
 from postroom.contracts.choices import Importance
 from postroom.contracts.people import ChatAddress
 from postroom.mail.context import Caller
@@ -16,6 +15,7 @@ from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, VISI
 from postroom.mail.reservations import end_reservation, share_reservation
 from postroom.mail.sending import THREAD
 from postroom.mail.service import Mail
+from postroom.services.administration import NamedPerson, PersonView, RemovedPerson
 from postroom.services.calls import Calls
 from postroom.stores.mail.access import MailReads, MailWrites
 

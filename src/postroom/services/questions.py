@@ -8,7 +8,6 @@ the question, in the waiting run, so that a server that was down acts on it late
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from postroom.contracts.administration import AnsweredQuestion, WaitingQuestion
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
@@ -23,6 +22,7 @@ from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_o
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.waking.open_questions import BY_MAIL
+from postroom.services.administration import AnsweredQuestion, WaitingQuestion
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
 from postroom.stores.transaction import Transaction

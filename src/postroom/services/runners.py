@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from postroom.contracts.administration import RunnerView, StoredRunner
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Json
@@ -12,6 +11,7 @@ from postroom.contracts.waking import RunnerSource
 from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
 from postroom.mail.waking.runners import place_of, read_runner, written_runner
+from postroom.services.administration import RunnerView, StoredRunner
 from postroom.stores.mail.access import MailReads
 
 _PAGE = 500

@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from postroom.contracts.administration import ScheduleView
 from postroom.contracts.choices import Importance
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownSchedule
@@ -20,6 +19,7 @@ from postroom.mail.sending import named_readers
 from postroom.mail.service import Mail
 from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import MOST_LISTED, Firing, Schedules, Target, new_schedule
+from postroom.services.administration import ScheduleView
 from postroom.services.people import addressed
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.store import SqlStore

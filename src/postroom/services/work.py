@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from postroom.contracts.administration import DeadLetterView
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
@@ -31,6 +30,7 @@ from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.mail.conversation import here
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.administration import DeadLetterView
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import newest_events, output_in

@@ -13,8 +13,8 @@ from postroom.app.clients import json_edit
 from postroom.app.clients.config_edits import ConfigEdit
 from postroom.app.clients.files import look
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, OwnFile, Scope
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ClientFileRefused, InvalidArgument
-from postroom.executors.clients.client import NAME
 from postroom.executors.processes.asking import asked
 from postroom.jsonc import NotJson
 

@@ -18,8 +18,8 @@ from postroom.app.clients.config_edits import ConfigEdit, Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, config_file, servers_file, switch
 from postroom.app.clients.files import look, real
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile, skill
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ClientFileRefused
-from postroom.executors.clients.client import NAME
 from postroom.executors.processes.asking import shown
 from postroom.jsonc import NotJson
 from postroom.version import __version__

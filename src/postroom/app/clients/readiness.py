@@ -15,9 +15,8 @@ from typing import Final, Literal
 from postroom.app.clients.config_paths import SetupScope, config_file, servers_file
 from postroom.app.clients.table import Client
 from postroom.app.clients.trust import account
+from postroom.contracts.client_programs import CLAUDE, CODEX, NAME, ClientProgram
 from postroom.contracts.errors import ClientUnfit
-from postroom.executors.clients import claude, codex
-from postroom.executors.clients.client import NAME, ClientProgram
 from postroom.executors.processes.asking import asked, shown, version_in
 
 _NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
@@ -162,9 +161,9 @@ def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
 
 def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
     environment = target.environment
-    if made is claude.PROGRAM:
+    if made is CLAUDE:
         is_in, expected, said = _login_of_claude(program, target)
-    elif made is codex.PROGRAM and not environment.get("CODEX_API_KEY"):
+    elif made is CODEX and not environment.get("CODEX_API_KEY"):
         is_in, expected, said = account(program, target)
     else:
         return None

@@ -20,8 +20,8 @@ from postroom.app.clients.readiness import Release, release_of, to_do
 from postroom.app.clients.table import Client, Extra, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ClientFileRefused
-from postroom.executors.clients.client import NAME
 from postroom.jsonc import NotJson, nodes, read, require_form
 
 Drift = Literal[

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from postroom.app.clients.config_edits import ConfigEdit
+from postroom.contracts import client_programs
+from postroom.contracts.client_programs import NAME, ClientProgram
 from postroom.contracts.clients import WAIT
-from postroom.executors.clients import claude, cline, codex, copilot, gemini, opencode
-from postroom.executors.clients.client import NAME, ClientProgram
 from postroom.jsonc import JsonForm
 
 Scope = Literal["user", "project"]
@@ -251,14 +251,14 @@ _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
 CLIENTS: Final = (
     Client(
         name="claude",
-        title=claude.PROGRAM.title,
+        title=client_programs.CLAUDE.title,
         user=ConfigPath(names=(".claude.json",), variable="CLAUDE_CONFIG_DIR"),
         project=ConfigPath(base="project", names=(".mcp.json",)),
-        stdio={**_TYPED, **claude.LOADED},
-        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), **claude.LOADED},
+        stdio={**_TYPED, **client_programs.CLAUDE_LOADED},
+        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), **client_programs.CLAUDE_LOADED},
         token=_SHELL,
-        programs=(claude.PROGRAM.program,),
-        asks=claude.PROGRAM,
+        programs=(client_programs.CLAUDE.program,),
+        asks=client_programs.CLAUDE,
         json_form="plain",
         folders=(ConfigPath(folder=".claude", names=("",), variable="CLAUDE_CONFIG_DIR"),),
         hooks=Hooks(
@@ -286,16 +286,16 @@ CLIENTS: Final = (
     ),
     Client(
         name="codex",
-        title=codex.PROGRAM.title,
+        title=client_programs.CODEX.title,
         user=ConfigPath(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
         project=ConfigPath(base="project", folder=".codex", names=("config.toml",)),
         path=("mcp_servers",),
-        stdio={**_COMMAND, "env_vars": list(PASSED_ON), **codex.DIRECT},
-        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME, **codex.DIRECT},
-        granted=codex.GRANTED,
+        stdio={**_COMMAND, "env_vars": list(PASSED_ON), **client_programs.CODEX_DIRECT},
+        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME, **client_programs.CODEX_DIRECT},
+        granted=client_programs.CODEX_GRANTED,
         token=TOKEN_NAME,
-        programs=(codex.PROGRAM.program,),
-        asks=codex.PROGRAM,
+        programs=(client_programs.CODEX.program,),
+        asks=client_programs.CODEX,
         folders=(ConfigPath(folder=".codex", names=("",), variable="CODEX_HOME"),),
         asks_trust=True,
         hooks=Hooks(
@@ -315,15 +315,15 @@ CLIENTS: Final = (
     ),
     Client(
         name="gemini",
-        title=gemini.PROGRAM.title,
+        title=client_programs.GEMINI.title,
         user=ConfigPath(folder=".gemini", names=("settings.json",)),
         project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
         stdio=_COMMAND,
         http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
-        granted=gemini.GRANTED,
+        granted=client_programs.GEMINI_GRANTED,
         token=_SHELL,
-        programs=(gemini.PROGRAM.program,),
-        asks=gemini.PROGRAM,
+        programs=(client_programs.GEMINI.program,),
+        asks=client_programs.GEMINI,
         json_form="comments",
         folders=(ConfigPath(folder=".gemini", names=("settings.json",)),),
         hooks=Hooks(
@@ -392,14 +392,14 @@ CLIENTS: Final = (
     ),
     Client(
         name="copilot",
-        title=copilot.PROGRAM.title,
+        title=client_programs.COPILOT.title,
         user=ConfigPath(folder=".copilot", names=("mcp-config.json",), variable="COPILOT_HOME"),
         project=ConfigPath(base="project", folder=".github", names=("mcp.json",)),
         stdio={"type": "local", **_COMMAND, "tools": ["*"]},
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), "tools": ["*"]},
         token=_SHELL,
-        programs=(copilot.PROGRAM.program,),
-        asks=copilot.PROGRAM,
+        programs=(client_programs.COPILOT.program,),
+        asks=client_programs.COPILOT,
         folders=(ConfigPath(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
         hooks=Hooks(
             user=ConfigPath(folder=".copilot", names=("settings.json",), variable="COPILOT_HOME"),
@@ -436,8 +436,8 @@ CLIENTS: Final = (
         stdio={**_LOCAL, "enabled": True},
         http={**_REMOTE, "enabled": True, "headers": _bearer(_OPENCODE)},
         token=_OPENCODE,
-        programs=(opencode.PROGRAM.program,),
-        asks=opencode.PROGRAM,
+        programs=(client_programs.OPENCODE.program,),
+        asks=client_programs.OPENCODE,
         never_with=("mcp", "servers"),
         folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
         own_files=(
@@ -459,15 +459,15 @@ CLIENTS: Final = (
     ),
     Client(
         name="cline",
-        title=cline.PROGRAM.title,
+        title=client_programs.CLINE.title,
         user=ConfigPath(
             folder=".cline/data", names=("settings/cline_mcp_settings.json",), variable="CLINE_DATA_DIR"
         ),
         stdio=_COMMAND,
         http=None,
         why="cannot read variables in headers, so the file would contain the token",
-        programs=(cline.PROGRAM.program,),
-        asks=cline.PROGRAM,
+        programs=(client_programs.CLINE.program,),
+        asks=client_programs.CLINE,
         folders=(ConfigPath(folder=".cline", names=("",)),),
         own_files=(_CLINE_PLUGIN,),
     ),

@@ -19,8 +19,8 @@ from postroom.app.clients.config_paths import ConfigFile
 from postroom.app.clients.status import address_of, entry_of
 from postroom.app.clients.table import TOKEN_NAME, Client
 from postroom.app.tokens import redact
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ConfigError
-from postroom.executors.clients.client import NAME
 
 PATIENCE: Final = timedelta(seconds=20)
 

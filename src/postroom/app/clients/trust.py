@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.table import Client
-from postroom.executors.clients.client import NAME
-from postroom.executors.jsonrpc import Answer, Peer, ProtocolFault
+from postroom.contracts.client_programs import NAME
 from postroom.executors.processes import asking
+
+if TYPE_CHECKING:
+    from postroom.executors.jsonrpc import Answer
 
 TRUSTED: Final = frozenset({"trusted", "managed"})
 HOW_TO_TRUST: Final = "start `{}` in a terminal and trust the hooks when it says that they need review"
@@ -76,7 +78,7 @@ def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
         return None, expected, _shown(answer)
 
 
-def _shown(answer: Answer) -> str:
+def _shown(answer: "Answer") -> str:
     return answer.refusal.text if answer.refusal else json.dumps(dict(answer.result))[:300]
 
 
@@ -92,12 +94,14 @@ def _trouble(client: Client, version: str, found: str) -> str:
     )
 
 
-def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, Any]) -> tuple[str, Answer]:
+def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, Any]) -> "tuple[str, Answer]":
     """Return the version of the client, which its greeting has, and its answer to one request.
 
     Raises:
         OSError, ValueError: The client's server ended before, takes too long, or breaks the protocol.
     """
+    from postroom.executors.jsonrpc import Answer, Peer, ProtocolFault  # commands must start without msgspec
+
     with _app_server(program, target) as (stdin, stdout):
 
         def say(message: Mapping[str, Any]) -> None:
@@ -120,7 +124,7 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
                 version = str(said.result.get("userAgent", "")).partition("/")[2].partition(" ")[0]
                 peer.tell("initialized", {})
                 peer.ask(method, params)
-    raise ValueError(f"no answer to {method}, because it ended")
+    raise ValueError("no answer, because it ended")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import IO, Any, Final
 
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import ToolCallResumed
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
@@ -36,7 +37,7 @@ from postroom.executors.acp.permissions import (
 )
 from postroom.executors.acp.turn import Turn, told_id
 from postroom.executors.clients import CLIENTS
-from postroom.executors.clients.client import NAME, table_in
+from postroom.executors.clients.client import table_in
 from postroom.executors.jsonrpc import (
     AUTH_REQUIRED,
     INVALID_PARAMS,

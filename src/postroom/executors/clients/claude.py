@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.contracts import client_programs
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Recipe
 from postroom.contracts.runs import Usage
 from postroom.executors.clients.client import (
-    NAME,
     SESSION,
-    ClientProgram,
     CodingClient,
     Connection,
     OverAcp,
@@ -26,21 +26,9 @@ from postroom.executors.clients.client import (
     tokens_in,
 )
 
-LOADED: Final[Mapping[str, object]] = {"alwaysLoad": True}
-"""Without this, Claude Code defers the tools of an MCP server to its tool search."""
 _ALLOWED: Final = f"mcp__{NAME}"
 _TWICE: Final = f"mcp__plugin_{NAME}_{NAME}"
 """Our tools from the plugin of set-up: Claude Code has them twice then, and those do not know the run."""
-PROGRAM: Final = ClientProgram(
-    title="Claude Code",
-    program="claude",
-    package="@anthropic-ai/claude-code",
-    log_in="claude auth login",
-    trust="claude",
-    oldest="2.1.88",
-    why_oldest="an older version may not support background hooks, so postroom's hooks would block it",
-    lists_servers=True,
-)
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
@@ -74,7 +62,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     return Connection(
         words=(
-            f"--mcp-config={servers_argument(access, Recipe.CLAUDE, **LOADED)}",
+            f"--mcp-config={servers_argument(access, Recipe.CLAUDE, **client_programs.CLAUDE_LOADED)}",
             f"--allowedTools={_ALLOWED}",
             f"--disallowedTools={_TWICE}",
         ),
@@ -111,7 +99,7 @@ class _Steering(Steering):
 
 CLAUDE: Final = CodingClient(
     recipe=Recipe.CLAUDE,
-    program=PROGRAM,
+    program=client_programs.CLAUDE,
     command=(
         *("claude", "-p", "--output-format", "stream-json", "--verbose"),
         *("--permission-mode", "acceptEdits"),
@@ -126,13 +114,7 @@ CLAUDE: Final = CodingClient(
     expects_steered="a line of type `result`",
     acp=OverAcp(
         command=("claude-agent-acp",),
-        program=ClientProgram(
-            title="Claude Code over ACP",
-            program="claude-agent-acp",
-            package="@agentclientprotocol/claude-agent-acp",
-            log_in="claude auth login",
-            trust="claude",
-        ),
+        program=client_programs.CLAUDE_ACP,
         in_session={
             "_meta": {
                 "claudeCode": {"options": {"allowedTools": [_ALLOWED], "disallowedTools": [_TWICE]}},

@@ -14,40 +14,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from postroom import jsonc
+from postroom.contracts.client_programs import NAME, ClientProgram
 from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.run_access import TOKEN_VARIABLE, RunAccess
 from postroom.contracts.runners import PROMPT, Recipe
 from postroom.contracts.runs import Usage
 from postroom.executors.processes.starting import write_private
 
-NAME: Final = "postroom"
-"""The name of our server in every client, after set-up and in a run, and of the command that starts it."""
 SESSION: Final = "{session}"
 """Placeholder in `CodingClient.resume` for the session to resume."""
 Say = Callable[[Mapping[str, Any]], None]
 """Writes one JSON object as a line to a program."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientProgram:
-    """The program of a client on its user's machine; the user runs `log_in` and `trust`."""
-
-    title: str
-    program: str
-    package: str
-    log_in: str
-    trust: str
-    oldest: str = ""
-    """The first release that supports the hooks that set-up needs; empty if every tested release does."""
-    why_oldest: str = ""
-    """The observed behaviour of older releases."""
-    lists_servers: bool = False
-    """Whether `mcp list` in a folder names the servers that it uses there, but not in an untrusted folder."""
-
-    @property
-    def install(self) -> str:
-        """The command that installs or updates it."""
-        return f"npm install -g {self.package}@latest"
 
 
 class Shape(StrEnum):

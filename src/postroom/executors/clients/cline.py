@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.contracts import client_programs
 from postroom.contracts.run_access import STDIO, RunAccess
 from postroom.contracts.runners import PROMPT, Recipe
 from postroom.contracts.runs import Usage
 from postroom.executors.clients.client import (
     NO_CONNECTION,
-    ClientProgram,
     CodingClient,
     Connection,
     Said,
@@ -23,9 +23,6 @@ from postroom.executors.clients.client import (
 )
 
 _SETTINGS: Final = "CLINE_MCP_SETTINGS_PATH"
-PROGRAM: Final = ClientProgram(
-    title="Cline", program="cline", package="cline", log_in="cline auth", trust="cline"
-)
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
@@ -61,7 +58,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 CLINE: Final = CodingClient(
     recipe=Recipe.CLINE,
-    program=PROGRAM,
+    program=client_programs.CLINE,
     command=("cline", "--json"),
     with_stdin=(PROMPT,),  # it reads its input only if there is a prompt
     one_word_is_command=True,

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.contracts import client_programs
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.run_access import (
     FOLDER_VARIABLE,
@@ -19,9 +21,7 @@ from postroom.contracts.run_access import (
 )
 from postroom.contracts.runners import Recipe
 from postroom.executors.clients.client import (
-    NAME,
     SESSION,
-    ClientProgram,
     CodingClient,
     Connection,
     OverAcp,
@@ -38,20 +38,6 @@ from postroom.log import get_logger
 from postroom.version import __version__
 
 _LOG = get_logger(__name__)
-DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}
-"""Without this, Codex defers the tools of an MCP server to its tool search; older releases ignore it."""
-GRANTED: Final[Mapping[str, object]] = {"default_tools_approval_mode": "approve"}
-"""The setting of a server whose tools Codex calls without a question."""
-PROGRAM: Final = ClientProgram(
-    title="Codex",
-    program="codex",
-    package="@openai/codex",
-    log_in="codex login",
-    trust="codex exec --skip-git-repo-check",
-    oldest="0.129.0",
-    why_oldest="an older version does not report whether it trusts postroom's hooks",
-    lists_servers=True,
-)
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
@@ -122,7 +108,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
     else:
         told = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
         told[f"http_headers.{CLIENT_HEADER}"] = Recipe.CODEX.value
-    told |= {**GRANTED, **DIRECT}
+    told |= {**client_programs.CODEX_GRANTED, **client_programs.CODEX_DIRECT}
     told["required"] = True  # otherwise it begins without our tools if the server is slow
     words = (  # texts, lists of texts and booleans are the same in TOML and JSON
         word
@@ -206,7 +192,7 @@ class _Steering(Steering):
 
 CODEX: Final = CodingClient(
     recipe=Recipe.CODEX,
-    program=PROGRAM,
+    program=client_programs.CODEX,
     command=("codex", "exec", "--json", "--skip-git-repo-check", "--sandbox", "workspace-write"),
     resume=("resume", SESSION),
     with_stdin=("-",),
@@ -219,12 +205,6 @@ CODEX: Final = CodingClient(
     expects_steered="a `turn/completed` of its app-server",
     acp=OverAcp(
         command=("codex-acp",),
-        program=ClientProgram(
-            title="Codex over ACP",
-            program="codex-acp",
-            package="@zed-industries/codex-acp",
-            log_in="codex login",
-            trust="codex",
-        ),
+        program=client_programs.CODEX_ACP,
     ),
 )

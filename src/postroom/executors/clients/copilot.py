@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.contracts import client_programs
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import PROMPT, Recipe
 from postroom.executors.clients.client import (
     SESSION,
-    ClientProgram,
     CodingClient,
     Connection,
     OverAcp,
@@ -17,15 +17,6 @@ from postroom.executors.clients.client import (
     servers_argument,
     table_in,
     text_in,
-)
-
-PROGRAM: Final = ClientProgram(
-    title="Copilot CLI",
-    program="copilot",
-    package="@github/copilot",
-    log_in="copilot login",
-    trust="copilot --trust-folder",
-    lists_servers=True,
 )
 
 
@@ -51,7 +42,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 COPILOT: Final = CodingClient(
     recipe=Recipe.COPILOT,
-    program=PROGRAM,
+    program=client_programs.COPILOT,
     command=("copilot", "--output-format", "json", "--allow-all-tools", "--no-auto-update"),
     resume=("--resume", SESSION),
     with_argument=("-p", PROMPT),

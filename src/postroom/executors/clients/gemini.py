@@ -5,12 +5,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.contracts import client_programs
 from postroom.contracts.run_access import TOKEN_VARIABLE, RunAccess
 from postroom.contracts.runners import PROMPT, Recipe
 from postroom.executors.clients.client import (
     NO_CONNECTION,
     SESSION,
-    ClientProgram,
     CodingClient,
     Connection,
     OverAcp,
@@ -23,8 +23,6 @@ from postroom.executors.clients.client import (
     tokens_in,
 )
 
-GRANTED: Final[Mapping[str, object]] = {"trust": True}
-"""The setting of a server whose tools Gemini CLI calls without a question."""
 _HOME: Final = "GEMINI_CLI_HOME"
 _WRITES: Final = (
     "GEMINI.md",
@@ -35,14 +33,6 @@ _WRITES: Final = (
     "oauth_creds.json",
 )
 """Files that Gemini CLI writes by name: even through a dangling link it would reach the user's folder."""
-PROGRAM: Final = ClientProgram(
-    title="Gemini CLI",
-    program="gemini",
-    package="@google/gemini-cli",
-    log_in="gemini",
-    trust="gemini --skip-trust",
-    lists_servers=True,
-)
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
@@ -68,7 +58,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
     """
     home = Path(environment.get(_HOME) or environment.get("HOME") or Path.home()).absolute()
     headers = run_headers(f"${TOKEN_VARIABLE}", Recipe.GEMINI)
-    server = {"httpUrl": access.mcp_url, "headers": headers, **GRANTED}
+    server = {"httpUrl": access.mcp_url, "headers": headers, **client_programs.GEMINI_GRANTED}
     settings = settings_with_server(home / ".gemini" / "settings.json", server)
     if settings is None:
         return NO_CONNECTION  # the client itself reports the problem in them
@@ -105,7 +95,7 @@ def _session_to_load(session: str) -> str:
 
 GEMINI: Final = CodingClient(
     recipe=Recipe.GEMINI,
-    program=PROGRAM,
+    program=client_programs.GEMINI,
     command=("gemini", "--output-format", "json", "--approval-mode", "auto_edit"),
     resume=("--resume", SESSION),
     with_argument=("--prompt", PROMPT),

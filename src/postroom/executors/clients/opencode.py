@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from postroom.contracts import client_programs
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.run_access import TOKEN_VARIABLE, RunAccess
 from postroom.contracts.runners import Recipe
 from postroom.contracts.runs import Usage
 from postroom.executors.clients.client import (
-    NAME,
     SESSION,
-    ClientProgram,
     CodingClient,
     Connection,
     OverAcp,
@@ -28,13 +28,6 @@ from postroom.executors.clients.client import (
 
 _SETTINGS: Final = "OPENCODE_CONFIG_CONTENT"
 _PLUGIN: Final = Path(__file__).with_name("opencode_steering.js").as_uri()
-PROGRAM: Final = ClientProgram(
-    title="opencode",
-    program="opencode",
-    package="opencode-ai",
-    log_in="opencode auth login",
-    trust="opencode",
-)
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
@@ -113,7 +106,7 @@ class _Steering(Steering):
 
 OPENCODE: Final = CodingClient(
     recipe=Recipe.OPENCODE,
-    program=PROGRAM,
+    program=client_programs.OPENCODE,
     command=("opencode", "run", "--format", "json"),
     resume=("--session", SESSION),
     shape=Shape.LINES,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
+from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.errors import CommandError, CommandNotStarted
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner
 from postroom.executors.clients import CLIENTS
-from postroom.executors.clients.client import ClientProgram
 from postroom.executors.processes.asking import asked, version_in
 
 _UNTRUSTED: Final = re.compile(r"trusted (directory|folder|workspace)|not trusted|untrusted", re.IGNORECASE)

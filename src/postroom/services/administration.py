@@ -7,20 +7,6 @@ from postroom.contracts.messages import Json
 from postroom.contracts.work import Waiting, Work
 
 
-class TokenView(TypedDict):
-    """A named token, without the token itself and its hash."""
-
-    name: str
-    id: str
-    scopes: list[str]
-    project: str | None
-    state: Literal["valid", "replaced", "expired", "revoked"]
-    created_at: str
-    expires_at: str | None
-    revoked_at: str | None
-    last_used_at: str | None
-
-
 class ProgressView(TypedDict):
     """The progress of long work; `doing` is empty if no such work runs."""
 
@@ -184,16 +170,11 @@ class PruneView(TypedDict):
     projects: list[PrunedProject]
 
 
-class ReadinessView(TypedDict):
-    """Whether the server is ready; `checks` by part, each with its `state` and facts."""
+class ServerHealth(TypedDict):
+    """Whether the server is ready, the checks by part, and the state of the gateway."""
 
     status: Literal["ready", "not_ready"]
     checks: dict[str, dict[str, Json]]
-
-
-class ServerHealth(ReadinessView):
-    """The readiness, and the state of the gateway."""
-
     gateway: dict[str, Json]
 
 
