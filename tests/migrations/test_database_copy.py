@@ -33,6 +33,7 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.contracts.leases import SERVER
+from postroom.executors.processes.servers import is_gone
 from postroom.leases import Leases
 from postroom.stores import database_copy as sides
 from postroom.stores import moving
@@ -80,7 +81,7 @@ def schema(postgres_dsn: str, a_schema: str) -> Postgres:
 
 def copied(source: sides.Place, target: sides.Place, told: Callable[..., None] = lambda *_: None) -> Any:
     with progress.watched(told):
-        return sides.copied(source, target, now=7)
+        return sides.copied(source, target, now=7, is_gone=is_gone)
 
 
 def rows_of(file: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Final
 
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.errors import AgentProtocolBroken, AgentStopped, CommandError, CommandSaidNothing
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import storable
@@ -166,7 +167,7 @@ class AcpExecutor(ProgramExecutor):
         client = CLIENTS[runner.recipe]
         program = Program(self.process_runner, work, client.variables)
         if client.acp.connects_by_settings:
-            await program.connect()
+            await program.connect(client)
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
@@ -204,6 +205,11 @@ class AcpExecutor(ProgramExecutor):
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the runner's command, or its recipe's."""
         return runner.argv or CLIENTS[runner.recipe].acp.command
+
+    def client_of(self, runner: Runner) -> ClientProgram | None:
+        """Return the client that a runner starts, or the program that speaks the protocol for it."""
+        client = CLIENTS[runner.recipe]
+        return client.acp.program or client.program
 
     def _sessions(self, work: Work) -> Sessions:
         command = "\0".join(self.words_of(work.runner))

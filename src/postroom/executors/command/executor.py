@@ -13,6 +13,7 @@ from typing import IO, Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
+from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import CommandFailed, CommandSaidNothing
 from postroom.contracts.executor import AgentRunResult
@@ -215,7 +216,7 @@ class CommandExecutor(ProgramExecutor):
     async def _ran(self, work: Work, session: str | None) -> Outcome | None:
         runner, process_runner, client = work.runner, self.process_runner, CLIENTS[work.runner.recipe]
         program = Program(process_runner, work, client.variables)
-        connecting = (await program.connect()).words
+        connecting = (await program.connect(client)).words
         prompt = prompt_of(work.activation)
         words = words_of(
             runner,
@@ -274,6 +275,10 @@ class CommandExecutor(ProgramExecutor):
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the runner's command, or its recipe's."""
         return runner.argv or CLIENTS[runner.recipe].command
+
+    def client_of(self, runner: Runner) -> ClientProgram | None:
+        """Return the client that a runner starts, for advice."""
+        return CLIENTS[runner.recipe].program
 
 
 def _sessions(work: Work) -> Sessions:

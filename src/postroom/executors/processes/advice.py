@@ -8,9 +8,7 @@ from typing import Final
 
 from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.errors import CommandError, CommandNotStarted
-from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner
-from postroom.executors.clients import CLIENTS
 from postroom.executors.processes.asking import asked, version_in
 
 _UNTRUSTED: Final = re.compile(r"trusted (directory|folder|workspace)|not trusted|untrusted", re.IGNORECASE)
@@ -38,16 +36,17 @@ class LastWords:
 
 
 def advised(
-    error: CommandError, runner: Runner, command: str, environment: Mapping[str, str], said: LastWords
+    error: CommandError,
+    program: ClientProgram,
+    runner: Runner,
+    command: str,
+    environment: Mapping[str, str],
+    said: LastWords,
 ) -> CommandError:
-    """Return a failure of a runner's client with advice; unchanged for an unknown client. Blocks.
+    """Return a failure of a runner's client with advice. Blocks.
 
     `command` is the program that was started, with this environment.
     """
-    client, is_acp = CLIENTS[runner.recipe], runner.kind is RunnerKind.ACP
-    program = (client.acp.program if is_acp else None) or client.program
-    if program is None:
-        return error
     if isinstance(error, CommandNotStarted):
         if error.value != command:  # it is the folder
             return error

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 from postroom.concurrency import Tasks, within
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunStart
+from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
     CommandError,
@@ -145,6 +146,10 @@ class ProgramExecutor(RunDispatchExecutor):
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the command of a runner, as far as it is known before a run."""
 
+    @abstractmethod
+    def client_of(self, runner: Runner) -> ClientProgram | None:
+        """Return the client that a runner starts, for advice on failures; None if it is unknown."""
+
     @property
     def executing(self) -> int:
         """The number of runs that execute here."""
@@ -220,10 +225,15 @@ class ProgramExecutor(RunDispatchExecutor):
                 return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
             result = finished.result(work.activation)
         except CommandError as error:
+            client = self.client_of(work.runner)
+            if client is None:
+                raise
             environment = child_environment(work.runner, self.process_runner.server, {}, {})
             command = self.words_of(work.runner)[0]
             said = finished.last_words() if finished else LastWords()
-            raise await asyncio.to_thread(advised, error, work.runner, command, environment, said) from error
+            raise await asyncio.to_thread(
+                advised, error, client, work.runner, command, environment, said
+            ) from error
         await self._keep(work, finished)
         return result
 

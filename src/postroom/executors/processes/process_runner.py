@@ -26,8 +26,7 @@ from postroom.contracts.errors import CommandNotEnded, ConfigError, StaleClaim
 from postroom.contracts.files import ChatFile
 from postroom.contracts.run_access import RunAccess
 from postroom.contracts.runners import Runner
-from postroom.executors.clients import CLIENTS
-from postroom.executors.clients.client import NO_CONNECTION, Connection
+from postroom.executors.clients.client import NO_CONNECTION, CodingClient, Connection
 from postroom.executors.processes.active import ActiveRun, StopReason
 from postroom.executors.processes.child_environment import child_environment, names_of
 from postroom.executors.processes.limits import READ_BYTES, CommandLimits
@@ -254,9 +253,9 @@ class Program:
         self._connection = NO_CONNECTION
         self._heard_at = self._taken = 0
 
-    async def connect(self) -> Connection:
+    async def connect(self, client: CodingClient) -> Connection:
         """Connect the client to our server for this run; return the words that its command needs for that."""
-        access, connect = self._work.access, CLIENTS[self._work.runner.recipe].connect
+        access, connect = self._work.access, client.connect
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
             self._connection = await asyncio.to_thread(connect, access, self.environment, folder)
