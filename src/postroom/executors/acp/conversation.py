@@ -36,8 +36,7 @@ from postroom.executors.acp.permissions import (
     selected,
 )
 from postroom.executors.acp.turn import Turn, told_id
-from postroom.executors.clients import CLIENTS
-from postroom.executors.clients.client import table_in
+from postroom.executors.clients.client import OverAcp, table_in
 from postroom.executors.jsonrpc import (
     AUTH_REQUIRED,
     INVALID_PARAMS,
@@ -77,6 +76,7 @@ class Fault:
 class Brief:
     """The content for an agent: `former` is a session to resume, `anew` is the prompt for a new one."""
 
+    acp: OverAcp
     prompt: str
     anew: str
     former: str | None
@@ -98,7 +98,7 @@ class Conversation:
         self._with = process_runner
         self._work = work
         self._brief = brief
-        self._acp = CLIENTS[runner.recipe].acp
+        self._acp = brief.acp
         self._former = None if brief.former is None else self._acp.session_to_load(brief.former)
         self._decisions = decisions
         self._used = used

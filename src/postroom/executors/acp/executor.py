@@ -174,7 +174,7 @@ class AcpExecutor(ProgramExecutor):
         anew = "\n\n".join((*await _asked_before(work), prompt))
         used = UsedPermissions(control=work.control, thread_id=work.active.identity.thread_id, run_id=run_id)
         decisions = Decisions(work.activation.decisions, used=await used.all())
-        brief = Brief(prompt=prompt, anew=anew, former=former)
+        brief = Brief(acp=client.acp, prompt=prompt, anew=anew, former=former)
         talk = Conversation(self.process_runner, work, brief, decisions, used)
         launch = Launch(
             words=tuple(self.words_of(runner)),
