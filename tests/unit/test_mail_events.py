@@ -46,7 +46,7 @@ TELLS: dict[str, list[str]] = {
     "renew_file_reservations": ["reservation.renewed", "reservation.renewed"],
     "force_release_file_reservation": ["reservation.taken", "message.sent"],
 }
-"""What each change of the table tells the project in which it is made; `ensure_project` makes another."""
+"""The entries of each change of the table in the log of its project; `ensure_project` makes another."""
 
 
 async def newest(room: Room) -> int:

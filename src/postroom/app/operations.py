@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from postroom.app.admin_service import AdminService
-from postroom.app.chat_administration import ChatAdministration
+from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidPath
@@ -26,8 +26,8 @@ from postroom.contracts.tokens import ADMIN
 from postroom.contracts.work import Floor, Work, WorkOutput
 from postroom.http_api.long_work import LongWork
 from postroom.http_api.sessions import LoginService
-from postroom.mail.named_tokens import NamedTokens, TokenView
 from postroom.mail.operations import MAIL_OPERATIONS
+from postroom.mail.tokens import NamedTokens, TokenView
 from postroom.services.administration import (
     AnsweredQuestion,
     BackupView,
@@ -47,7 +47,7 @@ _Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
-    """Return what a field of text means, and how a command takes it."""
+    """Return the meaning of a field of text, and its form on the command line."""
     return Meta(description=description, extra={"option": Option(**option)})
 
 
@@ -446,7 +446,7 @@ class ListRunners(Query, frozen=True):
 
 
 class SetRunner(Command, frozen=True):
-    """Have the server run an agent when mail comes for it."""
+    """Set the runner of an agent: the server starts a run when mail arrives for it."""
 
     project: _Project
     agent: _AgentName
@@ -459,7 +459,8 @@ _RUNNERS: Final = _of(
     _row(SetRunner, RunnerService.declare, "PUT /admin/runners"),
     _named(
         "remove_runner",
-        "Have the server run an agent no more. Its mail waits in its inbox.",
+        "Remove the runner of an agent: the server starts no further runs of it. "
+        "Its mail waits in its inbox.",
         AgentNamed,
         RunnerService.withdraw,
         "DELETE /admin/runners",
@@ -567,7 +568,7 @@ _RUNS: Final = _of(
 
 
 class AnswerQuestion(Command, frozen=True):
-    """Answer a question. The first answer counts, from every surface."""
+    """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
     number: Annotated[str, Meta(description="the question's number, or its first digits")]
     answer: Literal["yes", "no"]

@@ -14,7 +14,7 @@ from postroom.gateway.sessions import chat_of
 from postroom.services.administration import DiscardedEffect, StoredEffect, UndeliveredList, UndeliveredView
 from postroom.services.cut_ids import whole_id
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 MOST_DEAD: Final = 500
 

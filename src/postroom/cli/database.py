@@ -59,7 +59,7 @@ def copy(
     change.
     """
     from postroom.app.config import load_settings
-    from postroom.executors.processes.servers import is_gone
+    from postroom.executors.processes.process_runner import is_gone
     from postroom.stores.database_copy import checked, copied
 
     settings = load_settings(overrides={"data_dir": data_dir})

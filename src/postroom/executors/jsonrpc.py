@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 with a program, one JSON object per line: messages as values, anything else as a fault.
 
-The peer does no I/O. Its memory is bounded: one line, and the open requests of our own. ACP agents and the
-app-server of Codex speak it.
+The peer does no I/O. Its memory is bounded: one line, and the requests that it has sent and that are open.
+ACP agents and the app-server of Codex speak it.
 """
 
 import json
@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.contracts.messages import Json, storable
-from postroom.executors.processes.limits import ERRORS_KEPT
-from postroom.executors.processes.output import LEAST_LINE_BYTES, Tail
+from postroom.executors.processes.output import ERRORS_KEPT, LEAST_LINE_BYTES, Tail
 
 MOST_NOISE: Final = 1_000
-"""Lines that are not JSON and are skipped, at most: some agents print a few words beside the protocol."""
+"""Maximum number of lines that are not JSON and are skipped: some agents print a few words between the
+messages of the protocol.
+"""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 AUTH_REQUIRED: Final = -32000
@@ -22,7 +23,7 @@ _FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class ProtocolFault(Exception):
-    """Output that breaks the protocol; the text says how, and contains nothing that could be a secret."""
+    """Output that breaks the protocol; the text describes the fault and contains no secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

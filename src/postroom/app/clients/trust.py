@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
@@ -47,8 +47,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
     try:
         version, answer = _answer(program, target, _LIST, {"cwds": [str(target.project)]})
     except (OSError, ValueError) as error:
-        found_instead = "no answer, because it ended" if isinstance(error, BrokenPipeError) else str(error)
-        return HookTrust(trouble=_trouble(client, "", found_instead))
+        return HookTrust(trouble=_trouble(client, "", str(error)))
     try:
         ours = [one for entry in answer.result["data"] for one in entry["hooks"] if _is_ours(client, one)]
         told = [(str(one["eventName"]), str(one["trustStatus"]), bool(one["enabled"])) for one in ours]
@@ -105,10 +104,11 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
     with _app_server(program, target) as (stdin, stdout):
 
         def say(message: Mapping[str, Any]) -> None:
-            stdin.write(json.dumps(message) + "\n")
-            stdin.flush()
+            with suppress(BrokenPipeError):  # A server that ended may have answered before: its output tells.
+                stdin.write(json.dumps(message) + "\n")
+                stdin.flush()
 
-        peer, version = Peer(say), ""
+        peer, version, asked = Peer(say), "", "initialize"
         peer.ask("initialize", {"clientInfo": {"name": NAME, "version": "1"}})
         for line in stdout:
             message = json.loads(line)
@@ -123,8 +123,9 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
             if isinstance(said, Answer):  # to the greeting: `postroom/0.169.0 (...)`
                 version = str(said.result.get("userAgent", "")).partition("/")[2].partition(" ")[0]
                 peer.tell("initialized", {})
+                asked = method
                 peer.ask(method, params)
-    raise ValueError("no answer, because it ended")
+    raise ValueError(f"no answer to {asked}, because it ended")
 
 
 @contextmanager
@@ -165,3 +166,5 @@ def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[
         finally:
             watch.cancel()
             asking.end(process)
+            with suppress(BrokenPipeError):
+                process.stdin.close()

@@ -4,38 +4,51 @@
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities we declare only notices: requests for files and terminals are refused.
+Of the optional capabilities we declare only notices; we refuse requests for files and terminals.
+
+Permission requests: the question for a person, and their answer when the same request comes again.
+
+The id of a question covers everything that the agent reported of the call, even details too long to show: a
+different call is another question. Only the fields that identify the turn are left out: they differ in each
+repetition. Used answers are noted before the agent gets them, so that a yes counts once.
 """
 
 import asyncio
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Final
 
 from postroom.concurrency import Tasks
-from postroom.contracts.agent_events import ToolCallResumed
+from postroom.contracts.agent_events import (
+    EventSink,
+    ToolCallDone,
+    ToolCallReady,
+    ToolCallResumed,
+    ToolCallStart,
+)
 from postroom.contracts.client_programs import NAME
 from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
+from postroom.contracts.errors import (
+    AgentProtocolBroken,
+    CommandError,
+    CommandFailed,
+    PostroomError,
+    StaleClaim,
+)
+from postroom.contracts.executor import STDIO, RunAccess
 from postroom.contracts.files import ChatFile
+from postroom.contracts.messages import storable
 from postroom.contracts.records import replace
-from postroom.contracts.run_access import STDIO, RunAccess
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Recipe
 from postroom.contracts.runs import Usage
-from postroom.executors.acp.permissions import (
-    FORGETS,
-    Decisions,
-    Permission,
-    UsedPermissions,
-    permission_of,
-    selected,
-)
-from postroom.executors.acp.turn import Turn, told_id
+from postroom.contracts.tools import ToolCallOutcome, ToolCallResume, ToolResult
 from postroom.executors.clients.client import OverAcp, table_in
 from postroom.executors.jsonrpc import (
     AUTH_REQUIRED,
@@ -50,14 +63,284 @@ from postroom.executors.jsonrpc import (
 )
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.asking import version_in
-from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
-from postroom.executors.processes.pipes import StdinWriter
+from postroom.executors.processes.executor import is_session
+from postroom.executors.processes.output import LEAST_LINE_BYTES, StdinWriter, Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Work
-from postroom.executors.processes.sessions import is_session
+from postroom.log import get_logger
+from postroom.ports import RunControl
 from postroom.version import __version__
 
+_LOG = get_logger(__name__)
+
+
+MOST_CALLS: Final = 256
+"""Tool calls whose details are remembered at the same time."""
+MOST_EVENTS: Final = 3_000
+"""Maximum events about calls in a turn; further events are dropped."""
+MOST_KEPT: Final = 16 << 10
+"""Maximum characters of a detail of a call; a longer detail is replaced by its digest."""
+MOST_TOLD: Final = 2_000
+_ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcome.FAILED}
+
+
+class Turn:
+    """Processes the agent's output and actions."""
+
+    def __init__(self, sink: EventSink, stream: Stream, *, most: int) -> None:
+        """Keep the sink; of the text the last `most` bytes are kept."""
+        self._sink = sink
+        self._stream = stream
+        self._calls: dict[str, dict[str, Any]] = {}
+        self._ended: set[str] = set()
+        self._events = 0
+        self._message_id: str | None = None
+        self._begins_anew = False
+        self.said = Tail(most)
+        self.is_broken_off = False
+        """Whether the turn was aborted: later output of the agent is not its answer."""
+
+    async def hear(self, update: Mapping[str, Any]) -> None:
+        """Process an update; unknown kinds are ignored."""
+        match update.get("sessionUpdate"):
+            case "agent_message_chunk":
+                await self._text(update)
+            case "tool_call" | "tool_call_update":
+                self._begins_anew = True
+                await self._call(update)
+            case "notice":
+                words = (str(update.get(part) or "") for part in ("title", "description"))
+                _LOG.warning("acp.notice", notice=storable(" ".join(words))[:MOST_TOLD])
+
+    async def _text(self, update: Mapping[str, Any]) -> None:
+        content, message_id = update.get("content"), update.get("messageId")
+        text = content.get("text") if isinstance(content, dict) else None
+        if not isinstance(text, str) or not text or self.is_broken_off:
+            return
+        if isinstance(message_id, str):
+            self._begins_anew = self._begins_anew or self._message_id not in (None, message_id)
+            self._message_id = message_id
+        if self._begins_anew and self.said.total:
+            text = f"\n\n{text}"
+        self._begins_anew = False
+        text = storable(text)
+        self.said.add(text.encode())
+        await self._stream.pass_on(text)
+
+    def details(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all known details of a call, with those of this update."""
+        id = call.get("toolCallId")
+        known = self._calls.get(id, {}) if isinstance(id, str) else {}
+        new = {name: _bounded(value) for name, value in told_of(call).items()}
+        return {**known, **new}
+
+    async def _call(self, update: Mapping[str, Any]) -> None:
+        id, status = update.get("toolCallId"), update.get("status")
+        if not isinstance(id, str) or not id or len(id) > MOST_TOLD:
+            return
+        is_new = id not in self._calls
+        call = self._calls[id] = self.details(update)
+        if len(self._calls) > MOST_CALLS:
+            oldest = next(iter(self._calls))
+            del self._calls[oldest]
+            self._ended.discard(oldest)
+        name = storable(str(call.get("title", "tool")))[:MOST_TOLD]
+        told = told_id(id)
+        if is_new and self._may_tell(2):
+            await self._sink.emit(ToolCallStart(id=told, name=name))
+            await self._sink.emit(ToolCallReady(id=told, name=name, arguments=_short(call.get("rawInput"))))
+        if isinstance(status, str) and status in _ENDS and id not in self._ended:
+            self._ended.add(id)
+            if self._may_tell(1):
+                await self._sink.emit(_done(told, name, status, update))
+
+    def _may_tell(self, events: int) -> bool:
+        self._events += events
+        return self._events <= MOST_EVENTS
+
+
+def told_id(id: object) -> str:
+    """Return the id of a call in the form for the run's events."""
+    return storable(str(id))[:MOST_TOLD]
+
+
+def _done(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCallDone:
+    shown = _short(update.get("rawOutput") if update.get("content") is None else update["content"])
+    outcome = _ENDS[status]
+    failed = outcome is ToolCallOutcome.FAILED
+    result = ToolResult.error(name, str(shown or "it failed")) if failed else ToolResult.success(name, shown)
+    return ToolCallDone(id=id, message_id="", result=result, outcome=outcome)
+
+
+def _short(value: object) -> str | None:
+    """Return a detail as text for the run's events."""
+    if value is None:
+        return None
+    text = storable(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}…"
+
+
+def _bounded(value: object) -> object:
+    """Return a detail, or its digest if it is long."""
+    text = json.dumps(value, sort_keys=True)
+    if len(text) <= MOST_KEPT:
+        return value
+    return {"characters": len(text), "sha256": sha256(text.encode()).hexdigest()}
+
+
+PREFIX: Final = "permission-"
+MAX_CALL_CHARS: Final = 2_000
+"""Maximum characters of a call in a question; after a longer call, the rest is counted."""
+MOST_TITLE: Final = 200
+CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
+OF_THE_TURN: Final = frozenset({"call_id", "approval_id", "turn_id", "started_at_ms"})
+"""Fields in `rawInput` with which `codex-acp` identifies the turn, the call and its start."""
+FORGETS: Final = (
+    "The agent cannot restore a session: after an answer it starts again, and asks again for "
+    "permissions that it had."
+)
+_LASTING: Final = "The agent offers no permission for a single use: a yes may apply for longer."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """A permission request: `id` identifies the question, `text` is its text."""
+
+    id: str
+    text: str
+    options: tuple[tuple[str, str], ...]
+    """The kind and id of each option."""
+
+    def option(self, *, approved: bool) -> str | None:
+        """Return the option for a yes or no, for one time if there is such an option."""
+        wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
+        return next((id for want in wanted for kind, id in self.options if kind == want), None)
+
+
+def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the agent's description of a call, without the fields that identify its turn.
+
+    If one of these fields of an input holds the id of the call, the agent wrote the input, not the model.
+    Otherwise such a field is an ordinary argument, and stays.
+    """
+    told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
+    given, own = told.get("rawInput"), call.get("toolCallId")
+    if (
+        isinstance(given, dict)
+        and isinstance(own, str)
+        and own in (given.get("call_id"), given.get("approval_id"))
+    ):
+        told["rawInput"] = {name: value for name, value in given.items() if name not in OF_THE_TURN}
+    return told
+
+
+def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
+    """Return the request of an agent with these options; None if they do not follow the protocol."""
+    if not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
+        return None
+    pairs = [(one.get("kind"), one.get("optionId")) for one in options]
+    if not all(isinstance(kind, str) and isinstance(id, str) for kind, id in pairs):
+        return None
+    if not any(kind in ("allow_once", "allow_always") for kind, _ in pairs):
+        return None
+    lasts = all(kind != "allow_once" for kind, _ in pairs)
+    told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
+    named = json.dumps([told, lasts], sort_keys=True)
+    return Permission(
+        id=PREFIX + sha256(named.encode()).hexdigest()[:32],
+        text=_question(told, lasts=lasts),
+        options=tuple(pairs),
+    )
+
+
+def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
+    kind, title = told.get("kind"), str(told.get("title", "a tool"))
+    title = title if len(title) <= MOST_TITLE else f"{title[:MOST_TITLE]}…"
+    shown = [f"May the agent continue with {_visible(title)}"]
+    shown.append(f" ({kind})" if isinstance(kind, str) and kind.isidentifier() else "")
+    details = told["rawInput"] if "rawInput" in told else told.get("content")
+    if details is None:
+        shown.append("? The agent does not say exactly what it would do.")
+    else:
+        text = _visible(details)
+        more = len(text) - MAX_CALL_CHARS
+        shown.append(f"? The call: {text[:MAX_CALL_CHARS]}")
+        shown.append(f"… ({more} more characters are not shown)" if more > 0 else "")
+    if lasts:
+        shown.append(f" {_LASTING}")
+    return "".join(shown)
+
+
+def _visible(value: object) -> str:
+    """Return it as JSON without characters that hide or reorder words: those are written as codes."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+class Decisions:
+    """People's decisions on requests; each decision answers one."""
+
+    def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
+        """Keep the unused decisions that are a yes or a no."""
+        self._open = {
+            id: resume
+            for id, resume in decided
+            if id.startswith(PREFIX) and resume.approved is not None and resume.decision_id not in used
+        }
+
+    def take(self, permission: Permission) -> ToolCallResume | None:
+        """Return the decision on a request, once; None without a decision."""
+        return self._open.pop(permission.id, None)
+
+
+def selected(option: str | None) -> dict[str, Any]:
+    """Return the answer to a request: an option, or that the turn ended without a decision."""
+    if option is None:
+        return {"outcome": {"outcome": "cancelled"}}
+    return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+KEY: Final = "postroom.executors.acp.conversation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedPermissions:
+    """The decisions that one run has used, stored with its thread; the next run replaces them."""
+
+    control: RunControl
+    thread_id: str
+    run_id: str
+
+    async def all(self) -> list[str]:
+        """Return the decisions that an agent got in this run."""
+        kept = (await self.control.threads.load_thread_state(self.thread_id) or {}).get(KEY)
+        if not isinstance(kept, dict) or kept.get("run") != self.run_id:
+            return []
+        used = kept.get("decisions")
+        return [one for one in used if isinstance(one, str)] if isinstance(used, list) else []
+
+    async def note(self, decision_id: str) -> bool:
+        """Note that a decision is used; return False if that failed, so that it must not be used.
+
+        Raises:
+            StaleClaim: The worker no longer owns the run; nothing was written.
+        """
+        try:
+            used = {"run": self.run_id, "decisions": [*await self.all(), decision_id]}
+            state = await self.control.threads.load_thread_state(self.thread_id) or {}
+            commit = ThreadCommit(thread_id=self.thread_id, thread_state={**state, KEY: used})
+            await self.control.coordinator.commit(commit)
+        except StaleClaim:
+            raise
+        except PostroomError as error:
+            _LOG.warning("acp.permission_not_noted", run_id=self.run_id, reason=error.describe())
+            return False
+        return True
+
+
 PROTOCOL: Final = 1
-MOST_SHOWN: Final = 5_000_000
+MAX_MEDIA_BYTES: Final = 5_000_000
 """The size in bytes up to which a prompt contains a picture or sound itself; larger ones are links."""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
@@ -74,7 +357,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The content for an agent: `former` is a session to resume, `anew` is the prompt for a new one."""
+    """The content for an agent: `former` is the session to resume.
+
+    `anew` is the prompt if that session does not exist.
+    """
 
     acp: OverAcp
     prompt: str
@@ -161,7 +447,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:
-        """Process a piece of the agent's output; ignored when the conversation is over."""
+        """Process a piece of the agent's output; ignore it if the conversation has ended."""
         await self._has_begun.wait()  # an earlier answer would reach nobody
         if self._over.is_set():
             return
@@ -176,7 +462,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what="wrote JSON that is nested too deeply"))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Have the agent end its turn and then exit; send nothing more."""
+        """Ask the agent to end its turn and then exit; send nothing else afterwards."""
         if self._stdin is None:
             return
         alarm = self._tasks.start(
@@ -208,7 +494,7 @@ class Conversation:
         self._peer.ask(method, params)
 
     def _cancel(self) -> None:
-        """Have the agent end its turn; sent at most once."""
+        """Ask the agent to end its turn, at most once."""
         if self.session is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._peer.tell("session/cancel", {"sessionId": self.session})
@@ -260,7 +546,8 @@ class Conversation:
             self.session = id
             mode = table_in(said.result, "modes").get("currentModeId")
             if is_restored and self._acp.replays_after_answer and isinstance(mode, str):
-                # The replay is over when the agent answers another request.
+                # It answers before it has replayed the past; the replay is over when it answers another
+                # request.
                 self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
             else:
                 self._tell(self._brief.prompt if is_restored else self._brief.anew)
@@ -354,7 +641,7 @@ def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any
     blocks: list[dict[str, Any]] = []
     for file, path in received:
         kind = file.media_type.partition("/")[0]
-        is_shown = kind in ("image", "audio") and can.get(kind) is True and file.size <= MOST_SHOWN
+        is_shown = kind in ("image", "audio") and can.get(kind) is True and file.size <= MAX_MEDIA_BYTES
         if is_shown and file.media_type != "image/svg+xml":
             data = b64encode(path.read_bytes()).decode()
             blocks.append({"type": kind, "mimeType": file.media_type, "data": data})

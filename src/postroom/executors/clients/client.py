@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 from postroom import jsonc
 from postroom.contracts.client_programs import NAME, ClientProgram
 from postroom.contracts.clients import CLIENT_HEADER
-from postroom.contracts.run_access import TOKEN_VARIABLE, RunAccess
+from postroom.contracts.executor import TOKEN_VARIABLE, RunAccess
 from postroom.contracts.runners import PROMPT, Recipe
 from postroom.contracts.runs import Usage
 from postroom.executors.processes.starting import write_private

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.contracts import client_programs
-from postroom.contracts.run_access import STDIO, RunAccess
+from postroom.contracts.executor import STDIO, RunAccess
 from postroom.contracts.runners import PROMPT, Recipe
 from postroom.contracts.runs import Usage
 from postroom.executors.clients.client import (

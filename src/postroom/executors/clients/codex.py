@@ -11,7 +11,7 @@ from typing import Any, Final
 from postroom.contracts import client_programs
 from postroom.contracts.client_programs import NAME
 from postroom.contracts.clients import CLIENT_HEADER
-from postroom.contracts.run_access import (
+from postroom.contracts.executor import (
     FOLDER_VARIABLE,
     PATH_VARIABLE,
     STDIO,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.contracts import client_programs
-from postroom.contracts.run_access import RunAccess
+from postroom.contracts.executor import RunAccess
 from postroom.contracts.runners import PROMPT, Recipe
 from postroom.executors.clients.client import (
     SESSION,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from postroom.contracts import client_programs
 from postroom.contracts.client_programs import NAME
-from postroom.contracts.run_access import TOKEN_VARIABLE, RunAccess
+from postroom.contracts.executor import TOKEN_VARIABLE, RunAccess
 from postroom.contracts.runners import Recipe
 from postroom.contracts.runs import Usage
 from postroom.executors.clients.client import (

@@ -21,8 +21,7 @@ from postroom.contracts.errors import CommandBusy, PostroomError, StaleClaim
 from postroom.contracts.messages import Boundary, storable
 from postroom.executors.clients.client import Steering
 from postroom.executors.command.reading import Reading
-from postroom.executors.processes.output import Stream
-from postroom.executors.processes.pipes import StdinWriter
+from postroom.executors.processes.output import StdinWriter, Stream
 from postroom.executors.processes.process_runner import Work
 from postroom.log import get_logger
 from postroom.ports import PendingBoundary
