@@ -258,6 +258,11 @@ def test_what_a_session_reserved_is_read_from_an_answer_that_gemini_has_put_betw
     assert call["reserved"] == [7]
 
 
+def test_a_start_after_a_compaction_says_so() -> None:
+    starts = [call_of("claude", "start", {**SESSION, "source": one}) for one in ("startup", "compact")]
+    assert [one and one.get("compacted") for one in starts] == [None, True]
+
+
 def test_a_subagent_is_a_session_of_its_own() -> None:
     call = call_of("claude", "start", {**SESSION, "agent_id": "inner"})
     assert call is not None

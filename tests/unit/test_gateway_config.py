@@ -516,33 +516,38 @@ def test_a_value_of_another_type_is_refused_in_words_for_every_name(platform: Pl
         assert "None" not in caught.value.message
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway.md"
-SHOWN = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = "\n".join(
+    page.read_text(encoding="utf-8")
+    for page in (DOCS / "gateway.md", DOCS / "openai-api.md", *sorted((DOCS / "chats").glob("*.md")))
+)
+FILE = r"^(?:```toml|cat > gateway.toml <<'END')\n(\[agent\]\n.*?)^(?:```|END)$"
+SHOWN = re.findall(FILE, PAGES, re.MULTILINE | re.DOTALL)
+"""The whole files that the pages show."""
 BOTS = {
-    "TELEGRAM_TOKEN": "4711:abc",
-    "SLACK_BOT_TOKEN": "xoxb-1",
-    "SLACK_APP_TOKEN": "xapp-1",
-    "DISCORD_TOKEN": "abc.def.ghi",
+    "telegram.token": "4711:abc",
+    "slack.bot": "xoxb-1",
+    "slack.app": "xapp-1",
+    "discord.token": "abc.def.ghi",
 }
 
 
 @each_row("text", SHOWN)
-def test_what_the_page_of_chats_shows_could_be_started(home: Path, text: str) -> None:
+def test_what_the_pages_of_chats_show_could_be_started(home: Path, text: str) -> None:
     for name in re.findall(r'_file = "(.*)"', text):
-        secret_file(home, name, f"{SECRET}-{name}")
-    told = read(home, AGENT + text, **BOTS)
+        secret_file(home, name, BOTS.get(name, f"{SECRET}-{name}"))
+    told = read(home, text)
     examine(told, Settings(data_dir=home))
     assert len(told.gateway.get_connected_platforms()) == 1
 
 
-def test_the_page_of_chats_shows_every_platform_and_every_name() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+def test_the_pages_of_chats_show_every_platform_and_every_name() -> None:
     tables = [AgentConfig, GatewayRules, DeliveryConfig, PairingRules, Route, StreamingConfig]
     for platform in ADAPTERS:
         assert f"[platforms.{platform.value}" in "".join(SHOWN)
         tables.append(adapter_of(platform).options)
     for kind in tables:
-        assert [name for name in (*fields_of(kind), *kind.ALSO) if name not in page] == []
+        assert [name for name in (*fields_of(kind), *kind.ALSO) if name not in PAGES] == []
 
 
 def test_every_platform_but_our_own_terminal_can_be_set() -> None:

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from channels.fake_speech import KEY, FakeSpeech, sound
 from channels.fake_telegram import PRIVATE, TOKEN, FakeTelegram, message, update
+from fake_channel import FakeChannel
 from gateway_room import CONFIG, Agent, Room, settled
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
@@ -53,7 +54,6 @@ from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
 from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
-from postroom.testing.channel import FakeChannel
 from runtime.endpoint import END, FakeEndpoint, chunk
 from table_rows import each_row
 
@@ -489,7 +489,7 @@ async def test_what_could_not_be_delivered_is_listed_where_its_chat_is_not_known
         payload={"kind": "answer", "thread_id": "chat/telegram/bot/gone", "inbound_ids": [77, "x"]},
         dedupe_key="gone",
     )
-    unreadable = replace(unknown, payload={"source": {"platform": "irc"}}, dedupe_key="odd")
+    unreadable = replace(unknown, payload={"source": {"platform": "no platform"}}, dedupe_key="odd")
     await desk.room.runs.outbox.enqueue(unknown)
     await desk.room.runs.outbox.enqueue(unreadable)
     desk.gateway.wake()

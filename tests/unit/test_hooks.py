@@ -91,6 +91,12 @@ async def test_a_line_counts_what_is_new_and_names_the_newest_sender_and_the_hig
     assert '3 unread messages for "Ben"; newest from "Cyd", highest importance urgent' in line
 
 
+async def test_a_session_whose_context_was_compacted_is_told_of_the_summary(room: Room) -> None:
+    assert await ask(room, "SessionStart", agent="Ben") == ("silent", "")
+    outcome, line = await ask(room, "SessionStart", agent="Ben", compacted=True)
+    assert (outcome, "The tool catch_up" in line) == ("tell", True)
+
+
 async def test_what_was_read_before_is_not_announced(room: Room) -> None:
     sent = await room.send("Ada", "Ben")
     await room.call("mark_message_read", agent_name="Ben", message_id=sent)

@@ -191,7 +191,14 @@ async def test_a_token_of_few_scopes_sees_at_each_address_what_it_may_call(ways:
     proof, _ = await tokens(ways, "mail:read")
     answer = await ways.short.post(json.dumps(listing).encode(), [*BOTH.items(), proof], "/mcp/core")
     listed = {tool["name"] for tool in answer.json()["result"]["tools"]}
-    assert listed == {"fetch_inbox", "get_attachment", "search_messages", "list_agents", "delivery_status"}
+    assert listed == {
+        "catch_up",
+        "delivery_status",
+        "fetch_inbox",
+        "get_attachment",
+        "list_agents",
+        "search_messages",
+    }
 
 
 REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -191,7 +191,7 @@ def handled(writes, message_id, names, *, began=NOW - 3 * MINUTE):
     """Make agents run on a message: the first succeeds, the second fails, the third is active."""
     orchard = writes.project("orchard").id
     for name, ends in zip(
-        names, ({}, {"failed": True, "error": "exit 3: <script>alert(1)</script>"}, None), strict=False
+        names, ({}, {"outcome": "failed", "error": "exit 3: <script>alert(1)</script>"}, None), strict=False
     ):
         agent_id = writes.agent(orchard, name).id
         writes.put_message_run(

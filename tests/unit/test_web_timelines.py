@@ -293,7 +293,7 @@ async def test_where_a_question_ends_its_answer_is_marked(here: Here) -> None:
     def asked(tx: MailWrites) -> None:
         for number, agent in enumerate(tx.agents(1, include_retired=False, limit=2)):
             tx.begin_run(f"r{number}", agent.id, now - 9_000)
-            tx.end_run(f"r{number}", now=now - 6_000, waits_for={"q": 1})
+            tx.end_run(f"r{number}", now=now - 6_000, outcome="waiting", asked_at={"q": 1})
         tx.begin_run("r0", 1, now - 3_000, answered=("q",))
 
     await orchard(here, 2)

@@ -24,6 +24,7 @@ CORE: Final = (
     "release_file_reservations",
     "list_agents",
     "delivery_status",
+    "catch_up",
 )
 """Tools for agents' everyday work; rare ones, and decisions of people, are in the full profile."""
 IN_RUNS: Final = ("ask_person",)
