@@ -344,4 +344,4 @@ def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
     why = ("gateway", "routes", "--why")
     assert bare(*why, "web/ada", "--text", "@bo hi").out == "Bo@harbour: rule 1: mention bo\n"
     assert bare(*why, "web/ada", "--json").document["agent"] == "default"
-    assert bare(*why, "irc/ada").code == 2
+    assert bare(*why, "no name/ada").code == 2
