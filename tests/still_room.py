@@ -1,4 +1,4 @@
-"""What the pages on which people work show, of every shape and standing still; for tests of their looks."""
+"""The content of pages on which people work, of every shape and without changes; for tests of their appearance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

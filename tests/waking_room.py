@@ -70,7 +70,7 @@ class Room:
         self.mailbox, self.waker = self.opened("server")
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker]:
-        """Return what a process has of its own."""
+        """Return the parts of one process."""
         turns = MailRunExecutor(self.agents, self.store, self.clock, tracing=self.tracing)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),
@@ -107,7 +107,7 @@ class Room:
         return await self.mail.call("send_message", {"subject": "Work", **asked, **more})
 
     async def turn(self) -> None:
-        """Let everything happen that is due: wakes, runs, answers, until nothing is left."""
+        """Perform all due work: wakes, runs, answers, until nothing is left."""
         await self.mailbox.settled()
         while await self.waker.round():
             await self.mailbox.settled()

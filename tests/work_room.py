@@ -1,4 +1,4 @@
-"""The pages on which people work, behind the door: a mail room whose agents are woken, and a person's browser."""
+"""The pages on which people work, with the middleware: a mail room whose agents are woken, and a person's browser."""
 
 import html
 import re
@@ -161,7 +161,7 @@ class WorkRoom:
         return await self.stores.store.read(lambda tx: look(tx, *given, **named))
 
     async def turn(self) -> None:
-        """Let everything happen that is due."""
+        """Perform all due work."""
         await self.runs.mailbox.settled()
         while await self.waker.round():
             await self.runs.mailbox.settled()
@@ -187,6 +187,6 @@ def hidden(page: str, name: str) -> str:
 
 
 async def post(browser: httpx2.AsyncClient, address: str, *pairs: tuple[str, str], **headers: str) -> Any:
-    """Send a form as a browser does from a page of ours."""
+    """Send a form as a browser does from a page of postroom."""
     given = {"Content-Type": "application/x-www-form-urlencoded", "Origin": HTTP, **headers}
     return await browser.post(address, content=urlencode(pairs), headers=given)

@@ -97,7 +97,7 @@ class PendingBoundary(Protocol):
         ...
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add live messages to the waiting ones, for this run; known ids are ignored."""
+        """Add live messages to the waiting ones, for this run; ignore known ids."""
         ...
 
 
@@ -115,7 +115,7 @@ class RunControl:
     run: RunRecord | None = None
     """The run as it was claimed for this execution."""
     registry: RegistrySet | None = None
-    """The registry that the run is pinned to; None means the live one."""
+    """The registry that the run is pinned to; None means the live configuration."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
     store_output: Callable[[], Awaitable[None]] = _stored
@@ -127,7 +127,7 @@ class RunControl:
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The agent of the run, if it is an agent of mail, as it was when the run got its messages."""
+    """The agent of the run, if it is an agent of mail, in its state when the run got its messages."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
@@ -183,7 +183,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell the writer of a message that the chat will not show it; a repeated call has no effect.
+        """Tell the author of a message that the chat will not show it; a repeated call has no effect.
 
         Raises:
             StoreError: The note could not be stored.

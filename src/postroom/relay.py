@@ -10,6 +10,7 @@ until the next start if it is the only process. Repeated effects are marked as s
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +33,7 @@ POLL: Final = timedelta(seconds=1)
 GATHERING: Final = timedelta(milliseconds=100)
 """How long a batch waits for further effects, so that a burst becomes one batch."""
 QUIET: Final = timedelta(milliseconds=10)
-"""How long hints are collected after a round, which has started all due effects, or as many as fit."""
+"""How long hints are collected after a round. A round starts all due effects, up to its limit."""
 KEPT: Final = timedelta(days=7)
 """How long the key of a performed effect counts."""
 PURGED_EVERY: Final = timedelta(hours=1)
@@ -133,7 +134,9 @@ class Relay(EffectPerformer):
             try:
                 while not stopping.is_set():
                     await self._surviving(self._round)
-                    await _quiet(stopping)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(QUIET.total_seconds()):
+                            await stopping.wait()
                     await news.wait(POLL)
                 self._begin_gathered()
                 async with asyncio.timeout(GRACE.total_seconds()):
@@ -419,11 +422,3 @@ def _written(
         untried=outcome.untried,
     )
     return len(failed)
-
-
-async def _quiet(stopping: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(QUIET.total_seconds()):
-            await stopping.wait()
-    except TimeoutError:
-        return

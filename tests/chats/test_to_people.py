@@ -1,4 +1,4 @@
-"""Routes to people: what is said in a chat is mail to a person, once and in order, and their answer comes back."""
+"""Routes to people: a chat message becomes mail to a person, once and in order, and the answer comes back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ SERVER = Caller(postroom=True)
 
 @dataclass
 class Office:
-    """A gateway with a channel, and the mail of the people behind it."""
+    """A gateway with a channel, and the mail of its people."""
 
     room: Any
     agent: Agent

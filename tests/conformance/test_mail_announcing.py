@@ -1,4 +1,4 @@
-"""What is left to announce to agents, what was said, and what runs make of messages."""
+"""Messages to announce to agents, announced messages, and messages in runs."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Threads of runs that rested go whole, on both engines; what is at work, waits or has others below it stays."""
+"""Idle threads of runs are deleted whole, on both engines; threads that are active, wait or have child threads stay."""
 
 import asyncio
 from collections.abc import Iterator

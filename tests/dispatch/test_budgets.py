@@ -40,7 +40,7 @@ ONE_A_MONTH = of_all(MONTH, zone="Europe/Berlin", runs=1)  # reads the zone, whi
 
 
 async def submitted(mailbox, count, *, prefix="t", agent=None, **delivery):
-    """Submit so many runs on threads of their own, and have those executed that may be."""
+    """Submit this many runs on separate threads, and execute those that the budget allows."""
     requests = [ask(f"{prefix}{n}", agent_id=agent, **(delivery or {"tenant": "acme"})) for n in range(count)]
     found = [await mailbox.submit_background(one) for one in requests]
     await mailbox.settled()
@@ -73,7 +73,7 @@ async def answered(room, mailbox, decision=YES):
 
 
 async def polled(mailbox):
-    """Start all that is due."""
+    """Start all due runs."""
     idle = 0
     while idle < 2:
         idle = 0 if await mailbox.poll() else idle + 1

@@ -1,8 +1,8 @@
-"""What waits costs nothing: changes and polls read as much with thousands waiting as with hundreds.
+"""Waiting work costs nothing: changes and polls read as much with thousands waiting as with hundreds.
 
 What a run writes is bounded, too.
 
-SQLite counts the steps of its own machine, which are the same on a busy computer. The statements are the same on
+SQLite counts the steps of its virtual machine, which are the same on a busy computer. The statements are the same on
 both engines.
 """
 
@@ -46,7 +46,7 @@ async def steps(mailbox, change):
 
 
 async def queued(mailbox, waiting):
-    """Queue runs on one thread behind a claimed one, and one run on another thread behind them all."""
+    """Queue runs on one thread after a claimed one, and one run on another thread after them all."""
     await mailbox.enqueue_many([Item("deep", "x") for _ in range(waiting)])
     await mailbox.enqueue("other", "x")
     claim = ClaimRequest(consumer="elsewhere", lease_ms=600_000)
@@ -59,7 +59,7 @@ async def queued_and_known(mailbox, waiting):
 
 
 async def resting(mailbox, waiting):
-    """Store effects behind one that rests, and one of another order behind them all."""
+    """Store effects after an effect that is not due, and one of another order after them all."""
 
     def draft(order, available_at=0):
         key = {"order_key": order, "available_at": available_at}

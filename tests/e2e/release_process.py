@@ -1,4 +1,4 @@
-"""`postroom` of one of three releases that follow one another, run as a process of its own.
+"""`postroom` of one of three releases that follow one another, run as a separate process.
 
     python release_process.py <release> <place> <words of the command line>
 
@@ -35,7 +35,7 @@ STEPS = tuple(
 
 
 def become(release: int, place: str) -> None:
-    """Let the store be that of a release; before anything else is imported. `place` stands in what it writes."""
+    """Change the store to that of a release, before any other import. `place` stands in what it writes."""
     assert "postroom.stores.postgres.schema" not in sys.modules
     shipped = migrations.shipped_migrations
 

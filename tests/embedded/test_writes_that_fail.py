@@ -1,4 +1,4 @@
-"""Each write of a run is refused, or loses its reply, again and again: nothing is done twice, and nobody is told."""
+"""Each write of a run is refused, or loses its reply, repeatedly: no step is done twice, and no caller is told of it."""
 
 import asyncio
 from collections import Counter

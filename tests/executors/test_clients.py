@@ -1,4 +1,4 @@
-"""How clients are told of our server for one run, and what is said of one that fails."""
+"""How clients learn of our server for one run, and the report on a client that fails."""
 
 import errno
 import json
@@ -172,7 +172,7 @@ over_acp = pytest.mark.parametrize("recipe", list(OVER_ACP))
 
 
 def acp_client(folder: Path, recipe: Recipe, answer: str = "") -> AcpRoom:
-    """Return a room whose agent of this recipe answers what it is asked first with a line, if it is there."""
+    """Return a room whose agent of this recipe answers its first question with a line, if the recipe exists."""
     if answer:
         path = folder / OVER_ACP[recipe][0]
         path.write_text(f"#!/bin/sh\nread line\necho '{answer}'\nread line\n")

@@ -1,4 +1,4 @@
-"""What programs, ACP agents and agents on other servers are given of files, and what is taken from them."""
+"""The files that programs, ACP agents and agents on other servers get, and the files that they return."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""A server that is killed leaves no process of a program, and no run is begun again beside its former program."""
+"""A killed server leaves no process of a program, and no run starts again next to its former program."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 class Owner:
-    """A server with a program at work."""
+    """A server with an active program."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -61,7 +61,7 @@ def an_owner(folder: Path) -> Iterator[Owner]:
 
 
 async def test_programs_of_a_killed_server_end_at_once_with_all_that_they_started(tmp_path: Path) -> None:
-    """Deaf to SIGTERM, forked twice, in a session of their own; nothing else is done than to kill the server."""
+    """Ignoring SIGTERM, forked twice, in their own session; the only act is the kill of the server."""
     with an_owner(tmp_path) as owner:
         pids = await asyncio.to_thread(owner.numbers, "child", "pid")
         assert all(map(lives, pids))
@@ -80,7 +80,7 @@ async def test_a_program_that_stops_its_shim_and_itself_ends_with_a_killed_serve
 
 
 async def test_a_server_that_stands_still_has_its_programs_ended_at_their_deadline(tmp_path: Path) -> None:
-    """When it goes on, it knows that it was cut off, and no failure of the program is told."""
+    """After its continuation, it knows that it was cut off, and reports no failure of the program."""
     with an_owner(tmp_path) as owner:
         pids = await asyncio.to_thread(owner.numbers, "child", "pid")
         owner.process.send_signal(signal.SIGUSR1)  # it may go on for so long, and says so

@@ -1,4 +1,4 @@
-"""What a runner may be: refused by name with the remedy, and the same again from its plain form."""
+"""Valid and refused runners: refused by name with the remedy, and equal after a round trip."""
 
 import json
 from datetime import timedelta

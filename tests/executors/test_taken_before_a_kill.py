@@ -1,4 +1,4 @@
-"""What a run took while it was at work is told to its next program too, on both engines, also behind an answer."""
+"""A message that a run accepted during its work reaches its next program too, on both engines, also after an answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -92,13 +92,13 @@ class Room:
         await self.ask(continue_run_id=self.run_id, decisions=[("q", decision)])
 
     async def again(self) -> None:
-        """Let the time pass after which what failed is tried again."""
+        """Advance the time beyond the pause before a retry."""
         self.clock.advance(timedelta(minutes=5))
         await self.mailbox.poll()
         await self.mailbox.settled()
 
     def takes(self, text: str, *, then: Act) -> Act:
-        """Have a program take a message that comes while it is at work."""
+        """Let a program accept a message that arrives during its work."""
 
         async def act(work: Work) -> str:
             await self.mailbox.deliver("t", [Message.user(text)], DeliveryMode(boundary=Boundary.NEXT_STEP))
@@ -170,7 +170,7 @@ async def test_what_it_took_in_several_attempts_is_told_in_the_order_it_came(roo
 
 
 async def test_a_run_that_a_leaving_server_gave_back_is_told_again_what_it_took(room: Room) -> None:
-    """Such an attempt does not count: the next one is the first once more."""
+    """Such an attempt does not count: the next attempt is the first again."""
 
     at_work = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Run as a process of its own: a worker on PostgreSQL whose runs write into a log what they do, and when."""
+"""Run as a separate process: a worker on PostgreSQL whose runs log their steps with times."""
 
 import asyncio
 import sys

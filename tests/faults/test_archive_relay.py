@@ -30,7 +30,7 @@ AUTHOR = Author(name="postroom", email="postroom@example.org")
 
 
 class Losing:
-    """Loses the answer to one write: everything is written, and the caller is told of a failure."""
+    """Loses the answer to one write: everything is written, and the caller gets a failure."""
 
     def __init__(self, store: SqlStore, nth: int) -> None:
         self._store, self._left, self.lost = store, nth, False

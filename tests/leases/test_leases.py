@@ -1,4 +1,4 @@
-"""Leases: one server at a time, whatever stands still, is cut off, ends or has a wrong clock."""
+"""Leases: one server at a time, even if servers are suspended, cut off, ended or have a wrong clock."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
 """How the source is built: short functions, files that one can hold in mind, failures that nobody swallows.
 
-Exceptions are listed with their reason, in both directions: one that is not needed any more fails too.
+Exceptions are listed with their reason, in both directions: an exception that is no longer needed fails too.
 """
 
 import ast
@@ -53,7 +53,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @pytest.fixture(scope="module")
 def modules() -> dict[str, ast.Module]:
-    """What each file says, by its name: to read all of them takes seconds, and so does passing over them later."""
+    """The content of each file, by its name: reading all of them takes seconds."""
     return {
         path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
         for path in sorted(SOURCE.rglob("*.py"))

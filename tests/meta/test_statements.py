@@ -15,7 +15,7 @@ from table_rows import each_row
 
 MOST_SECOND_TEXTS = 19
 NOT_TO_BE_PREPARED = {"store.rehearse", "store.forget_rehearsal", "store.end_rehearsal"}
-"""What PREPARE does not take: commands about the transaction itself."""
+"""Statements that PREPARE does not accept: commands about the transaction itself."""
 
 
 @pytest.fixture(scope="module")

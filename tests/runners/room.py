@@ -33,7 +33,7 @@ ENVIRONMENT = {"MODEL_KEY": KEY, "BO_SECRET": SECRET, "BLANK": " "}
 
 @dataclass
 class RunnerRoom(Room):
-    """Mail, a mailbox and executors; what a process has of its own is in `Process`."""
+    """Mail, a mailbox and executors; `Process` has the parts of one process."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     address: str = "http://127.0.0.1:8765"
@@ -97,7 +97,7 @@ class RunnerRoom(Room):
         return list(await self.runs.dispatches.list_by_status(RunDispatchStatus.DEAD_LETTER))
 
     async def end(self) -> None:
-        """End as a process does that is told to."""
+        """End as a process does that gets a signal."""
         await self.mailbox.aclose(timedelta(0))
         await self.models.close()
         await self.results.close()

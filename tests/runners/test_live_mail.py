@@ -16,7 +16,7 @@ LIVE = "live"
 
 
 def look(*, until: asyncio.Event) -> list[Any]:
-    """A step that is answered when the test says so: meanwhile messages come."""
+    """A step that is answered at the command of the test; messages arrive before."""
     return [until, *calls("whois", agent_name="Ada")]
 
 

@@ -1,4 +1,4 @@
-"""Which executor runs an agent: told by the kind of its runner, at each run anew."""
+"""The executor that runs an agent: chosen by the kind of its runner, at each run."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ HTTP = HttpRunner(url="https://a/", secret_env="S")
 
 
 class Known:
-    """Fake runners, for tests: whatever the test says of an agent."""
+    """Fake runners, for tests: set by the test for each agent."""
 
     def __init__(self) -> None:
         self.of: dict[str, AnyRunner] = {"Ada": PROGRAM, "Bo": MODEL}
@@ -27,7 +27,7 @@ class Known:
 
 
 class Named(Deaf):
-    """A fake executor, for tests, that says who ran it and takes what is for its own ids."""
+    """A fake executor, for tests, that names itself and accepts commands for its own ids."""
 
     def __init__(self, name: str, recovers: Recovery, *ids: str) -> None:
         super().__init__()

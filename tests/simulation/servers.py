@@ -42,7 +42,7 @@ class Post:
 
     faults: dict[int, str]
     arrived: list[tuple[int, str, bool]] = field(default_factory=list)
-    """When, of which run, and whether the notice was marked as one that may have arrived before."""
+    """When, of which run, and whether the notice was marked as a possible repeat."""
     sent: int = 0
 
 
@@ -206,7 +206,7 @@ class Server:
 
     @property
     def is_awake(self) -> bool:
-        """Whether it can do now what has to be done: it is neither frozen nor waiting for a slow answer."""
+        """Whether it can act now: it is neither frozen nor waiting for a slow answer."""
         now = self.loop.ms
         return self.is_up and self.process.frozen_until <= now and self.engine.slow_until <= now
 

@@ -25,7 +25,7 @@ COMMITS_A_RUN = 2
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Count what the threads do that are begun within and write."""
+    """Count the work of threads that start within the block and write."""
     found: Counter[str] = Counter()
 
     def called(frame: FrameType, event: str, _: Any) -> None:

@@ -1,4 +1,6 @@
-"""Messages, answers and runs go when their time is over, and nothing else: in steps, whatever fails in between."""
+"""Messages, answers and runs are deleted when their time has passed, and nothing else: in steps, despite failures in
+between.
+"""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Every statement of the mail room is used, and finds its rows by an index where it matters."""
+"""Every statement of the mail room is used, and finds its rows by an index if that matters."""
 
 import re
 import sqlite3
@@ -41,7 +41,7 @@ HOT = re.findall(
 """,
 )
 MAY_BE_SCANNED = {"json_each", "CONSTANT"}
-"""Lists that the caller gave, and rows that stand in the statement."""
+"""Lists from the caller, and rows in the statement itself."""
 
 
 @pytest.fixture(scope="module")

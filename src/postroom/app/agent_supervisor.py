@@ -195,7 +195,7 @@ class ExecutorRegistry:
             check_installed()
 
     def looked_at(self, runner: AnyRunner) -> str:
-        """Return what a runner would start or call, without doing so. Blocks.
+        """Return the command or address that a runner would use, without using it. Blocks.
 
         Raises:
             InvalidRunner: Its kind has no executor here.
@@ -281,7 +281,7 @@ class ExecutorRegistry:
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
     async def close(self) -> None:
-        """Close connections and supporting processes; whoever started the runs must end them."""
+        """Close connections and supporting processes. The caller that started the runs must end them."""
         await self._models.close()
         await self.results.close()
         await self._commands.close()

@@ -44,9 +44,9 @@ LONGEST_WAIT: Final = timedelta(minutes=10)
 FIRST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
-"""Factor of the database's size that must be free: for the copy, and as much for new mail."""
+"""Factor of the database's size that must be free: once for the copy, and once for new mail."""
 _SOME: Final = 2
-"""Number of backups from which one can be deleted."""
+"""Fewest backups of which one may be deleted."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
 SUFFIX: Final = ".db"
 COPY: Final = ".copy"
@@ -116,7 +116,9 @@ class Backups:
         self._tasks = Tasks("backups")
 
     def start(self) -> None:
-        """Start to check whether a backup is due, first after a minute; do nothing if the timer is off.
+        """Start the timer that checks whether a backup is due.
+
+        The first check is after one minute; without a timer, do nothing.
 
         PostgreSQL must be backed up by its own tools.
         """
@@ -379,7 +381,7 @@ def _backup(path: Path) -> Backup:
 
 
 def _instant(text: str) -> int | None:
-    """Return the instant in a name; None if it is not a valid moment."""
+    """Return the time in the name of a backup, in milliseconds; None if it is not valid."""
     try:
         moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:

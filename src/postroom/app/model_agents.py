@@ -116,7 +116,7 @@ class ModelAgents(AgentRuntime):
         return super().send_messages(id, messages)
 
     async def close(self) -> None:
-        """Close the connections to endpoints; whoever started the runs must end them."""
+        """Close the connections to endpoints. The caller that started the runs must end them."""
         await super().close()
         while self._models:
             _, model = self._models.popitem()
@@ -124,7 +124,7 @@ class ModelAgents(AgentRuntime):
 
 
 async def _as_shown(activation: RunActivation) -> RunActivation:
-    """Return the request as its run must see it: decisions reach it as answers of its own calls."""
+    """Return the request in the form that its run reads: decisions become answers of the run's own calls."""
     asked = tuple(one for one in activation.messages if not (one.id or "").startswith(DECISION))
     activation = replace(activation, messages=asked)
     control = activation.control

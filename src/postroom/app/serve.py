@@ -1,4 +1,4 @@
-"""One process: MCP, pages, health and administration behind one middleware, on one port."""
+"""One process: MCP, pages, health and administration on one port, with the same middleware."""
 
 import asyncio
 import gc
@@ -87,7 +87,7 @@ _HURRYING: Final = "Skipping the wait for chats and open requests. Programs of r
 NOTE_AGAIN_MS: Final = 1_000
 """Interval of attempts to write the server's note for clients."""
 CHANNELS_SECONDS: Final = 10
-"""Seconds that the greeting waits for chat channels; a slower one is connected afterwards."""
+"""Seconds that the greeting waits for chat channels. A channel that needs longer is connected later."""
 
 
 class Site:

@@ -145,8 +145,8 @@ class Application:
         replaces the earlier one, whose archive is moved to another folder.
 
         Raises:
-            WrongStore: The database is missing, empty, older than the archive or another one, or its log is
-                damaged. StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
+            WrongStore: The database is missing, empty, older than the archive or has another id, or its log
+                is damaged. StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
                 ConfigError, StoreUnavailable: The database server refuses the connection, or does not answer.
             ConfigError: A channel cannot be created from its configuration.
             MissingExtra: A configured part needs libraries that are not installed.

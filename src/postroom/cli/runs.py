@@ -135,7 +135,7 @@ def discard(
 
 @shows(app, "show_control_room")
 def _(found: dict[str, Any]) -> str:
-    """Return the control room as lists of lines, those that are empty left out."""
+    """Return the control room as lists of lines, without the empty lists."""
     lists = {
         "SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],

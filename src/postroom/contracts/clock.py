@@ -40,7 +40,7 @@ class SystemClock:
 
 
 def elapsed_ms() -> int:
-    """Return milliseconds since an arbitrary instant, by a clock that nobody can set.
+    """Return milliseconds since an arbitrary instant, by a clock that cannot be set.
 
     On systems with `CLOCK_BOOTTIME` it includes the time that the machine sleeps.
     """
@@ -49,7 +49,7 @@ def elapsed_ms() -> int:
 
 
 class ClockWatch:
-    """Measures how far the wall clock was set back, against a clock that nobody can set."""
+    """Measures how far the wall clock was set back, with a clock that cannot be set."""
 
     def __init__(self) -> None:
         self._ahead: int | None = None

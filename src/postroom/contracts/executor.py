@@ -5,6 +5,7 @@ cancel; the lease limits the harm. It writes through `activation.control.coordin
 write that the claim is still valid.
 """
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -81,9 +82,9 @@ class ResolvedRunPlan:
     replayable: bool = True
 
 
-def identity_of(activation: RunActivation, *, run_id: str) -> RunIdentity:
-    """Return the identity and origin of the run that a request starts."""
-    trace = activation.trace
+def identity_of(activation: RunActivation, *, run_id: str | None = None) -> RunIdentity:
+    """Return the identity and origin of the run that a request starts; without an id the run gets one."""
+    trace, run_id = activation.trace, run_id or activation.run_id or f"run_{uuid.uuid4().hex}"
     return RunIdentity(
         thread_id=activation.thread_id,
         run_id=run_id,
@@ -202,7 +203,7 @@ class ExecutorAround(RunDispatchExecutor):
     """Wraps another executor and forwards every call that it does not handle."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Take the methods of `within` that the class does not define."""
+        """Forward each method that the class does not define to `within`."""
         self._within = within
         for name in _PASSED_ON:
             if getattr(type(self), name) is getattr(RunDispatchExecutor, name):

@@ -142,7 +142,7 @@ class Spending(Record, frozen=True, kw_only=True):
     until: int | None = None
     """The end of the scope's window; None if it has no window."""
     asked_by: str = ""
-    """The run that asks, on behalf of the scope, for as much again. Used in stored form."""
+    """The run that asks, on behalf of the scope, for the same amount again. Used in stored form."""
     is_refused: bool = False
     """Whether a person has refused that. Used in stored form."""
 
@@ -255,7 +255,7 @@ def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Yield the measures that two of these budgets limit for the same runs and the same time."""
+    """Yield each measure that two of these budgets limit for the same runs and the same period."""
     seen = set[tuple[str, ...]]()
     for one in budgets:
         for name in one.limits:

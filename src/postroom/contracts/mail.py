@@ -497,7 +497,7 @@ class KeepRule:
     keep: timedelta | None = None
     """None holds the messages."""
     unread_stays: bool = True
-    """Whether an unread message, or one that lacks a requested acknowledgement, is kept at any age."""
+    """Whether the rule never deletes a message that is unread or lacks a requested acknowledgement."""
 
     @property
     def holds(self) -> bool:

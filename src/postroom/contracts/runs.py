@@ -160,7 +160,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
         return is_late and self.on_timeout is OnTimeout.GO_ON
 
     def refuse_late(self, now: int) -> None:
-        """Refuse an answer if the run goes on without one by now.
+        """Refuse an answer if the run has already continued without an answer.
 
         Raises:
             StaleDecision: as said.

@@ -9,7 +9,8 @@ Held runs stay queued. The row of a held run contains the time before which it i
 nothing until then.
 
 Time, tokens and money are known only when a run ends. So only as many runs start at once as the rest of the
-budget pays for, if each costs as much as the most expensive recent run; while no cost is known, at most 4.
+budget can pay, if each costs as much as the most expensive recent run. As long as no cost is known, at most 4
+start.
 
 Limits for all workers of one database: counted in the change that claims, under one lock.
 
@@ -75,7 +76,7 @@ class Room:
 
 
 def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] = frozenset()) -> Room:
-    """Look what the limits leave."""
+    """Check the free places of the limits."""
     room = Room(limits=limits, closed=closed)
     if any(limit.at_once is not None for limit in limits):
         for tenant, key, count in tx.runs.dispatches.claimed_by_limit():
@@ -85,7 +86,7 @@ def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] =
 
 
 def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> Held | None:
-    """Return what keeps a dispatch from beginning now; to be decided on under the lock of limits."""
+    """Return the limits that keep a dispatch from beginning now; decide under the lock of limits."""
     room, now = room_in(tx, limits), tx.now()
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)
@@ -282,7 +283,7 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return what an execution, or a step of it, adds to the scopes that are counted."""
+        """Return the amounts that an execution, or a step of it, adds to the counted scopes."""
         cost = _costs(used, wall_ms)
         if not any(cost.values()):
             return ()
@@ -337,7 +338,7 @@ def is_start(run: RunRecord) -> bool:
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:
-    """Return whether the run stored as the one that asks for a scope does so, or is about to."""
+    """Return whether the run that is stored as the asker for a scope asks, or is about to ask."""
     run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
     if run is None or run.status is RunStatus.DONE:
         return False
@@ -357,7 +358,7 @@ def held_threads(
 ) -> tuple[list[tuple[str, Held]], list[str]]:
     """Return which of these threads are held by their next due run, and which wait for others to end.
 
-    `starting` counts the runs of each scope that may start by this look.
+    `starting` counts the runs of each scope that this decision lets start.
     """
     found, crowded = [], []
     for dispatch in tx.runs.dispatches.first_due(thread_ids):
@@ -412,12 +413,12 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
 
 
 def answers_budget(call_ids: Sequence[str]) -> bool:
-    """Return whether a decision may be about a budget: such a one is written under the lock of limits."""
+    """Return whether a decision may be about a budget, and so is written under the lock of limits."""
     return any(call_id.startswith(f"{BUDGET_TOOL}/") for call_id in call_ids)
 
 
 def window_ended(scope: str, *, now: int) -> ToolCallResume:
-    """Return what answers a question about a budget whose window has ended."""
+    """Return the answer to a question about a budget whose window has ended."""
     return ToolCallResume(
         decision_id=f"{MAILBOX}/{scope}/window-ended",
         action=ResumeDecisionAction.RESUME,
@@ -464,7 +465,7 @@ def _once(counted: Iterator[tuple[Budget, Spending]]) -> list[Spending]:
 
 
 def _allowed(run: RunRecord) -> set[str | None]:
-    """Return the scopes of which a person has said yes to what the run waits for."""
+    """Return the scopes for which a person has approved the run's question."""
     yes = {one.ticket.ticket_id for one in run.answered if one.decision.approved}
     tickets = run.waiting.tickets if run.waiting is not None else ()
     return {_scope_of(one) for one in tickets if one.ticket_id in yes}

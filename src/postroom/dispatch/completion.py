@@ -119,9 +119,9 @@ class MailboxRunOutcome:
     error: str = ""
     retry_after_ms: int | None = None
     code: str | None = None
-    """The error's code, if it is one of ours."""
+    """The error's code if the error is a `PostroomError`."""
     may_be_outage: bool = False
-    """Whether the failure may pass without a change to the program, when others work again."""
+    """Whether another service may have failed, so that a later attempt can succeed unchanged."""
 
     @property
     def metric_label(self) -> str:
@@ -137,7 +137,7 @@ COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 def classify(
     ended: AgentRunResult | BaseException, give_up_on: tuple[type[Exception], ...] = ()
 ) -> MailboxRunOutcome:
-    """Return what the end of an execution means for its dispatch.
+    """Return the effect of an execution's end on its dispatch.
 
     A result of any termination is consumed. So are a phase that failed on its own state and a resume of
     nothing: there is nothing to retry. An error of postroom says by `retryable` whether the run is retried.
@@ -165,7 +165,7 @@ def _told_by(error: BaseException) -> str:
     try:
         said = str(error)
     except Exception as own:  # foreign code: how it fails to tell is all that it tells
-        said = f"its text cannot be told ({type(own).__name__})"
+        said = f"its text cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
 
 
@@ -318,7 +318,7 @@ class Job:
     next: Claimed | None = None
     """The dispatch of the thread that the end of this run has claimed."""
     has_looked: bool = False
-    """Whether the end has claimed the next due dispatch, or the thread's queue is empty."""
+    """Whether the thread's next dispatch needs no poll: this change claimed it, or there is none."""
     leaves_waiting: bool = True
     """Whether messages may wait on the thread when the run has ended."""
     comes_again: bool = False
@@ -362,7 +362,9 @@ class MailboxWorker:
     is_wanted: bool = False
     """Whether another caller found the worker reserved and would have started work."""
     foreground: int = 0
-    """The number of foreground submissions for the thread; queued dispatches are not claimed meanwhile."""
+    """The number of foreground submissions for the thread; the thread's queued dispatches are not claimed as
+    long as there is one.
+    """
     storing: int = 0
     """How many of them are being stored: their claims may be in the database before they are known here."""
 
@@ -448,7 +450,7 @@ class Workers:
         return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
 
     def forget(self, thread_id: str) -> None:
-        """Drop an idle worker; a worker that got work meanwhile stays."""
+        """Drop a worker if it is still idle."""
         worker = self._workers.get(thread_id)
         if worker is not None and _rests(worker):
             del self._workers[thread_id]
@@ -534,7 +536,7 @@ def budgeted(
 
 
 def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
-    """Return whether the deadline of a dispatch is over."""
+    """Return whether the deadline of a dispatch has passed."""
     return dispatch.deadline_at is not None and tx.now() > dispatch.deadline_at
 
 
@@ -722,7 +724,7 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return what this end wrote before, if only the reply of the store was lost; else None.
+        """Return the result that this end wrote before, if only the reply of the store was lost; else None.
 
         The dispatch that it claimed then is claimed again.
         """
@@ -903,7 +905,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, row)
 
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
-        """Count a run that was withdrawn, and have others ask what it asked for all."""
+        """Count a withdrawn run, and let other runs ask the question that it asked for all."""
         cancelled = self.told(dispatch, ended)
         await self._release_abandoned()
         await self._events.dispatch_happened("RunCancelled", cancelled)
@@ -914,8 +916,8 @@ class Completion:
     ) -> tuple[RunDispatch, RunRecord | None]:
         """End the run of a dispatch that has ended unacked, in the change that ends it, under its lock.
 
-        A run with another dispatch by now continues with that. Return the row, and the ended run; call `told`
-        after the commit.
+        A run that already has another dispatch continues with that dispatch. Return the row, and the ended
+        run; call `told` after the commit.
         """
         if dispatch.status not in _RECONCILIATIONS or dispatch.reconciled:
             return dispatch, None
@@ -942,7 +944,7 @@ class Completion:
         return dispatch
 
     def interrupted_in(self, tx: Transaction, interrupt: Interrupt) -> tuple[Interrupt, EndedRuns]:
-        """End the runs of what an interrupt has superseded, in the same change."""
+        """End the runs that an interrupt has superseded, in the same change."""
         ended = [self.ended_in(tx, row) for row in interrupt.superseded_dispatches]
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
@@ -963,7 +965,7 @@ class Completion:
             _LOG.warning("dispatch.not_reconciled", dispatch_id=dispatch_id, reason=error.describe())
 
     async def reconcile_all(self) -> None:
-        """End the run of every ended dispatch that was not told yet: what an interrupt took from others."""
+        """End the run of every dispatch that ended without it, for example by an interrupt."""
         core = self._core
         seen: set[str] = set()
         while rows := await core.observed(
@@ -977,7 +979,7 @@ class Completion:
                 break
 
     async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
-        """End a run that waits for a person; return False if it has changed meanwhile."""
+        """End a run that waits for a person; return False if it has changed since it was read."""
         core = self._core
 
         def cancel(tx: Transaction) -> RunRecord | None:
@@ -1000,7 +1002,7 @@ class Completion:
     ) -> RunRecord | None:
         """End a run that waits for a person, under the lock of its thread; return None if it does not wait.
 
-        Return the run as it was; call `told_cancelled` after the commit.
+        Return the run as it was before the change; call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (
@@ -1021,7 +1023,7 @@ class Completion:
         return run
 
     async def told_cancelled(self, run: RunRecord) -> None:
-        """Count a run that waited and was cancelled, and have others ask what it asked for all."""
+        """Count a cancelled run that waited, and let other runs ask its question for all."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
         self._core.metrics.runs.add("cancelled")
@@ -1029,7 +1031,7 @@ class Completion:
         await self._events.waiting_cancelled(run)
 
     async def _release_abandoned(self) -> None:
-        """Let another run ask if the run that asked for all has ended; after a failure, the sweep does it."""
+        """If the run that asked for all has ended, let another run ask. If this fails, the sweep does it."""
         if not self._core.has_budgets:
             return
         try:
@@ -1047,7 +1049,7 @@ class Completion:
         failed: CanonicalEventDraft | None = None,
         is_failed: bool = True,
     ) -> RunDispatch:
-        """Move a dispatch of ours, and store the error of its execution, if any.
+        """Move a dispatch that this process has claimed, and store the error of its execution, if any.
 
         If that ends the dispatch, its run ends as well, counted as `outcome`.
         """
@@ -1210,7 +1212,7 @@ def finish_event(dispatch: RunDispatch, termination: TerminationReason, response
 
 
 def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
-    """Return whether the end of this dispatch is the end of this run."""
+    """Return whether this dispatch ends together with this run."""
     is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
     return is_its and run.is_open
 

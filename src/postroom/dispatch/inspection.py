@@ -266,7 +266,7 @@ class Inspection:
 
 
 def _told_of_place(tx: Transaction, place: str) -> str:
-    """Return the servers for which a run waits, and whether one is running."""
+    """Return a text that names the running servers that can execute a run of this place."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [one.holder for one in servers(leases, now, place)]:
         return f"its place is {place}, so only {' or '.join(there)} can execute it"

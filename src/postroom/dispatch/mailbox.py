@@ -54,9 +54,9 @@ _COMMITS: Final = "use an executor that commits its steps with their events, suc
 class Mailbox:
     """A durable queue of runs over an executor and stores.
 
-    `async with Mailbox(...) as mailbox:` starts its rounds, recovery first, and drains at the end. Without
-    the block it works as well, but then nothing looks for due, unfinished or expired work unless
-    `start_lifecycle` is called, and the caller must call `aclose`.
+    `async with Mailbox(...) as mailbox:` starts its rounds, recovery first, and drains at the end. It also
+    works without the block. Then nothing looks for due, unfinished or expired work unless you call
+    `start_lifecycle`, and you must call `aclose`.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -124,7 +124,7 @@ class Mailbox:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
                 SubmissionRejected, QueueFull: The strategy `reject` or `queue` refused it.
             ActiveRunConflict: The active run did not end; nothing was written.
-            DeliveryBlocked: A barrier precedes the message; nothing was written.
+            DeliveryBlocked: A pending barrier precedes the message; nothing was written.
         """
         self._refuse_closed()
         return await self._submissions.submit(request, strategy=strategy)
@@ -185,7 +185,9 @@ class Mailbox:
         return await self._control.cancel(id)
 
     async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
-        """End a run that waits for a person, for this reason; return False if it has changed meanwhile.
+        """End a run that waits for a person, for this reason.
+
+        Return False if it has changed since it was read.
 
         Raises:
             StoreError: The end could not be written; the run still waits.
@@ -193,7 +195,7 @@ class Mailbox:
         return await self._completion.cancel_waiting(run, reason)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
-        """Supersede what a thread has queued and ask its active run to end, without waiting for it."""
+        """Supersede a thread's queued runs and ask its active run to end, without waiting for it."""
         return await self._control.interrupt(thread_id)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
@@ -205,7 +207,7 @@ class Mailbox:
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that its run has not begun to read; return False if the run has it."""
+        """Withdraw a decision that its run has not read yet; return False if the run has read it."""
         return await self._control.take_back_decision(thread_id, run_id, decision_id)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
@@ -233,7 +235,9 @@ class Mailbox:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Put messages where runs of the thread read them as `mode` says; one that `starts_run` starts one.
+        """Store messages for the thread's runs in the way that `mode` says.
+
+        A message with `starts_run` starts a run.
 
         Return the started run; None if they wait: for the active run, or for their turn. They wait durably,
         can be edited and withdrawn until a run reads them, and survive a crash of any process. Messages with
@@ -406,7 +410,7 @@ class Mailbox:
     async def drain(
         self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
     ) -> None:
-        """Claim no more runs, give active runs the grace time to end, then stop and queue them again.
+        """Stop claiming runs, give active runs the grace time to end, then stop them and queue them again.
 
         `waits_for` returns for the id of a thread whether its run gets the grace time; without it, each run
         gets it. An execution that ignores the stop is abandoned after `stop_wait_ms`; its run is queued
@@ -527,10 +531,10 @@ class Mailbox:
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry that a pin stands for; None when no registry is attached.
+        """Return the registry of a pin; None when no registry is attached.
 
         Raises:
-            InternalError: the pin stands for nothing.
+            InternalError: The pin names no registry.
         """
         return await self._core.pinning.materialize(resolution_id)
 

@@ -5,13 +5,13 @@ watch it:
 
     text, calls ─▶ buffered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
-While the database is away the output is buffered, and stored later; an execution that ends meanwhile loses
-its buffer. The log reports either once per outage. The answer of a run is stored when it ends.
+If the database is unavailable, the output is buffered and stored later. An execution that ends before that
+loses its buffer. The log reports either once per outage. The answer of a run is stored when it ends.
 
 The selection of an execution's events to store, and their kinds.
 
 Stored events are staged in a buffer and written together with the run's next checkpoint: a step and its
-events become durable together, or not at all. The live stream never waits for that.
+events become durable together, or not at all. The live stream never waits for the stored one.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ _FINISHES = {
 
 
 def kept_as(event: live.AgentEvent, *, resumed: bool) -> tuple[Kept, ...]:
-    """Return as what an event is kept; a suspended call that asks for permission is kept twice."""
+    """Return the stored forms of an event; a suspended call that asks for permission has two."""
     if isinstance(event, live.RunStart):
         return (("RunResumed" if resumed else "RunStarted", Fidelity.COMMITTED),)
     if isinstance(event, live.RunFinish):
@@ -190,7 +190,7 @@ class Capture:
         *,
         resumed: bool,
     ) -> CapturingSink:
-        """Return a sink that stages what this execution tells."""
+        """Return a sink that stages the events of this execution."""
         return CapturingSink(inner, buffer, self, dispatch, resumed=resumed)
 
 
@@ -495,7 +495,7 @@ async def output_after(events: EventStore, scope: EventScope, after: int) -> tup
 
 
 async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
-    """Return the last lines of a run's output, in `most` characters, as far as they were kept."""
+    """Return the last stored lines of a run's output, in at most `most` characters."""
     newest = end = await events.count(scope)
     parts, length = list[str](), 0
     while end > 0 and length <= most:

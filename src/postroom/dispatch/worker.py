@@ -105,7 +105,7 @@ class PendingInput:
     run_id: str
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Return what the run would read at this boundary, in order; it waits on."""
+        """Return the messages that the run would read at this boundary, in order; they keep waiting."""
 
         def look(tx: Transaction) -> tuple[PendingMessage, ...]:
             return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
@@ -150,7 +150,7 @@ class PendingInput:
         return messages
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Put messages that came live among those that wait, for this run; known ids are passed over."""
+        """Add messages that arrived live to the waiting messages, for this run; ignore known ids."""
         mode = DeliveryMode(boundary=boundary, target_run_id=self.run_id)
         for message in messages:
             try:
@@ -320,7 +320,7 @@ class Commands:
     """Reads the commands for active runs in this process."""
 
     def __init__(self, core: Core, workers: Workers) -> None:
-        """Take commands for what the workers execute."""
+        """Accept commands for the active executions."""
         self._core = core
         self._workers = workers
         self._taken: set[tuple[str, str]] = set()
@@ -776,7 +776,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guarded(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return what the step returns; False when it failed, after which the dispatch goes its way alone."""
+        """Return the step's result; False when it failed, after which the dispatch goes its way alone."""
         try:
             return await step
         except StaleClaim as error:
@@ -796,7 +796,7 @@ class Dispatcher:
         return False
 
     def _rest(self, job: Job) -> None:
-        """Free the worker, unless it runs something newer by now, and its slot."""
+        """Free the worker, unless it already executes another run, and its slot."""
         self._leases.let_go(job)
         self._ending.discard(job.concluded)
         job.concluded.set_result(None)
@@ -836,7 +836,7 @@ class Dispatcher:
             self._over()
 
     async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
-        """Execute what the end of a run has claimed, in the slot of that run."""
+        """Execute the run that the end of another has claimed, in the slot of that run."""
         claimed = begun.dispatch
         if not self.accepting:
             await self._execution.give_back(claimed)
@@ -942,7 +942,7 @@ class LeaseKeeper:
     async def renewed(self, jobs: list[Job]) -> bool:
         """Renew these claims in one change, whenever they began; return False if the store failed.
 
-        It takes no longer than the claims last: work whose claim is not renewed by then is stopped.
+        It takes at most as long as the claims last: work whose claim was not renewed in that time is stopped.
         """
         if not jobs:
             return True
@@ -1021,8 +1021,8 @@ class LeaseKeeper:
 class _Held:
     """Work of an executor that makes no step while its claim is uncertain.
 
-    A process that was frozen or disconnected may continue anywhere in its work, and another process may have
-    the work by then: it checks before the next step.
+    A process that was frozen or disconnected may continue at any point of its work, after another process has
+    claimed the work: it checks its claim before the next step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
@@ -1069,7 +1069,10 @@ class Execution:
         completion: Completion,
         asks_next: Callable[[Job], ClaimAsk | None],
     ) -> None:
-        """Keep what it works with; `asks_next` returns what the end of a run claims of its thread."""
+        """Keep the given parts.
+
+        `asks_next` returns the query for the thread's next dispatch at the end of a run.
+        """
         self._core = core
         self._events = events
         self._completion = completion
@@ -1147,9 +1150,9 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Give back a claimed dispatch that is not executed here; harmless if another owns it by now.
+        """Release a claimed dispatch that is not executed here; harmless if another owner already has it.
 
-        No attempt is counted, unless its execution `failed`. If the store fails, a later look gives it back.
+        No attempt is counted, unless its execution `failed`. If the store fails, a later poll releases it.
         """
         try:
             if failed is None:
@@ -1204,8 +1207,8 @@ class Execution:
         """Set the run of a job, and the request for the executor if there is something to execute.
 
         Raises:
-            DeadlinePassed: The deadline of the dispatch is over. UnknownRun, ForeignThread: The dispatch has
-                no run on its thread.
+            DeadlinePassed: The deadline of the dispatch has passed. UnknownRun, ForeignThread: The dispatch
+                has no run on its thread.
             InternalError: The registry of the run is gone. InvalidActivation, UnknownMessage, ResolveFailed:
                 The request cannot be rebuilt.
         """

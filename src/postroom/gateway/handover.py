@@ -161,7 +161,7 @@ class Handover:
     def _finder(
         self, event: MessageEvent, draft: InboundMessage | None, thread_id: str
     ) -> Callable[[Transaction], InboundMessage | None]:
-        """Return the function that gives the change its message, or None if the message does not wait."""
+        """Return a function that returns the message in the change, or None if it no longer waits."""
         if draft is None:
             inbound_id = event.inbound_id or 0
 
@@ -209,12 +209,12 @@ class Handover:
                 return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
-        """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
+        """Return the policy of a busy session: its own choice, else its chat's, and so on."""
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
     def asked(self, session: ChatSession, source: SessionSource) -> Json:
-        """Return what the chat asks of its agent with each message: another model, and more instructions."""
+        """Return the chat's requirements for each message: another model, and additional instructions."""
         rules = self._config.rules_of(source.platform, source.chat_id)
         is_model = source.agent not in self._config.programs
         model = (session.settings.get("model") or rules.model) if is_model else None
@@ -310,7 +310,7 @@ def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
 
 
 def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
-    """Return a message with the words that it has by now in its chat, without the command that gives them."""
+    """Return a message with its present words in its chat, without its command."""
     if inbound.revision <= event.revision:
         return event
     latest = MessageEvent.from_body(inbound.body)
@@ -347,7 +347,7 @@ def _foreign_files(files: Sequence[Attachment]) -> str:
 def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, caller: Json = None) -> Message:
     """Return an inbound message as a message of its thread: words, sender, time and files.
 
-    `caller` is its chat's requirements for the agent, if the message has no `CallerRequest` of its own.
+    `caller` is the chat's requirements for the agent, for messages without a `CallerRequest`.
     """
     source = event.source
     data = {

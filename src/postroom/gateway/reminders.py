@@ -123,7 +123,7 @@ class Reminders:
         return sorted(mine, key=lambda one: (one.created_at, one.name))
 
     async def submit(self, firing: Firing) -> str:
-        """Say a reminder, or give the agent its words, in the change that moves the schedule on."""
+        """Send a reminder, or give the agent its words, in the change that advances the schedule."""
         schedule = firing.schedule
         source = SessionSource.from_dict(schedule.payload["source"])
         thread_id, asked = await self._place_of(source) or (None, None)

@@ -86,7 +86,7 @@ class Voices:
         return self._delivery.serves(target)
 
     async def close(self) -> None:
-        """Stop the requests to the endpoint; their answers are spoken after the next start."""
+        """Stop the requests to the endpoint; the unfinished answers are spoken after the next start."""
         await self._speaking.close()
 
     async def draft_of(self, row: OutboxMessage, reply: Reply, source: SessionSource) -> OutboxDraft | None:

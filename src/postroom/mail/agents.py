@@ -47,7 +47,7 @@ from postroom.mail.waking.runners import read_runner, reads_at_work
 
 
 class WayView(TypedDict):
-    """One way. `taken` says whether a message would use it now, `why` gives the reason in both cases."""
+    """One way. `taken` is true if a message would use it now; `why` gives the reason in both cases."""
 
     way: str
     taken: bool
@@ -101,7 +101,7 @@ def _by_runner(runner: str | None) -> str:
     except InvalidRunner as error:
         return f"a run starts, and will fail: {error.describe()}"
     recipe = f", {known.recipe.value}" if isinstance(known, Runner) else ""
-    return f"a run starts, or is queued behind the active run: {known.kind.value}{recipe}"
+    return f"a run starts, or waits until the active run has ended: {known.kind.value}{recipe}"
 
 
 def _by_hook(*, has_session: bool) -> str:
@@ -269,7 +269,7 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
 
 
 def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> None:
-    """Refuse a name that looks like that of another agent, among the last active agents of the project.
+    """Refuse a name that looks like that of one of the most recently active agents of the project.
 
     Raises:
         NameTaken: The name looks like an existing one, such as `Ben.` or `B-en` for `Ben`.

@@ -79,7 +79,7 @@ class Glob:
 
     `pieces` are the parts between its stars; `start` and `end` the text before its first wildcard and after
     its last. `head` is the length of `start` if a star follows it, `tail` that of `end` if a star precedes
-    it; otherwise both exceed every length. `is_text` says that it has no wildcards except stars.
+    it; otherwise both exceed every length. `is_text` is true if it has no wildcards except stars.
     """
 
     pieces: tuple[Sequence[Character], ...]
@@ -556,7 +556,7 @@ def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agr
     """Return whether the pieces find places along `row`, one after the other.
 
     A short row is tried position by position. For a long row, sets of positions are integers, one bit per
-    position: a piece of n units is placed in n steps, however often it nearly fits.
+    position: a piece of n units is placed in n steps, whatever the number of near matches.
     """
     first = 0
     if len(row) <= _SHORT:
@@ -656,7 +656,11 @@ def _invalid(raw: str, problem: str, remedy: str) -> InvalidPattern:
 
 def _check_length(raw: str, text: str) -> None:
     if len(text) > MAX_LENGTH:
-        raise _invalid(raw, f"is longer than {MAX_LENGTH} characters", "reserve a folder above it: src/**")
+        raise _invalid(
+            raw,
+            f"is longer than {MAX_LENGTH} characters",
+            "reserve a folder that contains it, such as src/**",
+        )
 
 
 def _check_text(raw: str) -> None:

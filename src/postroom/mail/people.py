@@ -40,7 +40,7 @@ async def name_person(
 
 
 def visitor_of(chat: ChatAddress) -> str:
-    """Return the name of a visitor from a chat, always the same."""
+    """Return the name of a person who has no registration, made from the chat's address."""
     return f"{chat.platform}-{sha256(chat.name.encode()).hexdigest()[:_DIGITS]}"
 
 
@@ -111,7 +111,7 @@ class StoredChatDelivery:
         Return the person's address.
 
         Raises:
-            UnknownAgent: None of these chats, or more than one person, is an address.
+            UnknownAgent: None of these chats is an address, or several persons have one.
             StoreError: It could not be stored.
         """
 

@@ -127,8 +127,8 @@ class Conflict(TypedDict):
 class GrantedView(ReservationView):
     """A reservation that was created or renewed.
 
-    `held` says whether no other agent's conflicting reservation is older: of all agents that reserve a path
-    exclusively, it is true for one.
+    `held` is true if no conflicting reservation of another agent is older: among all agents that reserve a
+    path exclusively, one has true.
     """
 
     held: bool

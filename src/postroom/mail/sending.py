@@ -58,7 +58,9 @@ INBOX = "inbox only"
 MAX_NAMED = 32
 """Maximum number of recipients whose names are cached with the threads that they need."""
 MAX_PROBLEMS = 20
-"""Maximum number of invalid recipients, after which no more are checked: each is compared with all names."""
+"""Maximum number of invalid recipients, after which the check ends: each invalid name is compared with all
+names.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -516,7 +518,7 @@ def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mappi
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each recipient will see the message, by recipient id, as far as it is known now."""
+    """Return how each recipient sees the message, by recipient id, as far as it is already decided."""
     ids = [one.agent_id for one in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 

@@ -127,10 +127,12 @@ class NamedTokens:
         project: str | None = None,
         life: timedelta | None = None,
     ) -> Mapping[str, object]:
-        """Keep a new token by its hash; the same call again answers alike and makes no second one.
+        """Store the hash of a new token.
+
+        The same call again returns the same answer and creates no second token.
 
         Raises:
-            InvalidArgument, InvalidName: it is no token, or one that could do nothing or too much.
+            InvalidArgument, InvalidName: The token is malformed, or would permit nothing or too much.
             NameTaken: A token of this name is valid.
             UnknownProject: there is none.
             IdempotencyConflict: the id was used for another token.
@@ -164,10 +166,10 @@ class NamedTokens:
         """Let a new token take a name, with the same scopes, project and length of life.
 
         Those before it are valid for `overlap` more, or until they would have ended. The same call again
-        answers alike and changes nothing.
+        returns the same answer and changes nothing.
 
         Raises:
-            InvalidArgument, InvalidName: it is no token, or the overlap is too long.
+            InvalidArgument, InvalidName: The token is malformed, or the overlap is too long.
             UnknownToken: No valid token has this name.
             IdempotencyConflict: the id was used for another token.
         """

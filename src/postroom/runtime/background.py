@@ -36,7 +36,7 @@ WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
 
 
 class WakeSubmitter(Protocol):
-    """Makes a run execute again, or starts another one if it cannot."""
+    """Starts the run of a finished task again, or another run if that is not possible."""
 
     def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
         """Submit the request durably.

@@ -106,9 +106,9 @@ class Compaction:
     ) -> Compacted | None:
         """Summarize older messages because the endpoint has refused this request.
 
-        A refusal for another reason says nothing about the model's window, and then only a long conversation
-        is summarized: the endpoint may describe "too long" in unknown words. Return None if there is nothing
-        to summarize.
+        A refusal for another reason gives no information about the model's window. Then only a long
+        conversation is summarized, because the endpoint may say "too long" in unknown words. Return None if
+        there is nothing to summarize.
 
         Raises:
             InferenceError: As for `when_full`.

@@ -54,7 +54,7 @@ class NotDue(Exception):
 
 
 class StillOpen(Exception):
-    """The last submission is still open, and the schedule does not queue behind it."""
+    """The last submission is still open, and the schedule does not queue another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +151,10 @@ class Schedules:
         self._clock = ClockWatch()
 
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
-        """Store a schedule under its name; an equal one with this name is unchanged.
+        """Store a schedule under its name; an equal schedule with this name stays unchanged.
 
-        Its first tick is the first after now. With `replaces` a different one with this name is replaced.
+        Its first tick is the first after now. With `replaces`, a different schedule with this name is
+        replaced.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored; nothing was written.

@@ -121,7 +121,7 @@ class RunService:
         """Count the dead letters that wait for an operator.
 
         The dead letter of a chat's run is not counted: the person in the chat got the reason as an answer. If
-        that failed, the outbox has a dead letter of its own.
+        that failed, the outbox has a separate dead letter.
 
         Raises:
             StoreError: They could not be counted.

@@ -1,4 +1,4 @@
-"""Records from rows and as JSON text; what does not read back is named as corrupt.
+"""Converts records from and to rows and JSON text; an unreadable row is reported as corrupt.
 
 The answer of a run is stored once, in the row of the run. The message, the events and the dispatch that tell
 the same answer are stored without the text. Their column `answer_of` names the run, and each look at them

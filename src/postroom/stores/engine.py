@@ -84,7 +84,10 @@ class PendingChanges(Generic[S]):
             self.queue.put(change)
 
     def stop(self) -> None:
-        """Accept no more changes; the thread gets None after the last one. A repeated call has no effect."""
+        """Accept no further changes.
+
+        The thread gets None after the last change. A repeated call has no effect.
+        """
         with self._gate:
             if not self._closed:
                 self._closed = True
@@ -144,7 +147,7 @@ class LookingThreads:
         self._pending.put(PendingChange(run=lambda _: look()))
 
     def close(self) -> None:
-        """Accept no more work, and wait until queued work is done; a repeated call has no effect."""
+        """Accept no further work, and wait until queued work is done; a repeated call has no effect."""
         self._pending.stop()
         for thread in self._threads:
             thread.join()
@@ -300,7 +303,7 @@ class Engine(Protocol):
         ...
 
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Refuse a user who lacks a right to one of the tables; one query, however many tables there are.
+        """Refuse a user who lacks a right to one of the tables, with one query for all tables.
 
         Raises:
             StoreReadOnly: A right is missing; the remedy grants it.

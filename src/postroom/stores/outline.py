@@ -17,7 +17,7 @@ class StoreIdentity(NamedTuple):
     store_id: str | None
     """None until the store gets an id."""
     is_used: bool
-    """Whether it has a project or a run."""
+    """Whether the store contains a project or a run."""
     logs: Mapping[str, int]
     """The newest log entry of each requested project that exists, by slug."""
     made: Mapping[str, int]

@@ -151,7 +151,7 @@ class Joined:
 
 
 LEAST: Final = 300_000
-"""Bytes to look for first: enough for a long message and its indexes, or many usual ones."""
+"""Bytes to check first: enough for a long message and its indexes, or many usual messages."""
 MOST: Final = 1 << 24
 """Maximum number of bytes that a check allocates; it frees them again."""
 
@@ -160,7 +160,7 @@ class Room:
     """Remembers a refused write. Small writes that succeed in between do not prove that a large one fits.
 
     The size of the refused write is unknown. If a write is refused although the check had succeeded, later
-    checks look for twice as much, so that the reported state changes a few times at most and then stays.
+    checks ask for twice as much, so the reported state changes a few times at most and then stays.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class Room:
         self._was_missing = True
 
     def found(self, size: int) -> None:
-        """Record that a check found `size` bytes; no effect if more are wanted by now."""
+        """Record that a check found `size` bytes; no effect if more are required now."""
         if not self.wanted or size < self.wanted:
             return
         if not self._was_missing:  # the write that was refused is larger
@@ -193,7 +193,7 @@ def refuse_forked(opened_by: int) -> None:
     """Refuse a call in a process that was forked after the mailbox was opened: it would never be answered.
 
     Raises:
-        MailboxForked: This process is not the one with the id `opened_by`.
+        MailboxForked: The process that opened it has the id `opened_by`, and this is another process.
     """
     if (this := os.getpid()) != opened_by:
         raise MailboxForked(
@@ -350,7 +350,7 @@ class SqlStore:
             raise
         self._room.found(wanted)
         if row is None or row[0] != now:
-            raise StoreCorrupt("the probe row differs from what was written", value=now)
+            raise StoreCorrupt("the probe row was read back with another value", value=now)
         store_id = None if found is None else found[0]
         if self._store_id not in (None, store_id):
             raise WrongStore(

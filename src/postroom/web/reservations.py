@@ -50,7 +50,7 @@ async def reservations(site: Site, request: Request) -> Response:
 
 
 class ReservationForm(msgspec.Struct):
-    """A person's decision about reservations: which one ends, or which are shared."""
+    """A person's decision about reservations: which of them ends, or which are shared."""
 
     do: str = ""
     name: str = ""

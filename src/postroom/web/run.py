@@ -25,7 +25,7 @@ from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
-"""Messages of a thread after the one that started a run, in which answers are searched."""
+"""Messages of a thread, after the message that started a run, in which answers are searched."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
     ("not_due", "It is due"),
@@ -145,7 +145,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return the conditions that a queued run has met, the one that stops it, and the later ones."""
+    """Return the conditions that a queued run has met, the condition that stops it, and the later ones."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [

@@ -203,7 +203,7 @@ class Site:
     ) -> Response:
         """Return a page about an error, in the frame of the project `slug` if it exists.
 
-        It is a whole page, whichever parts were asked for, and not live: each update would fail again.
+        It is a whole page, whichever parts were requested, and not live: each update would fail again.
         """
         alone = error_page(status, message, remedy=remedy, typed=typed)
         if not slug:

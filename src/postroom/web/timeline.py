@@ -46,7 +46,7 @@ PARTS: Final = 100
 COUNTED: Final = 250
 """Messages of one part of a span are counted up to here."""
 TOTAL: Final = 10_000
-"""Messages of a span are counted up to here, however long it is."""
+"""Messages of a span are counted up to this number, also in long spans."""
 LOOKED_THROUGH: Final = 2_000
 """Messages whose senders and readers are read: the newest."""
 

@@ -127,7 +127,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A window as drawn."""
+    """The drawn content of a span of time."""
 
     axis: Axis
     height: int

@@ -82,7 +82,7 @@ class Asked:
         return self.span.end < self.now
 
     def at(self, begin: int, end: int) -> str:
-        """Return the address of another span; a span that would exceed the present ends a moment after it."""
+        """Return the address of the picture for another span; the span ends at most a moment after now."""
         half = max(end - begin, SHORTEST) // 2
         middle = min((begin + end) // 2, ends_by(self.now, 2 * half) - half)
         return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))

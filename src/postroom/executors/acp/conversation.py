@@ -4,11 +4,11 @@
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities we declare only notices: requests for files and terminals are refused.
+Of the optional capabilities we declare only notices; we refuse requests for files and terminals.
 
 JSON-RPC 2.0 with a program, one JSON object per line: messages as values, anything else as a fault.
 
-The peer does no I/O. Its memory is bounded: one line, and the open requests of our own.
+The peer does no I/O. Its memory is bounded: one line, and the requests that it has sent and that are open.
 
 Permission requests: the question for a person, and their answer when the same request comes again.
 
@@ -65,7 +65,9 @@ _LOG = get_logger(__name__)
 
 
 MOST_NOISE: Final = 1_000
-"""Lines that are not JSON and are skipped, at most: some agents print a few words beside the protocol."""
+"""Maximum number of lines that are not JSON and are skipped: some agents print a few words between the
+messages of the protocol.
+"""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 AUTH_REQUIRED: Final = -32000
@@ -73,7 +75,7 @@ _FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class ProtocolFault(Exception):
-    """Output that breaks the protocol; the text says how, and contains nothing that could be a secret."""
+    """Output that breaks the protocol; the text describes the fault and contains no secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -523,7 +525,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The content for an agent: `former` is a session to resume, `anew` is the prompt for a new one."""
+    """The content for an agent: `former` is the session to resume.
+
+    `anew` is the prompt if that session does not exist.
+    """
 
     prompt: str
     anew: str
@@ -613,7 +618,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:
-        """Process a piece of the agent's output; ignored when the conversation is over."""
+        """Process a piece of the agent's output; ignore it if the conversation has ended."""
         await self._has_begun.wait()  # an earlier answer would reach nobody
         if self._over.is_set():
             return
@@ -628,7 +633,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what="wrote JSON that is nested too deeply"))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Have the agent end its turn and then exit; send nothing more."""
+        """Ask the agent to end its turn and then exit; send nothing else afterwards."""
         if self._stdin is None:
             return
         alarm = self._tasks.start(
@@ -660,7 +665,7 @@ class Conversation:
         self._peer.ask(method, params)
 
     def _cancel(self) -> None:
-        """Have the agent end its turn; sent at most once."""
+        """Ask the agent to end its turn, at most once."""
         if self.session is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._peer.tell("session/cancel", {"sessionId": self.session})

@@ -18,6 +18,7 @@ ends after the message was only written to it, the message is still in the mailb
 """
 
 import asyncio
+import codecs
 import json
 import os
 import re
@@ -37,9 +38,8 @@ from postroom.contracts.errors import CommandBusy, PostroomError, StaleClaim
 from postroom.contracts.messages import Boundary, storable
 from postroom.contracts.runners import Recipe, Runner
 from postroom.contracts.runs import Usage
-from postroom.executors.processes.output import LEAST_LINE_BYTES, Decoder, Lines, StdinWriter, Stream, Tail
-from postroom.executors.processes.process_runner import Work
-from postroom.executors.processes.starting import GEMINI_VARIABLES
+from postroom.executors.processes.output import LEAST_LINE_BYTES, Lines, StdinWriter, Stream, Tail
+from postroom.executors.processes.process_runner import GEMINI_VARIABLES, Work
 from postroom.log import get_logger
 from postroom.ports import PendingBoundary
 from postroom.version import __version__
@@ -47,7 +47,7 @@ from postroom.version import __version__
 
 @dataclass(slots=True)
 class Said:
-    """The results of reading so far."""
+    """The content of the output that was read up to now."""
 
     answer: str | None = None
     error: str | None = None
@@ -60,7 +60,7 @@ class Said:
     must_end: bool = False
     """Whether the program always reports its end unless it is cut off."""
     earlier: str = ""
-    """The answers of earlier turns: messages after them get answers of their own."""
+    """The answers of earlier turns; messages that arrived after them get separate answers."""
     last: str = ""
     """The last thing that happened, in the program's terms."""
     starts_anew: bool = False
@@ -197,7 +197,8 @@ def gemini(said: Said, line: Mapping[str, Any]) -> str:
 def opencode(said: Said, line: Mapping[str, Any]) -> str:
     """Read `opencode run --format json`: the texts of the last step with text are the answer.
 
-    A step after the last one of its turn answers messages that came meanwhile: both answers are kept.
+    A step after the last step of its turn answers messages that arrived during the turn: both answers are
+    kept.
     """
     kind, part = line.get("type"), _table(line, "part")
     said.session = _text(line, "sessionID") or _text(part, "sessionID") or said.session
@@ -389,7 +390,7 @@ class Reading:
     def __init__(self, rules: RecipeRules, *, most: int) -> None:
         self._rules = rules
         self._most = most
-        self._decoder = Decoder()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._lines = Lines(most)
         self.raw = Tail(most if rules.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
         self._text = Tail(most)
@@ -402,7 +403,7 @@ class Reading:
         """Return the text to stream from a piece of output."""
         self.raw.add(chunk)
         if self._rules.shape is Shape.TEXT:
-            return self._decoder.text(chunk)
+            return self._decoder.decode(chunk)
         if self._rules.shape is Shape.WHOLE:
             return ""
         return "".join(self._read(line) for line in self._lines.add(chunk))
@@ -410,7 +411,7 @@ class Reading:
     def end(self) -> str:
         """Return the remaining text to stream at the end of the output."""
         if self._rules.shape is Shape.TEXT:
-            return self._decoder.text(b"", final=True)
+            return self._decoder.decode(b"", final=True)
         if self._rules.shape is Shape.LINES:
             return "".join(self._read(line) for line in self._lines.end())
         return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")
@@ -466,7 +467,7 @@ class Steering(Protocol):
     """Sends messages to a program while it works. It does no I/O itself: it writes with `say`."""
 
     is_over: bool
-    """Whether the program gets no more messages, because its work is done."""
+    """Whether the program gets no further messages, because its work is done."""
 
     def begin(self) -> None:
         """Send the prompt."""
@@ -494,7 +495,7 @@ class ClaudeSteering:
         self.tell(self._prompt)
 
     def tell(self, text: str) -> str | None:
-        """Send a message; it is read between two steps, or in a turn of its own after this one."""
+        """Send a message. The program reads it between two steps, or in a separate turn after this one."""
         if self.is_over:
             return None
         name = str(uuid.uuid4())  # a name that it knows from before, it passes over
@@ -530,7 +531,7 @@ class CodexSteering:
         self._ask("initialize", {"clientInfo": us})
 
     def tell(self, text: str) -> str | None:
-        """Send a message into the turn; return None before it has started and when it is over."""
+        """Send a message into the turn; return None before the turn has started and after it has ended."""
         if self.is_over or self._turn is None:
             return None
         return self._told("turn/steer", text, expectedTurnId=self._turn)

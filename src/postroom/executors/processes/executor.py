@@ -2,8 +2,8 @@
 
 A client's session for a thread: stored with the thread's state, if the run is still ours.
 
-It is stored for each agent and mail thread, or for the agent if its runner says so. It is valid only for the
-same program and working folder.
+It is stored for each agent and mail thread, or once for the agent if its runner is set to that. It is valid
+only for the same program and working folder.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from postroom.contracts.errors import (
     RunnerNotFound,
     StaleClaim,
 )
-from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor
+from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor, identity_of
 from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.messages import Boundary, Json
 from postroom.contracts.quoting import without_escapes
@@ -48,9 +48,17 @@ from postroom.contracts.runs import TerminationKind, TerminationReason
 from postroom.executors.processes.active import ActiveRun, ActiveRuns, StopReason
 from postroom.executors.processes.asking import asked, version_in
 from postroom.executors.processes.output import ERRORS_KEPT, ERRORS_SHOWN, Tail
-from postroom.executors.processes.process_runner import ProcessRunner, ProgramEnd, Work
-from postroom.executors.processes.starting import AGENT, child_environment, masked, program_of, secrets_in
-from postroom.executors.requests import file_room, identity_of
+from postroom.executors.processes.process_runner import (
+    AGENT,
+    ProcessRunner,
+    ProgramEnd,
+    Work,
+    child_environment,
+    masked,
+    program_of,
+    secrets_in,
+)
+from postroom.executors.requests import file_room
 from postroom.log import get_logger
 from postroom.ports import RunControl
 
@@ -175,7 +183,7 @@ class LastWords:
     words: str = ""
     """The text of all its outputs."""
     version: str = ""
-    """The version as reported in its output; else the program is asked for it."""
+    """The version from the client's output; if empty, the client itself is asked."""
     expected: str = ""
     found: str = ""
     """The output found instead, if its format is different."""
@@ -322,7 +330,7 @@ class Finished(Protocol):
         """Return the run's result.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` give details.
         """
         ...
 
@@ -418,7 +426,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command of a runner, as far as it is known before a run."""
+        """Return the command of a runner; parts that only a run can define are left out."""
 
     @property
     def executing(self) -> int:
@@ -562,7 +570,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return await within(active.ended.wait(), most, self.process_runner.timer)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the run with this id about new messages; return False if its program takes none."""
+        """Notify the run with this id about new messages; return False if its program accepts none."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 

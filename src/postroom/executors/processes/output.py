@@ -1,7 +1,6 @@
 """The output of a program in bounded memory: its tail, its lines, and the part that is streamed."""
 
 import asyncio
-import codecs
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.quoting import without_escapes
 
 READ_BYTES: Final = 64 << 10
-"""Read from a pipe at once; the reader buffers about as much again."""
+"""Read from a pipe at once; the reader buffers about the same amount again."""
 ERRORS_KEPT: Final = 8 << 10
 """Bytes of standard error that are kept for the error message."""
 ERRORS_SHOWN: Final = 2_000
@@ -159,17 +158,6 @@ class Stream:
         if len(shown) < len(text) and not self._is_noted:
             self._is_noted = True
             await self._sink.emit(TextDelta(delta=STREAM_NOTE))
-
-
-class Decoder:
-    """Decodes UTF-8 piece by piece; broken bytes are replaced."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def text(self, chunk: bytes, *, final: bool = False) -> str:
-        """Return the characters that are complete with this."""
-        return self._decoder.decode(chunk, final)
 
 
 MOST_UNREAD: Final = 1 << 20

@@ -46,13 +46,14 @@ from postroom.contracts.errors import (
     ThreadAlreadyRunning,
     WrongSignature,
 )
-from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor, identity_of
 from postroom.contracts.messages import storable
 from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runners import HttpRunner, Runners
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 from postroom.contracts.signing import Proof, proof_of, signed
-from postroom.executors.requests import identity_of, prompt_of, without_files
+from postroom.executors.requests import prompt_of, without_files
+from postroom.extras import install_command
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import DispatchStore
@@ -91,7 +92,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
-    """Return a run as it is sent; `base` is our own address, None if we cannot be reached.
+    """Return a run in its form for the wire; `base` is our own address, None if we cannot be reached.
 
     The same run has the same bytes each time, unless its runner was changed or its mail was read.
     """
@@ -238,7 +239,7 @@ def check_installed() -> None:
         raise MissingExtra(
             f"runners of the kind http require {error.name}, which is not installed",
             value=error.name,
-            remedy='pip install "postroom[openai]" (in a clone: make dev)',
+            remedy=install_command("openai"),
         ) from error
 
 
@@ -293,7 +294,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     """Runs each agent by the server that its runner names.
 
     `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, `address` our own address.
-    The executor is also one of the mailbox's effects, so it learns what is durable.
+    The executor is also one of the mailbox's effects, which tells it when data is durable.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -327,7 +328,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Runs.
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Have the other server execute a run and return its answer.
+        """Let the other server execute a run, and return its answer.
 
         If cancelled from outside, the other server keeps working: the next worker posts the same run again,
         under the same key.
@@ -460,7 +461,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
             InvalidArgument: The body is not a result.
             ResultConflict: The run has ended with another result.
-            StaleResult: The dispatch is no longer to be executed.
+            StaleResult: The dispatch must not be executed any longer.
             ResultTooEarly: The result cannot be accepted or verified at the moment; send it again.
             StoreError: The dispatch could not be read; send the result again.
         """

@@ -51,8 +51,8 @@ class ChatLinks:
     ) -> tuple[LinkOutcome, LinkedChat | None]:
         """Link a chat with the chat that issued this code, and return that chat; `person` names a new person.
 
-        A code links once. Each unknown code counts as a wrong code of this chat; the last one that
-        `rules.most_wrong` allows locks the chat for `rules.locked_ms`. A right code resets the count.
+        A code links once. Each unknown code counts as a wrong code of this chat; after `rules.most_wrong`
+        wrong codes the chat is locked for `rules.locked_ms`. A right code resets the count.
         """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash, person=person)
 
@@ -85,7 +85,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def leave(self, address: ChatAddress) -> LinkedChat | None:
-        """Delete a chat's link and code; return the chat as it was, or None if it was not linked."""
+        """Delete a chat's link and code; return the chat's state before, or None if it was not linked."""
 
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)

@@ -103,7 +103,7 @@ def is_unspaced(word: str) -> bool:
 
 
 def asked_words(text: str) -> tuple[list[str], bool]:
-    """Return adjacent words to find, and whether the last one is only the start of a word."""
+    """Return adjacent words to find, and whether the last word is only the start of a word."""
     found = folded(text)
     if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
         return list(found), False
@@ -293,7 +293,7 @@ _LONGEST_WORD: Final = 500
 
 
 def home(project_id: int) -> str:
-    """Return the word that every message of a project contains, and that nobody can write."""
+    """Return the hidden word that every message of a project contains, and that no author can write."""
     return f"'#{project_id}'"
 
 

@@ -232,14 +232,17 @@ class Address:
     direct_dsn: str = field(default="", repr=False)
     """The database's own address, if `dsn` is a pooler's that gives each transaction another session.
 
-    Nothing is then kept in a session of the pooler; listening and locks use sessions of the database itself.
+    Nothing is then stored in a session of the pooler; listening and locks use direct sessions of the
+    database.
     """
     answer_within: timedelta = ANSWER_WITHIN
     connect_within: timedelta = CONNECT_WITHIN
     settings: Mapping[str, str] = field(default_factory=dict)
     """More settings of the session."""
     reach: Reach | None = field(default=None, repr=False)
-    """The log of reachability, set once the process has opened the database: settings are right by then."""
+    """The log of reachability. It is set once the process has opened the database, because then the settings
+    are known to be right.
+    """
 
     @property
     def session(self) -> dict[str, str]:
@@ -446,7 +449,7 @@ class Connection:
     def _send_looks(self) -> None:
         """Send the queued queries.
 
-        Equal ones with several values become one statement if its types are known.
+        Equal statements with several values become one statement if their types are known.
         """
         self._send_writes()
         looks, self._looks = self._looks, {}
@@ -490,7 +493,7 @@ class Connection:
             raise error_for(refused)
 
     def pass_on(self) -> None:
-        """Let the server start with the sent statements; it does so by itself at the next wait."""
+        """Let the server start with the sent statements; without this call, it starts at the next wait."""
         self._call(self._pg.flush)
 
     def flush(self) -> None:

@@ -1,4 +1,7 @@
-"""The engine on PostgreSQL: three threads that write, a few that read, and one that listens to others."""
+"""The engine on PostgreSQL.
+
+Three threads write, a few read, and one listens for the changes of other processes.
+"""
 
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -171,7 +174,7 @@ class DatabaseClock:
     def measure(self, connection: Connection) -> None:
         """Read the database's clock.
 
-        The fastest of several answers counts, because a slow one is inexact.
+        The fastest of several answers counts, because a slow answer is inexact.
         """
         quickest: int | None = None
         offset = self._offset
@@ -430,9 +433,9 @@ def _refuse_unwritable(connection: Connection) -> None:
 def _refuse_pooler(first: Connection, address: Address) -> None:
     """Refuse a pooler that gives each transaction another session, unless there is a direct address.
 
-    A pooler reports other process ids to its clients than those of the server. A pooler of that kind gives a
-    transaction the session that became free last, so that the first connection changes its session when a
-    second one is used.
+    A pooler reports other process ids to its clients than those of the server. Such a pooler gives a
+    transaction the session that became free last, so the first connection changes its session when a second
+    connection is used.
 
     Raises:
         ConfigError: The address is such a pooler's.

@@ -66,7 +66,7 @@ _SQL: Final = _statements("live")
 class PostgresLiveChannels:
     """Delivers commands to runs in all processes that share a schema; ended by `close`.
 
-    A sender waits at most `accept_within_ms` for the receipts; commands not accepted by then are withdrawn.
+    A sender waits at most `accept_within_ms` for the receipts; then commands without a receipt are withdrawn.
     """
 
     def __init__(self, store: SqlStore, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:

@@ -142,9 +142,9 @@ def opened(
 ) -> Iterator[PostgresSide]:
     """Open a schema for a copy, and keep every server from it until the end.
 
-    `mark` creates a missing target. Servers hold their locks on the primary of a standby, and none behind a
-    pooler; therefore a running server is also recognized by its lease, unless `is_gone` says that it has
-    surely ended.
+    `mark` creates a missing target. Servers hold their locks on the primary of a standby, and behind a pooler
+    they hold none. Therefore a lease also identifies a running server, unless `is_gone` says that the server
+    has ended.
 
     Raises:
         StoreHeld: A server, or another process, uses the schema.

@@ -122,8 +122,8 @@ class PostgresTransaction(SqlTransaction):
     def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
         """Begin a run of the change; completed changes have locked the `stale` names since its last run.
 
-        The answers to its earlier queries may have changed. If those changes share only the limits with it,
-        the answers about its thread have not.
+        The answers to its earlier queries may have changed. Answers about its thread stay valid if those
+        changes share only the lock of limits with it.
 
         Raises:
             LockHeld: Another transaction holds a lock that it needs.

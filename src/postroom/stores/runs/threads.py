@@ -32,7 +32,7 @@ class Threads(Tables):
         return rows.thread(found[0]) if found else None
 
     def made(self, thread_id: str) -> Thread:
-        """Return the thread; a missing one is created first."""
+        """Return the thread; create it if it is missing."""
         found = self.load(thread_id)
         if found is None:
             found = new_thread(thread_id, self._now())

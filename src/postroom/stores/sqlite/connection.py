@@ -36,7 +36,7 @@ FIRST_SAFE_RELEASE = (3, 51, 3)
 MOUNTS = Path("/proc/self/mountinfo")
 """The table of mounts on Linux."""
 _ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
-"""Escapes of separators in that table."""
+"""How the table of mounts escapes separators."""
 BUSY_TIMEOUT = timedelta(seconds=10)
 PAGE_SIZE: Final = 2_048
 """Bytes of a page of a new database; an existing database keeps its size.
@@ -85,7 +85,9 @@ _OTHERS: Final = (
 
 
 def refuse_no_file(path: Path, what: str = "database") -> None:
-    """Refuse a path to something other than a file; SQLite's own error does not say so, or misses it.
+    """Refuse a path to something other than a file.
+
+    SQLite's own error does not name the cause, or SQLite does not notice it.
 
     Raises:
         StoreReadOnly: The path is a folder, a pipe, a socket or a device.
@@ -229,8 +231,8 @@ def store_error(error: sqlite3.Error) -> StoreError:
 def refuse_denied(path: Path) -> None:
     """Refuse a database, or a file next to it, that this process must not write, before anything opens it.
 
-    SQLite creates the files next to a database with the database's mode and leaves them behind when it fails:
-    they would lock out the next process that opens it, even that of its own user.
+    SQLite creates the files next to a database with the database's mode, and leaves them there if it fails:
+    they would lock out the next process that opens it, even a process of the same user.
 
     Raises:
         StoreReadOnly: A file is not writable; the error names its owner and the remedy.

@@ -239,7 +239,7 @@ def refuse_changed(file: Path, backup: Path) -> None:
     """Compare a backup, or a copy of it, with the digest next to the backup, if there is one.
 
     Raises:
-        StoreCorrupt: The file differs from the backup as it was written.
+        StoreCorrupt: The content of the file differs from the backup's checksum.
         OSError: The digest or the file cannot be read.
     """
     try:

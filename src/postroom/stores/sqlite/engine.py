@@ -142,7 +142,7 @@ class OwnFiles:
             _LOG.error("store.taken_away", reason=reason, rescued=str(self.rescued))
             self.when_changed(self.rescued)
         raise WrongStore(
-            f"{reason} while the server was running; the server accepts no more changes",
+            f"{reason} while the server was running; the server refuses all changes now",
             value=str(self._path),
             remedy=self._remedy(self.rescued),
         )
@@ -334,7 +334,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no more work; the thread finishes submitted work, closes the connection and ends."""
+        """Accept no further work; the thread finishes submitted work, closes the connection and ends."""
         self.pending.stop()
 
     def close(self) -> None:
@@ -642,7 +642,8 @@ class SqliteEngine(Engine):
 
         Raises:
             WrongStore: The database is missing or empty, and `may_begin` is False; its log is damaged; it
-                lacks acknowledged commits; or it is in two folders. Nothing was created or changed.
+                lacks acknowledged commits; or it is in two folders. The database is unchanged, and no file
+                was created.
             StoreHeld: Another process owns the file.
             SchemaTooNew: A newer release wrote the database.
             StoreReadOnly: The file or its folder is not writable.
@@ -735,7 +736,7 @@ class SqliteEngine(Engine):
     def take_room(self, sql: SqlTransaction, size: int) -> None:
         """Rely on the commit for space in the log; write more than that to a temporary file in the folder.
 
-        A row in the database would stay in its log, and use up the space that the check looks for.
+        A row in the database would stay in its log, and use the space that the check asks for.
         """
         if size and self._lock is not None:
             take_room(self.path.parent, size)

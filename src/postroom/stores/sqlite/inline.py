@@ -51,7 +51,7 @@ class InlineDatabase:
     ) -> tuple[T, bool]:
         """Run a change `runs` times; return its result, and whether it wrote rows.
 
-        Keep what the last run wrote, or nothing if `keeps` is False: the commit failed.
+        Keep the writes of the last run, or undo them if `keeps` is False: the commit failed.
 
         Raises:
             StoreError: The database refused it; nothing of it is kept.

@@ -30,7 +30,7 @@ ALL = ChannelCapabilities(limit=4_096, edits=True, threads=True, typing=True, mi
 
 @dataclass(slots=True)
 class Said:
-    """A message of ours in the chat."""
+    """A message in the chat that postroom sent."""
 
     chat_id: str
     text: str
@@ -180,7 +180,7 @@ class FakeChannel(BasePlatformAdapter):
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Remove a message of ours."""
+        """Remove a message that postroom sent."""
         self.said = [one for one in self.said if one.message_id != message_id]
         self.deleted.append(message_id)
         return SendResult.sent()
@@ -265,21 +265,3 @@ class FakeChannel(BasePlatformAdapter):
         if answer.error_kind is SendErrorKind.UNKNOWN:
             shown()
         return answer
-
-
-async def settled(*conditions: Any, within_s: float = 90.0) -> None:
-    """Return when every condition holds; let other tasks run meanwhile.
-
-    The bound is long because a disk may need half a minute for a commit.
-
-    Raises:
-        TimeoutError: A condition does not hold after `within_s` seconds. The text counts them.
-    """
-    open_ones = list(conditions)
-    try:
-        async with asyncio.timeout(within_s):
-            while open_ones := [one for one in conditions if not one()]:  # noqa: ASYNC110 - no condition tells its change
-                await asyncio.sleep(0)
-    except TimeoutError:
-        text = f"{len(open_ones)} of {len(conditions)} conditions do not hold after {within_s:g} s"
-        raise TimeoutError(text) from None
