@@ -16,6 +16,7 @@ from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.work import (
     SHOWN_STATES,
     ChatWork,
+    FailedRuns,
     FoundRuns,
     HealthFact,
     Output,
@@ -99,6 +100,24 @@ class WorkService:
                 asked = " · ".join(one.message.text() for one in records)
                 found.append(ChatWork(work_of(run, row), asked, *place_of(tx, run)))
         return found
+
+    def failed(self, tx: Transaction) -> Sequence[FailedRuns]:
+        """Return the dead letters of all agents and chats in groups of equal errors, the newest group first."""
+        groups = dict[tuple[str, str, str, str], list[RunDispatch]]()
+        for row in reversed(_dead(tx, "")):
+            groups.setdefault((*owner_of(row.thread_id), row.last_error or ""), []).append(row)
+        return [
+            FailedRuns(
+                agent=agent,
+                project=project,
+                chat=chat,
+                why=why,
+                run_ids=[one.run_id for one in rows],
+                newest_at=rows[0].updated_at,
+                can_replay=not has_waiting_caller(chat),
+            )
+            for (agent, project, chat, why), rows in groups.items()
+        ]
 
     def count_dead_in_chats(self, tx: Transaction) -> int:
         """Count the failed runs of chats, up to 500."""
