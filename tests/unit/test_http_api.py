@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from log_lines import capture_logs
 from postroom.app.admin_service import AdminService
-from postroom.app.operations import ADMINISTRATION, TABLE
+from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
 from postroom.app.tokens import token_check
 from postroom.contracts import errors
 from postroom.contracts.operations import Operation, Who
@@ -118,7 +118,7 @@ class Server:
         made = self.routes(desk)
         pages = [Route("/", _home), Route("/p/{slug}", _home), Route("/broken", _broken)]
         self.app = Guard(
-            application([*made, *pages], permissions=[*table(TABLE), BROKEN]),
+            application([*made, *pages], permissions=[*table(ALL_OPERATIONS), BROKEN]),
             rules,
             Credentials(is_operator=is_operator, sessions=sessions),
         )
@@ -129,7 +129,7 @@ class Server:
             ready=self.operations.ready,
             registry=self.registry,
             clock=self.clock,
-            operations=map(_of_a_fake, ADMINISTRATION),
+            operations=tuple(map(_of_a_fake, ADMINISTRATION)),
             services={AdminService: self.operations},
         )
 
@@ -342,7 +342,7 @@ async def test_a_login_code_is_made_for_nobody_without_the_token(server: Server)
 
 async def test_without_the_guard_the_operators_routes_refuse_everybody(server: Server) -> None:
     desk = LoginService(server.sessions, server.codes, server.clock, is_operator=lambda _: True)
-    bare = application([*server.routes(desk)], permissions=table(TABLE))
+    bare = application([*server.routes(desk)], permissions=table(ALL_OPERATIONS))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=bare), base_url=BASE) as client:
         reply = await client.get("/admin/status", headers=BEARER)
     assert (reply.status_code, reply.json()["code"]) == (403, "not_permitted")

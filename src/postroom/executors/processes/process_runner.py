@@ -27,8 +27,8 @@ from postroom.contracts.executor import RunAccess
 from postroom.contracts.files import ChatFile
 from postroom.contracts.messages import Json
 from postroom.contracts.runners import Runner
+from postroom.executors.clients.client import NO_CONNECTION, CodingClient, Connection
 from postroom.executors.processes.active import ActiveRun, StopReason
-from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION, Connection
 from postroom.executors.processes.output import READ_BYTES, CommandLimits, Control, Output, Tail
 from postroom.executors.processes.starting import (
     CLOCK,
@@ -290,9 +290,9 @@ class Program:
         self._connection = NO_CONNECTION
         self._heard_at = self._taken = 0
 
-    async def connect(self) -> Connection:
+    async def connect(self, client: CodingClient) -> Connection:
         """Connect the client to our server for this run; return the words that its command needs for that."""
-        access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
+        access, connect = self._work.access, client.connect
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
             self._connection = await asyncio.to_thread(connect, access, self.environment, folder)

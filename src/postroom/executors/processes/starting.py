@@ -26,8 +26,6 @@ from postroom.contracts.runners import Runner
 
 PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
 """The variables that are copied from the server's environment, together with every `LC_...`."""
-GEMINI_VARIABLES: Final = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
-"""Without it Gemini CLI starts no MCP server in a folder that its user has not trusted manually."""
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 _SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
