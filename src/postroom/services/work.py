@@ -28,6 +28,7 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
+from postroom.gateway.replies import has_waiting_caller
 from postroom.mail.conversation import here
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
@@ -103,7 +104,7 @@ class WorkService:
         return found
 
     def failed(self, tx: Transaction) -> Sequence[FailedRuns]:
-        """Return the dead letters of all agents and chats in groups of equal errors, the newest group first."""
+        """Return all dead letters, also those of chats, in groups of equal errors, the newest group first."""
         groups = dict[tuple[str, str, str, str], list[RunDispatch]]()
         for row in reversed(_dead(tx, "")):
             groups.setdefault((*owner_of(row.thread_id), row.last_error or ""), []).append(row)
@@ -119,10 +120,6 @@ class WorkService:
             )
             for (agent, project, chat, why), rows in groups.items()
         ]
-
-    def count_dead_in_chats(self, tx: Transaction) -> int:
-        """Count the failed runs of chats, up to 500."""
-        return tx.runs.dispatches.count_dead(CHAT_THREAD, MOST_DEAD)
 
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents, or with "" of all agents and chats.
