@@ -140,10 +140,7 @@ def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, r
     in_chat = {**QUESTION, "number": "77aa", "agent": "default", "project": "", "chat": "telegram/4711"}
     fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION, in_chat]}
     dead = {
-        "run_id": "f" * 36,
-        "since": "2026-11-26T09:00:00Z",
-        "attempts": 3,
-        "interruptions": 0,
+        **{"run_id": "f" * 36, "since": "2026-11-26T09:00:00Z", "attempts": 3, "interruptions": 0},
         "error": "no",
     }
     both = [
@@ -260,12 +257,9 @@ def test_a_shell_completes_what_the_server_knows_and_nothing_without_one(
     fake.tools["list_file_reservations"] = lambda _: {"reservations": held}
     fake.tools["fetch_inbox"] = lambda _: [{"id": 31, "from": "Bo", "subject": "Lights"}]
     kinds = {
-        "pages": ("/p/h", ("/p/harbour", "/h")),
-        "messages": ("3", ("31", "Bo: Lights")),
-        "reservations": ("1", ("12", "piers/**, Ada")),
-        "projects": ("har", ("harbour", "/h")),
-        "agents": ("A", ("Ada", "x")),
-        "threads": ("msg", ("msg-1", "Lights out")),
+        **{"pages": ("/p/h", ("/p/harbour", "/h")), "messages": ("3", ("31", "Bo: Lights"))},
+        **{"reservations": ("1", ("12", "piers/**, Ada")), "projects": ("har", ("harbour", "/h"))},
+        **{"agents": ("A", ("Ada", "x")), "threads": ("msg", ("msg-1", "Lights out"))},
         "runs": ("01a2", (RUN["run_id"], f"Ada@{RUN['project']}, active")),
         "questions": ("4f", ("4f2a", "May I?")),
     }
@@ -371,4 +365,4 @@ def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
     why = ("gateway", "routes", "--why")
     assert bare(*why, "web/ada", "--text", "@bo hi").out == "Bo@harbour: rule 1: mention bo\n"
     assert bare(*why, "web/ada", "--json").document["agent"] == "default"
-    assert bare(*why, "irc/ada").code == 2
+    assert bare(*why, "no name/ada").code == 2

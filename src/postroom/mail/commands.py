@@ -837,6 +837,8 @@ def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
         value = arguments[name]
         clean = _CLEANED[name](_uncovered(value))
+        if name == "to" and isinstance(clean, str) and _takes_several(kind) and clean.lower() not in _NULLS:
+            clean = [clean]
         if clean is value or (clean is None and name in _required(kind)):
             continue
         cleaned = dict(cleaned) if cleaned is arguments else cleaned
@@ -855,6 +857,12 @@ def _with_several_ids(kind: type[Command], arguments: dict[str, Any]) -> dict[st
     if not (isinstance(given, list) and len(given) > 1) and not _NUMBERS.fullmatch(text):
         return arguments
     return {name: value for name, value in arguments.items() if name != "message_id"} | {several: given}
+
+
+@cache
+def _takes_several(kind: type[Command]) -> bool:
+    """Return whether `to` of a command is a list of names."""
+    return any(_fits(["Ada"], field.type) for field in msgspec.structs.fields(kind) if field.name == "to")
 
 
 @cache

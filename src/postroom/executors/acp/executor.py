@@ -34,8 +34,7 @@ from postroom.executors.processes.executor import (
     nothing_more,
 )
 from postroom.executors.processes.output import ERRORS_KEPT, Tail
-from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Work
-from postroom.executors.processes.starting import Launch
+from postroom.executors.processes.process_runner import Launch, ProcessRunner, Program, ProgramEnd, Work
 from postroom.executors.requests import prompt_of
 
 TOOL: Final = "permission"

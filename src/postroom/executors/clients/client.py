@@ -5,6 +5,7 @@ and, if the client can do it, messages during a run and the Agent Client Protoco
 """
 
 import json
+import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,7 +20,6 @@ from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.executor import TOKEN_VARIABLE, RunAccess
 from postroom.contracts.runners import PROMPT, Recipe
 from postroom.contracts.runs import Usage
-from postroom.executors.processes.starting import write_private
 
 SESSION: Final = "{session}"
 """Placeholder in `CodingClient.resume` for the session to resume."""
@@ -59,6 +59,12 @@ class Said:
     def keep_answer(self) -> None:
         """Keep the answer as the beginning of the answers: another turn follows."""
         self.earlier = f"{self.answer}\n\n" if self.answer else ""
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

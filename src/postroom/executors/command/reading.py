@@ -1,5 +1,6 @@
 """Reads the output of one execution by its client's reader, in bounded memory."""
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 from postroom.contracts.messages import storable
 from postroom.executors.clients.client import CodingClient, Said, Shape
-from postroom.executors.processes.output import LEAST_LINE_BYTES, Decoder, Lines, Tail
+from postroom.executors.processes.output import LEAST_LINE_BYTES, Lines, Tail
 
 _MOST_TRIES: Final = 20
 _MOST_NAMED: Final = 80
@@ -21,7 +22,7 @@ class Reading:
     def __init__(self, client: CodingClient, *, most: int) -> None:
         self._client = client
         self._most = most
-        self._decoder = Decoder()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._lines = Lines(most)
         self.raw = Tail(most if client.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
         self._text = Tail(most)
@@ -34,7 +35,7 @@ class Reading:
         """Return the text to stream from a piece of output."""
         self.raw.add(chunk)
         if self._client.shape is Shape.TEXT:
-            return self._decoder.text(chunk)
+            return self._decoder.decode(chunk)
         if self._client.shape is Shape.WHOLE:
             return ""
         return "".join(self._read(line) for line in self._lines.add(chunk))
@@ -42,7 +43,7 @@ class Reading:
     def end(self) -> str:
         """Return the remaining text to stream at the end of the output."""
         if self._client.shape is Shape.TEXT:
-            return self._decoder.text(b"", final=True)
+            return self._decoder.decode(b"", final=True)
         if self._client.shape is Shape.LINES:
             return "".join(self._read(line) for line in self._lines.end())
         return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")

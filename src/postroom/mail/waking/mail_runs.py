@@ -49,6 +49,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.store import Transaction
 
+_ENDS_WELL = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
 AgentName = tuple[str, str]
 """Slug of the project, and name."""
 
@@ -137,7 +138,7 @@ def _assigned(
     agent = addressed.agent
     is_run = agent.retired_at is None and addressed.runner is not None
     received, assigned = tx.received(agent.id, ids) if ids else {}, list[Received]()
-    for one in (received[number] for number in ids if number in received):
+    for one in filter(None, map(received.get, ids)):
         is_new = one.run_id != run_id or one.ended_at is not None
         if one.recalled_at is not None or (is_new and (not is_run or (one.read_at is not None and not told))):
             continue
@@ -215,7 +216,7 @@ class MailRunExecutor(ExecutorAround):
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
             result = await self._executed(told, sink, span)
-            if _failed(result):
+            if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
             return result
 
@@ -320,11 +321,6 @@ class LiveMail:
         await self._within.stage(boundary, messages)
 
 
-def _failed(result: AgentRunResult) -> bool:
-    ends_well = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
-    return result.waiting is None and result.termination.type not in ends_well
-
-
 async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
     """Return the request of a run that continues with all its input, and the run as it was stored.
 
@@ -394,11 +390,11 @@ class RunCompletion:
         if not concerned:
             return
         messages = tx.messages(concerned)
-        found = (
-            _asker(context, agent, messages[one], is_answer=received[one].answer_of is not None)
-            for one in reversed(concerned)
-        )
-        askers = {one.id: one for one in found if one is not None}
+        askers = dict[int, Agent]()
+        for number in reversed(concerned):
+            is_answer = received[number].answer_of is not None
+            if (asker := _asker(context, agent, messages[number], is_answer=is_answer)) is not None:
+                askers[asker.id] = asker
         if askers:
             self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
 
@@ -414,7 +410,7 @@ class RunCompletion:
     def _handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
         """Mark the messages that this end handles, and return them."""
         found = list[int]()
-        for one in (received[number] for number in self.message_ids if number in received):
+        for one in filter(None, map(received.get, self.message_ids)):
             if one.run_id == self.run_id and one.delivered_at is not None:
                 if one.ended_at is not None:
                     continue

@@ -10,6 +10,7 @@ This module makes no decisions about mail. `EventRecorder` writes the changes in
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice, starmap
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from typing_extensions import override
@@ -217,28 +218,25 @@ class EventRecorder:
             detail: Detail = {"messages": len(ids), "ids": " ".join(map(str, ids))}
             self._record([concerned], Happening(kind="message.deleted", at=now, detail=detail))
 
-    def delivery(
-        self, kind: EventKind, message_id: int, agent_id: int, reader: RecipientKind, now: int, by: str = ""
+    def delivery(  # noqa: PLR0913 - the fields of one step, by name
+        self,
+        kind: EventKind,
+        message_id: int,
+        agent_id: int,
+        reader: RecipientKind,
+        now: int,
+        *,
+        by: str = "",
+        run_id: str | None = None,
     ) -> None:
         """Record one step of a delivery, in the logs of the message's project and the recipient's."""
         happening = Happening(
-            kind=kind, at=now, agent_id=agent_id, message_id=message_id, detail={"by": by} if by else {}
-        )
-        self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
-
-    def of_message_run(self, message_run: MessageRun, reader: RecipientKind) -> None:
-        """Record the state of a message in a run."""
-        kind: EventKind = "delivery.handled"
-        if message_run.ended_at is None:
-            kind = "delivery.delivered"
-        elif message_run.failure:
-            kind = "delivery.failed"
-        happening = Happening(
             kind=kind,
-            at=message_run.delivered_at if message_run.ended_at is None else message_run.ended_at,
-            agent_id=message_run.agent_id,
-            message_id=message_run.message_id,
-            run_id=message_run.run_id,
+            at=now,
+            agent_id=agent_id,
+            message_id=message_id,
+            run_id=run_id,
+            detail={"by": by} if by else {},
         )
         self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
 
@@ -296,14 +294,12 @@ class EventRecorder:
     ) -> list[int]:
         asked = message_id, agent_id, other_id
         if asked not in self._concerned:
-            named = [
-                pair for pair in zip(("message", "agent", "agent"), asked, strict=True) if pair[1] is not None
-            ]
-            homes = {self._homes[pair] for pair in named if pair in self._homes}
-            if any(pair not in self._homes for pair in named):
-                values = dict(zip(("message_id", "agent_id", "other_id"), asked, strict=True))
+            named = ("message", message_id), ("agent", agent_id), ("agent", other_id)
+            homes = set(map(self._homes.get, filter(itemgetter(1), named)))
+            if None in homes:
+                values = {"message_id": message_id, "agent_id": agent_id, "other_id": other_id}
                 homes = {row[0] for row in self._tx.all("project_log.projects_concerned", values)}
-            self._concerned[asked] = sorted(homes)
+            self._concerned[asked] = sorted(filter(None, homes))
         return self._concerned[asked]
 
     def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
@@ -492,7 +488,14 @@ class WakingWrites(WakingReads):
                 value=message_run.message_id,
             )
         self._tx.run("mail.put_message_run", values)
-        self._events.of_message_run(message_run, kind)
+        happened: EventKind = "delivery.handled"
+        if message_run.ended_at is None:
+            happened = "delivery.delivered"
+        elif message_run.failure:
+            happened = "delivery.failed"
+        at = message_run.delivered_at if message_run.ended_at is None else message_run.ended_at
+        message_id, agent_id = message_run.message_id, message_run.agent_id
+        self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
 
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
         """Record that a run of an agent is active; a repeated start removes its questions.
@@ -1692,7 +1695,7 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
             self._events.lock_concerned(message_id, agent_id)
             values = {"message_id": message_id, "agent_id": agent_id, "now": now, "by": by}
             if row := self._tx.one("mail.mark_announced", values):
-                self._events.delivery("delivery.announced", message_id, agent_id, row[0], now, by)
+                self._events.delivery("delivery.announced", message_id, agent_id, row[0], now, by=by)
                 new += 1
         return new
 
