@@ -17,7 +17,6 @@ SLEEPS = {
     "faults/test_partitions.py:programs": "a look at processes that wake nobody",
     "faults/working_process.py:run": "an executor in a process of its own that works until it is stopped",
     "waking/test_waking.py:noted": "the sleep of a manual clock, which the test moves",
-    "e2e/chaos_process.py:run": "an executor in a process of its own that works for some milliseconds",
     "e2e/gateway_process.py:run": "an agent in a process of its own that works for some milliseconds",
     "faults/test_runs_ride_out_outages.py:measure": "how late the machine wakes this process is what is measured",
     "faults/test_runs_ride_out_outages.py:test_runs_and_their_readers_ride_out_a_restart": "a schedule wakes nobody",
