@@ -248,40 +248,6 @@ async def test_a_full_queue_is_performed_whole_and_no_target_hides_another(store
     assert await again.drain() == 4_800  # those that were tried rest for a second
 
 
-async def test_a_burst_is_performed_together(store: SqlStore) -> None:
-    handler = FakeHandler(together=True)
-    async with serving(Relay(store, {KIND: handler})):
-        for number in range(5):
-            await put(store, number)
-        await until(lambda: len(handler.given) == 5)
-    assert len(handler.batches) < 5
-
-
-async def test_a_clock_that_jumps_on_has_nothing_performed_twice_by_one_relay(
-    store: SqlStore, clock: ManualClock
-) -> None:
-    begun, free = asyncio.Event(), asyncio.Event()
-
-    async def waits(row: OutboxMessage) -> Outcome:
-        begun.set()
-        await free.wait()
-        return Performed()
-
-    handler = FakeHandler(act=waits)
-    relay = Relay(store, {KIND: handler})
-    await put(store, 1)
-    async with serving(relay):
-        await begun.wait()
-        clock.advance(timedelta(days=1))
-        relay.hint()
-        while (await rows(store))[0].attempt_count < 2:  # it claims what it is at, for its lease has ended
-            await asyncio.sleep(0)
-        free.set()
-        while (await backlog(store)).waiting:
-            await asyncio.sleep(0)
-    assert handler.given == [1]
-
-
 class Crossing:
     """A store where the end of an effect is written while the claim that renews it is on its way, or before."""
 
