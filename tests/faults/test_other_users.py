@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from postroom.stores.sqlite import SqliteStore
+from table_rows import each_row
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
@@ -67,14 +68,14 @@ def checks(told: Ran) -> dict[str, dict[str, str]]:
     return {one["name"]: one for one in json.loads(told.stdout)["checks"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words", [("backup", "list"), ("backup",), ("backup", "prune", "--keep", "1"), ("up", "--port", "0")]
 )
 def test_a_folder_of_backups_of_another_user_is_told_and_not_taken_for_an_empty_one(
     words: tuple[str, ...], data: Path, run: Run
 ) -> None:
     folder = data / "backups"
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, exist_ok=True)
     os.chown(folder, THEIRS, THEIRS)
     told = run(*words)
     assert told.returncode == CONFIGURATION, told
@@ -100,7 +101,7 @@ def test_one_backup_of_another_user_hides_no_other(data: Path, run: Run) -> None
     assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == [theirs.name]
 
 
-@pytest.mark.parametrize("name", ["kept.db", "kept.copy"])
+@each_row("name", ["kept.db", "kept.copy"])
 def test_a_backup_that_may_not_be_read_is_told_like_other_files_with_whose_it_is(
     name: str, data: Path, run: Run
 ) -> None:
@@ -113,7 +114,7 @@ def test_a_backup_that_may_not_be_read_is_told_like_other_files_with_whose_it_is
     assert f"chown {OURS} {theirs}" in told.stderr
 
 
-@pytest.mark.parametrize("words", [("doctor",), ("support-bundle", "--output", "../bundle.tar.gz")])
+@each_row("words", [("doctor",), ("support-bundle", "--output", "../bundle.tar.gz")])
 def test_what_root_looks_at_is_left_to_its_user(words: tuple[str, ...], data: Path, run: Run) -> None:
     (data / "postroom.db.lock").unlink(missing_ok=True)
     run(*words, user=0)
@@ -130,7 +131,7 @@ def shared_by(data: Path) -> Path:
     return data / "postroom.db"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "words",
     [
         ("doctor", "--json"),
@@ -178,8 +179,8 @@ def test_a_token_file_of_another_user_is_told_with_its_owner_and_what_mends_it(d
     assert f"`chown {OURS} {token}` as root, or run this command as user {THEIRS}" in told.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "by"),
+@each_row(
+    "words, by",
     [
         (("status",), "option"),
         (("up", "--port", "0"), "option"),

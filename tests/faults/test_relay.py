@@ -1,15 +1,16 @@
 """The relay: an effect is performed at least once, in its order, whatever handlers, clocks and processes do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.run_backends import Prepared, prepared_stores, run_place
+from conformance.run_backends import Place
 from postroom.contracts.errors import CommitUnknown, StoreFull, StoreUnavailable
 from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
@@ -17,8 +18,6 @@ from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.store import SqlStore
 from postroom.stores.transaction import Joined, Transaction
 from postroom.testing import ManualClock
-
-__all__ = ["prepared_stores", "run_place"]
 
 KIND, TARGET = "fake", "x"
 LEASE = timedelta(seconds=30)
@@ -50,8 +49,10 @@ class FakeHandler:
 
 
 @pytest.fixture
-def store(prepared_stores: Prepared) -> SqlStore:
-    return prepared_stores.held.runs.store
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[SqlStore]:
+    prepared = Place("sqlite", tmp_path).prepared(clock)
+    yield prepared.held.runs.store
+    prepared.close()
 
 
 async def put(store: SqlStore, *numbers: int, **more: Any) -> None:
