@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from dispatch_room import done
-from gateway_room import Agent, all_answered, at_work, both_engines, delivery, settled, tried
+from gateway_room import Agent, all_answered, at_work, delivery, settled, tried
 from postroom.contracts.agent_events import StreamReset, TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import Overloaded, StoreUnavailable, Unauthorized
@@ -73,7 +73,6 @@ async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room) ->
     await settled(lambda: channel.texts() == ["re: hello"], room.hurry(gateway))
 
 
-@both_engines
 async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_again(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     write, lost = room.runs.store.write, [True]

@@ -119,7 +119,6 @@ async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_ne
     assert [text for text in channel.texts() if not text.startswith("Queued")] == ["Stopped.", "re: second"]
 
 
-@both_engines
 async def test_a_message_interrupts_the_active_run_also_if_the_reply_to_its_hand_over_is_lost(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.INTERRUPT))
     await at_work(agent, channel, "first")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chats.test_delivery import FINAL
-from gateway_room import CONFIG, Agent, all_answered, both_engines, settled, with_rules
+from gateway_room import CONFIG, Agent, all_answered, settled, with_rules
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.people import ChatAddress
@@ -118,7 +118,6 @@ async def test_quiet_hours_of_the_person_hold_what_is_said_and_those_of_the_chat
     assert [(one["state"], one["waits"]) for one in told["recipients"]] == [("stored", wording.QUIET)]
 
 
-@both_engines
 async def test_a_reply_of_the_store_that_is_lost_writes_nothing_twice(room, prepared_stores) -> None:
     lost = [True, True]
 
