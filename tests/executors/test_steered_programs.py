@@ -316,15 +316,25 @@ async def test_what_opencode_takes_behind_its_answer_has_one_of_its_own(
     assert await application.texts() == ["first", "second", "of first\n\nof second"]
 
 
-@pytest.mark.parametrize(
-    "ends", ["told()", "plugin.close()", 'told(); print(\'{"type": "postroom.taken"}\')']
-)
+@pytest.mark.parametrize("ends", ["", 'print(\'{"type": "postroom.taken"}\')'])
 async def test_what_opencode_did_not_take_begins_the_next_run(
     application: Application, at_work: Path, ends: str
 ) -> None:
-    text = "say('step_start')\nif prompt == 'first':\n  " + pid_in(at_work) + f"  {ends}\n"
+    text = "say('step_start')\nif prompt == 'first':\n  " + pid_in(at_work) + f"  told(); {ends}\n"
     text += "step('of ' + prompt, 'stop')"
     _, first, _ = await steered(application, opencode(text), at_work)
+    await dispatch_in(application.stores, first, ACKED)
+    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
+
+
+async def test_what_came_after_opencode_closed_its_plugin_begins_the_next_run(
+    application: Application, at_work: Path, tmp_path: Path
+) -> None:
+    sent = tmp_path / "sent"
+    text = "import time\nsay('step_start')\nif prompt == 'first':\n  plugin.close()\n  " + pid_in(at_work)
+    text += f"  while not os.path.exists({str(sent)!r}): time.sleep(0.01)\nstep('of ' + prompt, 'stop')"
+    _, first, _ = await steered(application, opencode(text), at_work)
+    sent.touch()
     await dispatch_in(application.stores, first, ACKED)
     assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
 
