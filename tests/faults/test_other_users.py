@@ -131,7 +131,7 @@ def shared_by(data: Path) -> Path:
     return data / "postroom.db"
 
 
-@each_row(
+@pytest.mark.parametrize(
     "words",
     [
         ("doctor", "--json"),
