@@ -1,4 +1,4 @@
-"""Files and folders of another user: a command says whose they are, what to do, and that a restart mends nothing."""
+"""Files and folders of another user: a command names the owner and the remedy, and says that a restart does not help."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from postroom.stores.sqlite import SqliteStore
-from table_rows import each_row
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
@@ -68,14 +67,14 @@ def checks(told: Ran) -> dict[str, dict[str, str]]:
     return {one["name"]: one for one in json.loads(told.stdout)["checks"]}
 
 
-@each_row(
+@pytest.mark.parametrize(
     "words", [("backup", "list"), ("backup",), ("backup", "prune", "--keep", "1"), ("up", "--port", "0")]
 )
 def test_a_folder_of_backups_of_another_user_is_told_and_not_taken_for_an_empty_one(
     words: tuple[str, ...], data: Path, run: Run
 ) -> None:
     folder = data / "backups"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700)
     os.chown(folder, THEIRS, THEIRS)
     told = run(*words)
     assert told.returncode == CONFIGURATION, told
@@ -101,7 +100,7 @@ def test_one_backup_of_another_user_hides_no_other(data: Path, run: Run) -> None
     assert [one["name"] for one in told if f"belongs to user {THEIRS}" in one["fault"]] == [theirs.name]
 
 
-@each_row("name", ["kept.db", "kept.copy"])
+@pytest.mark.parametrize("name", ["kept.db", "kept.copy"])
 def test_a_backup_that_may_not_be_read_is_told_like_other_files_with_whose_it_is(
     name: str, data: Path, run: Run
 ) -> None:
@@ -114,7 +113,7 @@ def test_a_backup_that_may_not_be_read_is_told_like_other_files_with_whose_it_is
     assert f"chown {OURS} {theirs}" in told.stderr
 
 
-@each_row("words", [("doctor",), ("support-bundle", "--output", "../bundle.tar.gz")])
+@pytest.mark.parametrize("words", [("doctor",), ("support-bundle", "--output", "../bundle.tar.gz")])
 def test_what_root_looks_at_is_left_to_its_user(words: tuple[str, ...], data: Path, run: Run) -> None:
     (data / "postroom.db.lock").unlink(missing_ok=True)
     run(*words, user=0)
@@ -123,7 +122,7 @@ def test_what_root_looks_at_is_left_to_its_user(words: tuple[str, ...], data: Pa
 
 
 def shared_by(data: Path) -> Path:
-    """Let others make files in the data folder, and read the database of its user."""
+    """Make others create files in the data folder, and read the database of its user."""
     data.chmod(0o777)
     (data / "postroom.db").chmod(0o644)
     for one in data.glob("postroom.db.*"):
@@ -179,8 +178,8 @@ def test_a_token_file_of_another_user_is_told_with_its_owner_and_what_mends_it(d
     assert f"`chown {OURS} {token}` as root, or run this command as user {THEIRS}" in told.stderr
 
 
-@each_row(
-    "words, by",
+@pytest.mark.parametrize(
+    ("words", "by"),
     [
         (("status",), "option"),
         (("up", "--port", "0"), "option"),
