@@ -17,9 +17,9 @@ from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.mail.context import Rules, token_hash
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
+from postroom.mail.tokens import NamedTokens
 from postroom.mcp_server.server import PostroomMcpServer
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import EventFollowing
@@ -48,9 +48,10 @@ LOOKS: dict[str, dict[str, Any]] = {
     "list_contacts": {"agent_name": "Ada"},
     "check_file_reservations": {"agent_name": "Ada", "paths": ["p", "x y&z"], "exclusive": False},
     "list_file_reservations": {"agent_name": "Ben"},
+    "catch_up": {"after": 3, "hours": 2},
     "fetch_events": {"after": 3, "limit": 4, "kinds": ["message.sent", "reservation.made"]},
 }
-"""The arguments of a look each, in the world of `furnish`."""
+"""The arguments of one read each, in the world of `furnish`."""
 
 
 def arguments_of(name: str) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def all_names() -> list[str]:
 
 @dataclass
 class Edge:
-    """The mail room behind its door, and who may come."""
+    """The mail room with its middleware, and its callers."""
 
     rules: Rules | None = None
     channels: tuple[OpenPath, ...] = ()
@@ -141,7 +142,7 @@ class Edge:
         *,
         headers: dict[str, str] | None = None,
     ) -> httpx2.Response:
-        """Ask an operation as its document says; by the operator, unless the headers tell of another."""
+        """Call an operation as its document describes; as the operator, unless the headers name another caller."""
         given = arguments_of(name) if arguments is None else arguments
         proof = OPERATOR if headers is None or not {"Authorization", "Cookie"} & headers.keys() else {}
         told = {**proof, **(headers or {})}

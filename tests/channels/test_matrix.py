@@ -19,7 +19,7 @@ from platform_tables import table_of
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, ServerUnavailable, StoreUnavailable, TooLarge
 from postroom.gateway.events import Attachment, MessageType, SendErrorKind
-from postroom.gateway.platforms import matrix_wire as wire
+from postroom.gateway.platforms import matrix as wire
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.matrix import MatrixAdapter, MatrixOptions
 from postroom.gateway.session import Platform
@@ -76,7 +76,7 @@ def bare(kind: str, content: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def passing(clock: ManualClock, holds: Any) -> None:
-    """Let pauses pass until something holds."""
+    """Advance through pauses until a condition holds."""
     async with asyncio.timeout(60):
         while not holds():
             clock.advance(timedelta(minutes=1))

@@ -55,8 +55,8 @@ from postroom.gateway.platforms.telegram import (
     WEBHOOK_PATH,
     TelegramAdapter,
     TelegramOptions,
+    markdown_v2,
 )
-from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -67,7 +67,7 @@ CHAT = "77"
 
 
 async def pause_over(clock: ManualClock) -> None:
-    """Wait until somebody pauses, and let that pause pass."""
+    """Wait until a task pauses, and let that pause pass."""
     await eventually(lambda: clock.sleeping)
     clock.advance(timedelta(seconds=60))
 

@@ -1,4 +1,4 @@
-"""One person on several channels: a code links two chats, which are one conversation; what cannot be linked is said."""
+"""One person on several channels: a code links two chats to one conversation; refused links give the reason."""
 
 import re
 from datetime import timedelta
@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from chats.test_mail_in_chats import FakeMail
+from fake_channel import FakeChannel
 from gateway_room import CONFIG, Agent, all_answered, busy, settled
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import InboundStatus
@@ -16,7 +17,6 @@ from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import PlatformConfig, Route
 from postroom.gateway.session import Platform
-from postroom.testing.channel import FakeChannel
 
 SLACK = {"chat": "D1", "user": "U1"}
 ALLOWED = {"u1": PersonRole.OWNER, "U1": PersonRole.MEMBER, "U2": PersonRole.MEMBER}

@@ -1,20 +1,20 @@
-"""A channel that several servers have: one of them receives and speaks, another when that one ends or stands still."""
+"""A channel shared by servers: one of them receives and sends; another takes over when that one ends or is suspended."""
 
 import asyncio
 from datetime import timedelta
 
 import pytest
 
+from fake_channel import FakeChannel
 from gateway_room import Agent, Room, all_answered, both_engines, settled
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState
 from postroom.leases import LENGTH, Leases
-from postroom.testing.channel import FakeChannel
 
 
 class Server:
-    """A gateway with leases of its own, of several over one store."""
+    """A gateway with its own leases, one of several over one store."""
 
     def __init__(self, room: Room, name: str) -> None:
         self.room, self.agent = room, Agent()

@@ -119,7 +119,7 @@ async def test_each_of_twenty_is_answered_or_refused_once_with_its_own_files(
 
 
 async def _all_closed(room: Any, gateway: Any, driver: Driver, mode: BusyPolicy) -> dict[InboundStatus, int]:
-    """Wait until each message is closed, and each refusal is told; `reject` mode tells a chat twice a minute."""
+    """Wait until each message is closed, and each refusal is sent; `reject` mode tells a chat twice a minute."""
     async with asyncio.timeout(100):
         while True:
             counts = await room.statuses()

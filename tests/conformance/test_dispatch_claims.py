@@ -1,4 +1,4 @@
-"""Who owns what, in which order, never two of a thread; interrupts, epochs and cancelling."""
+"""Owners of dispatches, their order, never two of a thread; interrupts, epochs and cancelling."""
 
 import asyncio
 from datetime import timedelta
@@ -58,7 +58,7 @@ async def test_a_claim_owns_a_dispatch_until_its_lease_ends(
 
 
 async def test_claims_are_by_priority_then_age_then_id(stores: RunStores, clock: ManualClock) -> None:
-    """What is not due is passed over, and goes first when it is due."""
+    """A dispatch that is not due is skipped, and is first when it is due."""
     now = clock.now()
     rows = (("new", 128, 0), ("b", 128, 7), ("urgent", 3, 1), ("a", 128, 7), ("old", 128, 9))
     for name, priority, age in (*rows, ("whenever", 255, 99)):

@@ -1,4 +1,4 @@
-"""What is enqueued, when it is due, and how the whole queue stands."""
+"""Enqueued dispatches, their due times, and the state of the whole queue."""
 
 import asyncio
 from datetime import timedelta
@@ -212,7 +212,7 @@ async def test_a_retry_that_waits_is_found_when_it_is_due(
 async def test_due_threads_come_once_and_the_most_urgent_first(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
-    """By the priority of what is due on them, then by its age; what is not due yet makes no thread urgent."""
+    """By the priority of their due work, then by its age; work that is not due makes no thread urgent."""
     now = clock.now()
     for number, (thread, priority, age, wait) in enumerate(
         (
@@ -238,7 +238,7 @@ async def test_due_threads_come_once_and_the_most_urgent_first(
 async def test_threads_with_queued_dispatches_are_listed(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
-    """Each once, by code points, due or not, at work or not; page by page."""
+    """Each once, by code points, due or not, active or not; page by page."""
     for number, thread in enumerate(("b", "b", "B", "a", "é", "_")):
         await enqueued(stores, f"d{number}", thread=thread, available_at=clock.now() + SECOND)
     await claimed(stores, "c1", thread="busy")

@@ -14,7 +14,7 @@ FURNISHED = 4
 
 
 def told(box: Box, office: Office, *, after: int = FURNISHED) -> list[tuple[object, ...]]:
-    """Return what was told since: kind, instant, agent and detail."""
+    """Return the new entries: kind, instant, agent and detail."""
     found = [one.happening for one in box.project_events(office.project.id, after=after, limit=999)]
     return [(one.kind, one.at, one.agent_id, dict(one.detail)) for one in found]
 
@@ -74,15 +74,15 @@ def test_a_run_and_its_questions_are_told(box: Box, here: Office) -> None:
     box.begin_run("r", ada, 5)
     for now in (6, 7):  # the same question again, or the end of no run, is not told
         box.ask("r", ada, question, now)
-    box.end_run("r", now=8, waits_for={"q": 8})
+    box.end_run("r", now=8, outcome="waiting", asked_at={"q": 8})
     box.end_run("r", now=9)
     box.begin_run("r", ada, 10, answered=["q"])
-    box.end_run("r", now=11, failed=True)
+    box.end_run("r", now=11, outcome="failed")
     box.begin_run("s", ada, 12)
     box.begin_run("s", ada, 13)  # one that begins while it is at work was cut off before
-    box.end_run("s", now=14, waits_for={"p": 13, "q": 14})
+    box.end_run("s", now=14, outcome="waiting", asked_at={"p": 13, "q": 14})
     box.begin_run("s", ada, 15, answered=["p"])
-    box.end_run("s", now=16, waits_for={"q": 14})
+    box.end_run("s", now=16, outcome="waiting", asked_at={"q": 14})
     box.begin_run("s", ada, 17)
     box.end_run("s", now=18)
     box.withdraw_questions("r", ada, ["q", "p"], now=19)

@@ -19,7 +19,6 @@ from conformance.promises.run_given import (
     run,
     said,
 )
-from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import (
     DuplicateRecord,
     ForeignThread,
@@ -30,6 +29,7 @@ from postroom.contracts.errors import (
     VersionConflict,
 )
 from postroom.contracts.events import AppendOptions, EventScope
+from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Message, PendingVersion
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace

@@ -24,7 +24,7 @@ def outbox(stores: RunStores) -> OutboxStore:
 
 
 async def dead(stores: RunStores, number: int = 0, **details) -> OutboxMessage:
-    """Store an effect and give it up; nothing else may be due where it is."""
+    """Store an effect and make it a dead letter; no other effect may be due there."""
     stored = await stores.outbox.enqueue(effect(number, **details))
     (found,) = await claim_effects(stores, kind=stored.kind, target=stored.target)
     outcome = await stores.outbox.nack(found.outbox_id, found.claim_token, error="gone", final=True)

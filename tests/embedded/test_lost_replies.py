@@ -28,7 +28,7 @@ class LosingEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.left = -1
-        """How many changes are answered before the one whose reply is lost; -1: all."""
+        """Changes that are answered before the one whose reply is lost; -1: all."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

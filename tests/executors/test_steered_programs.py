@@ -1,4 +1,4 @@
-"""Programs that take messages while they work, behind a real mailbox: what they took is answered, the rest waits."""
+"""Programs that accept messages during their work, with a real mailbox: accepted messages are answered, the others wait."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ async def application(
 
 @pytest.fixture
 def at_work(tmp_path: Path) -> Path:
-    """What a program writes when it is at work with its prompt."""
+    """The output of a program that works on its prompt."""
     return tmp_path / "at-work"
 
 
@@ -160,7 +160,7 @@ async def test_what_a_program_had_taken_when_it_died_failed_with_it(
 async def test_what_a_program_had_taken_when_it_was_cut_off_it_is_asked_when_it_begins_again(
     application: Application, at_work: Path, tmp_path: Path
 ) -> None:
-    """Its next attempt is a program that knows of nothing."""
+    """Its next attempt is a program without any memory."""
     cut_off = tmp_path / "cut-off"
     text = f"one = heard(); took(one)\nif os.path.exists({str(cut_off)!r}): result(text(one)); sys.exit()\n"
     text += f"open({str(cut_off)!r}, 'w').close()\n{pid_in(at_work)}took(heard()); sys.exit(75)"

@@ -1,4 +1,4 @@
-"""Two servers on one PostgreSQL, each with connections and caches of its own: what mail promises holds across them."""
+"""Two servers on one PostgreSQL, each with separate connections and caches: the promises of mail hold across them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.app.tokens import new_named_token
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.tokens import NamedTokens
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import Following
 from postroom.stores.changes import SharedChanges
@@ -52,7 +52,7 @@ async def test_who_waits_at_one_server_is_answered_when_another_takes_the_messag
 async def test_a_message_writes_no_row_of_a_project_or_an_agent(
     rooms: list[Room], postgres_dsn: str, a_schema: str
 ) -> None:
-    """All deliveries would need it; beside a transaction that stays open each would pass over its former versions."""
+    """All deliveries would need it; next to a transaction that stays open each would skip its former versions."""
     names = (
         "SELECT 'project', id, xmin::text FROM projects UNION ALL SELECT 'agent', id, xmin::text FROM agents"
     )

@@ -1,4 +1,4 @@
-"""Projects that become one, with the real archive: what it holds afterwards, and what is rebuilt from it."""
+"""Merged projects, with the real archive: its content afterwards, and the rebuilt content."""
 
 import asyncio
 import json

@@ -13,7 +13,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import IdentityMismatch, InvalidRunner
 from postroom.contracts.records import replace
-from postroom.contracts.remote_runners import ModelRunner
+from postroom.contracts.runners import ModelRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.mail.context import Caller, Rules
@@ -41,7 +41,7 @@ def bo(endpoint: FakeEndpoint, **changes: Any) -> ModelRunner:
 
 
 def seen(endpoint: FakeEndpoint, number: int) -> list[tuple[str, str]]:
-    """What the model saw when it was asked for this time, from 1; without what it is told first."""
+    """The messages that the model got in this call, from 1; without its instructions."""
     told = endpoint.bodies[number - 1]["messages"]
     return [(one["role"], one.get("content") or "") for one in told if one["role"] != "system"]
 
@@ -201,20 +201,6 @@ async def test_a_question_suspends_the_run_and_the_answer_is_what_the_call_retur
     told = f"The answer is {word}. They said: it is copied\nContinue with this answer."
     assert seen(endpoint, 2)[1:] == [("assistant", "It is old."), ("tool", told)]
     assert [text for _, text in await room.texts("Ada")][1:] == ["as you wish"]
-    assert all(one["read_at"] for one in await room.inbox("Bo"))
-
-
-async def test_a_question_may_be_answered_by_a_message(room: RunnerRoom, endpoint: FakeEndpoint) -> None:
-    await room.employ(Bo=bo(endpoint))
-    endpoint.answers = [calls("ask_person", question="Shall it be red?"), says("painted")]
-    await room.send("Ada", "Bo")
-    await room.turn()
-    [question] = await room.inbox("Ada")
-    reply = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": "Blue."}
-    await room.mail.call("reply_message", reply)
-    await room.turn()
-    assert "Blue." in seen(endpoint, 2)[-1][1]
-    assert [text for _, text in await room.texts("Ada")][1:] == ["painted"]
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 

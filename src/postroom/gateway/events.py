@@ -21,7 +21,13 @@ class MessageType(StrEnum):
     STICKER = "sticker"
     COMMAND = "command"
 
+    @classmethod
+    def of_file(cls, mime: str | None) -> "MessageType":
+        """Return the kind of a file by the first half of its type."""
+        return _BY_MIME.get((mime or "").partition("/")[0], cls.DOCUMENT)
 
+
+_BY_MIME = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 FILES = frozenset({MessageType.PHOTO, MessageType.VIDEO, MessageType.AUDIO, MessageType.DOCUMENT})
 """The kinds for a platform with files, but without voice bubbles or stickers."""
 ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
@@ -29,7 +35,9 @@ ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A file that was sent. `ref` is what the platform's adapter fetches it by; it holds no secret.
+    """A file that was sent.
+
+    `ref` is the key by which the platform's adapter fetches it; it contains no secret.
 
     `name` is as the sender wrote it and is never used as a path.
     """
@@ -245,7 +253,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ButtonPress:
-    """A press of a button on a card of ours, by `source.user_id`."""
+    """A press of a button on a card that postroom sent, by `source.user_id`."""
 
     source: SessionSource
     value: str

@@ -4,7 +4,7 @@
        │ temporary failure: the run is retried, a few times
        └ permanent failure: its record contains the reason, and its sender gets a notice
 
-Nothing is unpacked, and no name from a sender is used as a path.
+Archives are not unpacked, and names that a sender chose are never used as paths.
 """
 
 import asyncio
@@ -61,7 +61,6 @@ _CONNECTED_SECONDS = 20.0
 _SCAN_SECONDS = 120.0
 _TRANSCRIBE_SECONDS = 600.0
 """For an endpoint that is never silent and never done."""
-_KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 
 
@@ -131,7 +130,7 @@ class FilesOfRun(RunFiles):
         self._run_id = activation.run_id or ""
         self._attempt = activation.attempt
         self._naming = asyncio.Lock()
-        """Calls that are made side by side find their places one after another."""
+        """Calls that run concurrently get their places one after another."""
 
     @override
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
@@ -256,7 +255,7 @@ class FilesOfRun(RunFiles):
             raise too_large(file.size, most)
         await _connected(adapter)
         attachment = Attachment(
-            kind=_KINDS.get(block.type, MessageType.DOCUMENT),
+            kind=MessageType.of_file(block.type),
             ref=block.data["ref"],
             mime=block.data.get("mime"),
             name=block.data.get("name"),
@@ -267,7 +266,7 @@ class FilesOfRun(RunFiles):
             return await self._checked(file, block, found)
 
     async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
-        """Look what a file is, and keep it with its bytes."""
+        """Find the type of a file, and store it with its bytes."""
         if not found.size:
             raise InvalidArgument("it is empty")
         head = await asyncio.to_thread(head_of, found.path)
@@ -358,7 +357,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
 
 def attachment_of(file: ChatFile) -> Attachment:
     """Return a file as channels send it."""
-    kind = _KINDS.get(file.media_type.partition("/")[0], MessageType.DOCUMENT)
+    kind = MessageType.of_file(file.media_type)
     if file.media_type == "image/svg+xml":  # a page that shows it runs the scripts in it
         kind = MessageType.DOCUMENT
     return Attachment(kind=kind, ref=file.sha256 or "", mime=file.media_type, name=file.name, size=file.size)

@@ -14,12 +14,18 @@ from postroom.contracts.records import Record
 PREFIX = "agent"
 _PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
 """The usual parts of keys: without a colon, a part is used unchanged."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+"""The names of platforms: 1 to 32 characters."""
 _MAIN = "main"
 """Stands in keys for `[agent]`."""
 
 
 class Platform(StrEnum):
-    """A way by which chats reach us."""
+    """A platform of chats: one of postroom, or by its name that of a plug-in, `Platform("zulip")`.
+
+    A name needs no plug-in: `gateway.toml` decides which platforms are connected, and a stored message keeps
+    its platform if the plug-in is removed.
+    """
 
     LOCAL = "local"
     TELEGRAM = "telegram"
@@ -30,6 +36,15 @@ class Platform(StrEnum):
     WEBHOOK = "webhook"
     WEB = "web"
     API_SERVER = "api_server"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Platform | None":
+        """Return the platform of a plug-in, the same object for the same name; None for an invalid name."""
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            return None
+        member = str.__new__(cls, value)
+        member._name_, member._value_ = value.upper(), value
+        return cls._value2member_map_.setdefault(value, member)  # type: ignore[return-value]
 
 
 ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
@@ -50,7 +65,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
     thread_id: str | None = None
     chat_topic: str | None = None
     account: str = "default"
-    """The bot, or other identity of ours, to which the message was sent."""
+    """The bot, or other identity, to which the message was sent."""
     is_bot: bool = False
     agent: str | None = None
     """The agent that answers, as the rules decided; None: `[agent]`."""
@@ -78,7 +93,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
         """Return the source in data from `to_dict`; unknown names are ignored.
 
         Raises:
-            ValueError: The platform is unknown.
+            ValueError: The platform's name is invalid.
         """
         told = {name: data[name] for name in cls.__struct_fields__ if name in data}
         return cls(**{**told, "platform": Platform(told["platform"])})
@@ -89,9 +104,9 @@ def build_session_key(
 ) -> str:
     """Return the key of a source's session, for instance `agent:main:telegram:dm:12345`.
 
-    Each agent has sessions of its own. Direct messages are one session per chat and thread, and one for all
-    linked chats of a person. Elsewhere each participant has a separate session unless that is switched off,
-    for threads independently. A colon within a part is written `%3A`, to keep parts separate.
+    The sessions of different agents are separate. Direct messages are one session per chat and thread, and
+    one for all linked chats of a person. Elsewhere each participant has a separate session unless that is
+    switched off, for threads independently. A colon within a part is written `%3A`, to keep parts separate.
     """
     chat_id = source.chat_id or None
     if source.person is not None:

@@ -8,8 +8,9 @@ from postroom.contracts.operations import Operation, Option, Who
 from postroom.contracts.tokens import ADMIN, Scope
 from postroom.mail import (
     agents,
+    catching_up,
     commands,
-    contact_requests,
+    contacts,
     event_log,
     inbox,
     reservations,
@@ -156,7 +157,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(
         SEND,
         commands.RequestContact,
-        contact_requests.request_contact,
+        contacts.request_contact,
         repeatable=True,
         is_of_one_project=True,
         line="agents request-contact TO",
@@ -171,11 +172,11 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(
         SEND,
         commands.RespondContact,
-        contact_requests.respond_contact,
+        contacts.respond_contact,
         repeatable=True,
         is_of_one_project=True,
     ),
-    _looks(READ, commands.ListContacts, contact_requests.list_contacts, is_of_one_project=True),
+    _looks(READ, commands.ListContacts, contacts.list_contacts, is_of_one_project=True),
     _changes(
         SEND, commands.SetContactPolicy, agents.set_contact_policy, repeatable=True, is_of_one_project=True
     ),
@@ -213,6 +214,19 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         },
     ),
     _looks(READ, commands.FetchEvents, event_log.fetch_events, is_of_one_project=True),
+    _looks(
+        READ,
+        commands.CatchUp,
+        catching_up.catch_up,
+        is_of_one_project=True,
+        line="catch-up",
+        line_help="Summarise what happened in a project lately.",
+        options={
+            **_HERE,
+            "after": Option(metavar="N", help="Start after this event number: the `next` of a summary."),
+            "hours": Option(metavar="N", help="Without --after, the hours to look back."),
+        },
+    ),
 )
 
 OPERATIONS = {operation.name: operation for operation in ALL_OPERATIONS}

@@ -10,7 +10,7 @@ from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.callers import GRANT_SCOPE
 
 Profile = Literal["full", "core", "run"]
-"""All operations; the common ones; the common ones with those reserved for the server's own runs."""
+"""All operations; the common ones; the common ones and the ones reserved for runs of the server."""
 
 CORE: Final = (
     "start_session",
@@ -24,6 +24,7 @@ CORE: Final = (
     "release_file_reservations",
     "list_agents",
     "delivery_status",
+    "catch_up",
 )
 """Tools for agents' everyday work; rare ones, and decisions of people, are in the full profile."""
 IN_RUNS: Final = ("ask_person",)

@@ -21,12 +21,11 @@ from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
-from postroom.mail.folders import Location, locate, locations_of
-from postroom.mail.guarding import held_by_others
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.names import LONGEST as LONGEST_NAME
 from postroom.mail.projects import checked_path
-from postroom.mail.reservations import release_reserved_in
+from postroom.mail.repositories import Location, locate, locations_of
+from postroom.mail.reservations import held_by_others, release_reserved_in
 from postroom.mail.service import Mail
 from postroom.services import notices
 from postroom.services.idling import Idling
@@ -58,6 +57,7 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agent: Annotated[str, Meta(max_length=400, description="POSTROOM_AGENT of the client")] = ""
     guard: Literal["", "warn", "block", "off"] = ""
     paths: Annotated[tuple[_Path, ...], Meta(max_length=MOST_PATHS)] = ()
+    compacted: Annotated[bool, Meta(description="the client has just compacted its context")] = False
     stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
     acts_as: Annotated[
         str, Meta(max_length=400, description="agent that the client's last tool call acted as")
@@ -76,7 +76,7 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class HookAnswer(TypedDict):
-    """The action of a hook. `mode` says how to treat an `error` or an `unknown`."""
+    """The action of a hook. `mode` selects the effect of an `error` or an `unknown`."""
 
     outcome: Outcome
     text: str
@@ -130,14 +130,14 @@ class Hooks:
         agent_token: str | None = None,
         grant: Grant | None = None,
     ) -> HookAnswer:
-        """Decide about an event of a client; `grant` is that of the run in which it happens.
+        """Return the answer to an event of a client; `grant` is the grant of the run that causes it.
 
         A caller without the required proof of its agent counts as nobody. For hooks that check, a failing
         store also gives an answer, whose effect is a setting.
 
         Raises:
             InvalidArgument: The client or event is unknown, or the body is invalid.
-            StoreError: Nothing was noted, and the event does not check anything.
+            StoreError: Nothing is recorded, and the event checks nothing.
         """
         waits = client in WAKING and event in (WAIT, WAKE)
         kind = event if waits else EVENTS.get(client, {}).get(event)
@@ -192,7 +192,7 @@ class Hooks:
     async def _awaited(self, event: _Event, caller: Caller) -> HookAnswer:
         """Answer `tell` for mail in an idle session, `unknown` to end the wait, `silent` after a while.
 
-        Nothing is noted: only when the waiting process asks for the line, it is known to be alive.
+        The hook records nothing: only when the waiting process asks for the line is it known to be alive.
         """
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
         if self._idling.take_over(session, since):
@@ -322,10 +322,11 @@ def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
         unread = context.tx.unread_count(actor.agent.id)
         if not told.notes and unread and not _in_run(context):
             told = _Decision(answer=_answer("tell", notices.unread_before_line(actor.agent.name, unread)))
-        if event.call.agent or _in_run(context):
-            return told
-        line = notices.identity_line(actor.agent.name)  # nobody chose it in this session, so it is shown
-        return replace(told, answer=_answer("tell", f"{line} {told.answer['text']}".rstrip()))
+        lines = [notices.COMPACTED_LINE] if event.call.compacted else []
+        if not event.call.agent and not _in_run(context):  # nobody chose the agent, so it is shown
+            lines.append(notices.identity_line(actor.agent.name))
+        text = " ".join((*lines, told.answer["text"])).rstrip()
+        return replace(told, answer=_answer("tell", text)) if lines else told
     found = locate(context.projects, event.here)
     if found is None:
         return _SILENT

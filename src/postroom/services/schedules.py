@@ -21,8 +21,7 @@ from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import MOST_LISTED, Firing, Schedules, Target, new_schedule
 from postroom.services.people import addressed
 from postroom.stores.mail.access import MailReads, MailWrites
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 MAIL: Final = "mail"
 """The kind of these schedules."""
@@ -71,12 +70,12 @@ class MessageTarget(Target):
         """Send the message of a tick, and wake its readers, in one change; return its number."""
         command = msgspec.convert(firing.schedule.payload, ScheduledMessage).command()
 
-        def change(made: OpenChange) -> str:
+        def change(mail: MailWrites, made: OpenChange) -> str:
             tx = made.tx
             tx.lock(firing.lock)
             firing.begin(tx)
-            lock_projects_of(tx.mail, command)
-            sent = _SEND.run(self._mail.context(tx.mail, _POSTROOM, waking=made), command)
+            lock_projects_of(mail, command)
+            sent = _SEND.run(self._mail.context(mail, _POSTROOM, waking=made), command)
             message = str(sent["deliveries"][0]["payload"]["id"])
             firing.done(tx, message)
             return message
@@ -152,7 +151,7 @@ class MailSchedules:
         return await self._mail.slug(project)
 
     async def named(self, name: str, slug: str = "") -> Mapping[str, object]:
-        """Return a schedule, which must belong to the project if one is given.
+        """Return a schedule; if a project is given, the schedule must belong to it.
 
         Raises:
             UnknownSchedule: No such schedule exists.

@@ -5,6 +5,7 @@ name its variable.
 """
 
 import json
+import os
 import shutil
 import sys
 import tomllib
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from postroom import jsonc
 from postroom.contracts.clients import CLIENT_HEADER
-from postroom.contracts.run_access import (
+from postroom.contracts.executor import (
     FOLDER_VARIABLE,
     PATH_VARIABLE,
     STDIO,
@@ -25,7 +26,6 @@ from postroom.contracts.run_access import (
     RunAccess,
 )
 from postroom.contracts.runners import Recipe
-from postroom.executors.processes.starting import write_private
 
 NAME: Final = "postroom"
 """The name under which setup writes our server, so that a client has it once."""
@@ -44,6 +44,12 @@ _GEMINI_WRITES: Final = (
 """Files that Gemini CLI writes by name: even through a dangling link it would reach the user's folder."""
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """The connection of a client: arguments, variables, and the content of the run's private folder."""
@@ -54,7 +60,10 @@ class Connection:
     links: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Create the private folder anew, for its owner alone, with the files and links. Blocks."""
+        """Create the private folder again from nothing, readable by its owner only, with the files and links.
+
+        Blocks.
+        """
         shutil.rmtree(folder, ignore_errors=True)  # links in it are removed, not followed
         folder.mkdir(mode=0o700)
         for name in (*self.files, *self.links):

@@ -73,8 +73,11 @@ def message_name(message_id: int) -> str:
 
 def messages_named(ids: Sequence[str]) -> list[int]:
     """Return the mail messages among the messages that started a run, in order."""
-    numbers = (name.partition("-")[2] for name in ids if name.startswith(MESSAGE))
-    return [int(number) for number in numbers if number.isascii() and number.isdigit()]
+    return [
+        int(number)
+        for name in ids
+        if name.startswith(MESSAGE) and (number := name.partition("-")[2]).isascii() and number.isdigit()
+    ]
 
 
 def as_prompt(message: Message, origin: Origin, *, reader: str, nonce: str) -> str:

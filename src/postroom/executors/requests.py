@@ -1,0 +1,219 @@
+"""What executors make of a request: its identity, its prompt and its files."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import InvalidActivation, InvalidArgument, PostroomError, StoreError
+from postroom.contracts.files import MOST_LEFT, ChatFile, RunFiles
+from postroom.contracts.inference import CallerRequest
+from postroom.contracts.messages import Boundary, ContentBlock, Message, storable
+from postroom.contracts.quoting import one_line, quoted
+from postroom.contracts.records import replace
+from postroom.log import get_logger
+from postroom.ports import PendingBoundary, RunControl
+
+
+def prompt_of(activation: RunActivation) -> str:
+    """Return the prompt of the run: the texts of its messages, separated by blank lines.
+
+    The caller's context for the conversation comes before its message.
+
+    Raises:
+        InvalidActivation: The messages contain no text.
+        InvalidArgument: The caller asks for something that only models can do.
+    """
+    texts = [text for message in activation.messages for text in _told(message) if text.strip()]
+    if not texts:
+        raise InvalidActivation(
+            f"run {activation.run_id!r} has no text for its agent", value=activation.run_id
+        )
+    return storable("\n\n".join(texts))
+
+
+def _told(message: Message) -> tuple[str, ...]:
+    asked = CallerRequest.of(message)
+    more = asked.overrides.more if asked.overrides else {}
+    for name in ("tools", "tool_choice", "response_format"):
+        if asked.tools if name == "tools" else name in more:
+            raise InvalidArgument(
+                f"`{name}` requires an agent that is a model, but this agent is a program",
+                value=name,
+                remedy=f"remove {name}",
+            )
+    context = (f"{one.role}: {one.text()}" for one in asked.context if one.text())
+    earlier = "\n\n".join(context)
+    return (
+        asked.instructions,
+        f"Earlier in this conversation:\n\n{earlier}" if earlier else "",
+        message.text(),
+    )
+
+
+_LOG = get_logger(__name__)
+OUTBOX: Final = "POSTROOM_OUTBOX"
+"""The variable that names the folder for files to send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRoom:
+    """The files of a run, as its program sees them."""
+
+    activation: RunActivation
+    """The request, with the files named in its messages."""
+    variables: dict[str, str]
+    received: tuple[tuple[ChatFile, Path], ...] = ()
+    outbox: Path | None = None
+    files: RunFiles | None = None
+
+    async def send(self) -> None:
+        """Take the program's files, by name; links and folders are not followed.
+
+        Raises:
+            StoreError: A file could not be stored.
+        """
+        if self.files is None or self.outbox is None:
+            return
+        for position, path in enumerate(await asyncio.to_thread(_left, self.outbox)):
+            try:
+                await self.files.leave(path, position)
+            except StoreError:
+                raise
+            except (PostroomError, OSError) as error:
+                _LOG.warning("run.file_not_taken", run_id=self.activation.run_id, reason=str(error))
+
+
+@asynccontextmanager
+async def file_room(
+    activation: RunActivation, files: RunFiles | None, folder: Path
+) -> AsyncIterator[FileRoom]:
+    """Make the private folder of a run, and remove it after the block.
+
+    Raises:
+        ServerUnavailable: A file could not be fetched now.
+    """
+    if files is None:
+        yield FileRoom(activation=activation, variables={})
+        return
+    copies = _Copies(files, folder / "in", folder / "out")
+    await asyncio.to_thread(_made, folder, copies.inbox, copies.outbox)
+    try:
+        messages = [await copies.told(message) for message in activation.messages]
+        control = activation.control
+        if isinstance(control, RunControl) and control.pending is not None:
+            control = replace(control, pending=_PendingWithFiles(control.pending, copies))
+        yield FileRoom(
+            activation=replace(activation, messages=tuple(messages), control=control),
+            variables={OUTBOX: str(copies.outbox)},
+            received=tuple(copies.received),
+            outbox=copies.outbox,
+            files=files,
+        )
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+class _Copies:
+    """The files of messages in a folder, each once."""
+
+    def __init__(self, files: RunFiles, inbox: Path, outbox: Path) -> None:
+        self.inbox, self.outbox = inbox, outbox
+        self.received: list[tuple[ChatFile, Path]] = []
+        self._files = files
+        self._told: dict[str, Message] = {}
+
+    async def told(self, message: Message) -> Message:
+        """Return a message that names its files. They are in the folder before the message is sent."""
+        known = self._told.get(message.id or "")
+        if known is not None:
+            return known
+        found = await self._files.of(message)
+        if not found:
+            return message
+        lines = ["Files that came with this message:"]
+        for file in found:
+            lines.extend(await self._line(file))
+        lines.append(f"Files that you write to {self.outbox} are sent with your answer.")
+        told = self._told[message.id or ""] = _saying(message, lines)
+        return told
+
+    async def _line(self, file: ChatFile) -> list[str]:
+        if file.sha256 is None:
+            return [f"- {file.described}: missing, {one_line(file.missing or '')}"]
+        path = self.inbox / f"{len(self.received) + 1}-{file.name}"
+        await _copied(file, self._files, path)
+        self.received.append((file, path))
+        said = [] if file.transcript is None else [f"  Transcript: {_all_of(file.transcript)}"]
+        return [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *said]
+
+
+class _PendingWithFiles:
+    """The messages for an active run, with their files named."""
+
+    def __init__(self, within: PendingBoundary, copies: _Copies) -> None:
+        self._within = within
+        self._copies = copies
+
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        waiting = await self._within.waiting(boundary, group=group)
+        return tuple([await self._copies.told(message) for message in waiting])
+
+    async def freeze(
+        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
+    ) -> tuple[Message, ...]:
+        return await self._within.freeze(boundary, group=group, only=only)
+
+    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
+        await self._within.stage(boundary, messages)
+
+
+async def without_files(activation: RunActivation) -> RunActivation:
+    """Return the request with its files listed as not delivered, for an agent that gets none."""
+    control = activation.control
+    if not isinstance(control, RunControl) or control.files is None:
+        return activation
+    messages: list[Message] = []
+    for message in activation.messages:
+        lines: list[str] = []
+        for file in await control.files.of(message):
+            known = file
+            if file.missing is None and file.transcript is None:
+                known = await control.files.not_taken(file, "agents on another server get no files")
+            why = one_line(known.missing or "")
+            said = why if known.transcript is None else f"its transcript: {_all_of(known.transcript)}"
+            lines.append(f"[The file {known.described} is missing: {said}]")
+        messages.append(_saying(message, lines) if lines else message)
+    return replace(activation, messages=tuple(messages))
+
+
+def _all_of(words: str) -> str:
+    return quoted(words, longest=len(words) + 1)
+
+
+def _saying(message: Message, lines: Sequence[str]) -> Message:
+    space = "\n\n" if message.text().strip() else ""
+    return replace(message, content=(*message.content, ContentBlock(text=space + "\n".join(lines))))
+
+
+async def _copied(file: ChatFile, files: RunFiles, path: Path) -> None:
+    with await asyncio.to_thread(path.open, "xb", 0) as copy:
+        async for piece in files.content(file):
+            await asyncio.to_thread(copy.write, piece)
+
+
+def _made(folder: Path, inbox: Path, outbox: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # what a former execution of the run has left
+    for one in (folder, inbox, outbox):
+        one.mkdir(mode=0o700, parents=True)
+
+
+def _left(outbox: Path) -> Sequence[Path]:
+    found = sorted(one for one in outbox.iterdir() if one.is_file() and not one.is_symlink())
+    if len(found) > MOST_LEFT:
+        _LOG.warning("run.files_not_taken", more=len(found) - MOST_LEFT)
+    return found[:MOST_LEFT]

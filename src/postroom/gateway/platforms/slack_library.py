@@ -1,0 +1,482 @@
+"""The HTTP client and the web socket of Slack, over the libraries of the extra `slack`."""
+
+import asyncio
+import json
+import logging
+import re
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Timer
+from postroom.contracts.errors import (
+    ConfigError,
+    CredentialRefused,
+    InvalidArgument,
+    MissingExtra,
+    ServerUnavailable,
+    TooLarge,
+)
+from postroom.contracts.files import FileContent
+from postroom.contracts.messages import Json
+from postroom.extras import install_command
+from postroom.gateway.platforms.base import AdapterState, bounded, pause_ms
+from postroom.gateway.platforms.slack import ANSWER_LOST, KINDS, UNREACHABLE, Answer, read_answer, refused
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
+
+
+# The Web API, and files. Tokens are sent only in headers. No exception of the client leaves this part,
+# because they contain addresses.
+
+
+try:
+    import httpx2
+except ImportError as error:
+    raise MissingExtra(
+        f"Slack requires {error.name}, which is not installed",
+        value=error.name,
+        remedy=install_command("slack"),
+    ) from error
+
+LARGEST_ANSWER: Final = 4 * 1024 * 1024
+CONNECT_S: Final = 10.0
+_HOST: Final = re.compile(r"[a-z0-9.-]+")
+_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+_NEVER_SENT: Final = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How Slack is reached."""
+
+    base_url: str
+    timeout_ms: int
+    proxy: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
+
+
+def is_of_platform(url: str, base_url: str, *, any_port: bool = False) -> bool:
+    """Return whether an address is Slack's own: encrypted as the API is, on its host or below it."""
+    if not (url.isascii() and url.isprintable() and " " not in url):
+        return False
+    try:
+        asked, base = urlsplit(url), urlsplit(base_url)
+        ports = (_port(asked), _port(base))
+    except ValueError:
+        return False
+    secure = {"https": ("https", "wss"), "http": ("http", "ws")}[base.scheme]
+    host, own = (asked.hostname or "").lower(), (base.hostname or "").lower()
+    at_home = host == own or (base.scheme == "https" and host.endswith(f".{own}"))
+    clean = _HOST.fullmatch(host) is not None and asked.username is None and asked.password is None
+    return clean and at_home and asked.scheme in secure and (any_port or ports[0] == ports[1])
+
+
+def _port(url: SplitResult) -> int | None:
+    return url.port or _PORTS.get(url.scheme)
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return how certificates are checked; it reads files, so that it belongs outside of the event loop."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+class SlackApi:
+    """The Web API as one bot."""
+
+    def __init__(self, network: Network, token: str) -> None:
+        self.network = network
+        self._base = network.base_url.rstrip("/")
+        self._token = token
+        self._client = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(network.timeout_ms / 1000, connect=CONNECT_S),
+            verify=network.tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            proxy=network.proxy,
+            trust_env=False,
+            headers={"Accept-Encoding": "identity"},
+        )
+
+    async def close(self) -> None:
+        """Close the connections; harmless when done twice."""
+        await self._client.aclose()
+
+    async def call(
+        self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
+    ) -> Answer:
+        """Call a method; whatever comes of it is in the answer.
+
+        Some methods take forms alone, and `apps.connections.open` another token.
+        """
+        sent = {"data": dict(body)} if form else {"json": dict(body)}
+        return await self._ask(f"{self._base}/{method}", token or self._token, **sent)
+
+    async def upload(self, url: str, data: FileContent) -> Answer:
+        """Put a file where Slack said; until it is completed nobody sees it.
+
+        Raises:
+            InvalidArgument: the address is not Slack's own.
+        """
+        self._refuse_foreign(url)
+        length = {"Content-Length": str(data.size)}
+        return await self._ask(url, None, content=data.pieces(), headers=length)
+
+    async def fetch(self, url: str, *, max_bytes: int, is_page: bool) -> AsyncGenerator[bytes]:
+        """Yield a file from a person.
+
+        Raises:
+            InvalidArgument: The address is not Slack's own; nothing was fetched.
+            TooLarge: The file is larger; nothing beyond the limit was read.
+            ServerUnavailable: The file could not be fetched.
+        """
+        self._refuse_foreign(url)
+        try:
+            async with self._client.stream("GET", url, headers=_bearer(self._token)) as response:
+                page = response.headers.get("content-type", "").startswith("text/html") and not is_page
+                if response.status_code != httpx2.codes.OK or page:
+                    raise ServerUnavailable(
+                        f"Slack did not return the file (status {response.status_code})",
+                        remedy="give the app the scope files:read and install it again",
+                    )
+                length = response.headers.get("content-length")
+                async for piece in bounded(response.aiter_bytes(), max_bytes, length):
+                    yield piece
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ServerUnavailable(f"the file could not be downloaded: {type(error).__name__}") from None
+
+    async def _ask(
+        self, url: str, token: str | None, *, headers: Mapping[str, str] | None = None, **sent: Any
+    ) -> Answer:
+        told = {**_bearer(token), **(headers or {})}
+        try:
+            async with self._client.stream("POST", url, headers=told, **sent) as response:
+                length = response.headers.get("content-length")
+                raw = b"".join(
+                    [piece async for piece in bounded(response.aiter_bytes(), LARGEST_ANSWER, length)]
+                )
+                if token is None:
+                    return _uploaded(response.status_code)
+                return read_answer(response.status_code, response.headers, raw)
+        except TooLarge:
+            return Answer(refusal=refused(ANSWER_LOST))
+        except _NEVER_SENT:
+            return Answer(refusal=refused(UNREACHABLE))
+        except (httpx2.HTTPError, httpx2.InvalidURL):
+            return Answer(refusal=refused(ANSWER_LOST))
+
+    def _refuse_foreign(self, url: str) -> None:
+        if not is_of_platform(url, self._base):
+            raise InvalidArgument("this file is not on Slack's servers, so it is not downloaded")
+
+
+def _bearer(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _uploaded(status: int) -> Answer:
+    if status == httpx2.codes.OK:
+        return Answer()
+    return Answer(refusal=refused(UNREACHABLE if status >= 500 else f"http_{status}"))
+
+
+# Socket Mode: Slack's events over a web socket that we open.
+#
+#     open ─▶ hello ─▶ envelopes ─▶ (queue) ─▶ processed, one after another ─▶ ack
+#          ─▶ `disconnect` ─▶ the next connection is opened; the old one is closed ten seconds later
+#          ─▶ cut, silent  ─▶ a pause that grows, then the next connection
+#
+# All connections feed one queue, so that messages keep their order of arrival, even while one connection
+# replaces another. An envelope is acknowledged only after it was accepted. If it could not be stored, it is
+# tried again after a pause, and later ones wait. Slack repeats it too, which is harmless, but Slack stops
+# after some attempts, and never repeats buttons.
+
+
+try:
+    import websockets
+    from websockets.asyncio.client import ClientConnection, connect
+except ImportError as error:
+    raise MissingExtra(
+        f"Slack requires {error.name}, which is not installed",
+        value=error.name,
+        remedy=install_command("slack"),
+    ) from error
+
+HEARTBEAT_MS: Final = 15_000
+"""A ping that has no answer by the next one ends a connection."""
+LEAVE_MS: Final = 10_000
+OPEN_S: Final = 15.0
+CLOSE_S: Final = 1.0
+LARGEST_FRAME: Final = 4 * 1024 * 1024
+MOST_WAITING: Final = 1_000
+"""Envelopes beyond which we stop reading; Slack keeps the rest."""
+
+_SILENT = logging.getLogger(f"{__name__}.library")
+_SILENT.setLevel(logging.CRITICAL)  # the library would log the ticket in the address, and messages in full
+
+
+class Ending(StrEnum):
+    """Why a connection is to be left, or is gone."""
+
+    REPLACED = "replaced"
+    CROWDED = "crowded"
+    DISABLED = "disabled"
+    LOST = "lost"
+
+
+_ENDINGS: Final = {"link_disabled": Ending.DISABLED, "too_many_websockets": Ending.CROWDED}
+
+
+_WHY: Final = {
+    Ending.LOST: "the connection to Slack was lost",
+    Ending.CROWDED: "Slack reports too many connections of this app",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """The calls of the socket to its adapter."""
+
+    address: Callable[[], Awaitable[str]]
+    """Returns where to connect to, good for once; raises ConfigError or ServerUnavailable."""
+    take: Callable[[str, Json], Awaitable[None]]
+    """Takes an envelope, and returns when it is kept."""
+    take_unreadable: Callable[[bytes, str], Awaitable[None]]
+    """Stores a frame that is not an envelope, with the reason, and returns when it is kept."""
+    heard: Callable[[], None]
+    stands: Callable[[AdapterState, str], None]
+    """Takes where the connection is, and why it is gone."""
+    failed: Callable[[str, str, bool], None]
+    """Called at a permanent end: with a code, a sentence, and whether reconnecting may help."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Connection:
+    peer: ClientConnection
+    ended: "asyncio.Future[Ending]"
+    proven: bool = False
+    """Whether the connection carried an envelope, or was open for a while. Pauses grow until a connection
+    has.
+    """
+
+
+@dataclass(slots=True, kw_only=True)
+class Dialing:
+    """How connections are made."""
+
+    tls: ssl.SSLContext | None = None
+    proxy: str | None = None
+
+
+class SlackSocket:
+    """Keeps a connection as long as its tasks run."""
+
+    def __init__(self, hooks: Hooks, *, tasks: Tasks, timer: Timer, dialing: Dialing) -> None:
+        self._hooks = hooks
+        self._tasks = tasks
+        self._timer = timer
+        self._dialing = dialing
+        self._open: set[_Connection] = set()
+        self._arrived: asyncio.Queue[tuple[_Connection, Mapping[str, Any] | bytes]] = asyncio.Queue(
+            MOST_WAITING
+        )
+
+    async def open(self) -> None:
+        """Connect, and keep it so in the background; return when Slack has said hello.
+
+        Raises:
+            ConfigError: Slack refuses the app's token, or Socket Mode is switched off.
+            ServerUnavailable: it could not be reached.
+        """
+        first = await self._connect()
+        self._tasks.start(self._keep(first), name="socket")
+
+    async def close(self) -> None:
+        """Leave all connections within a second or two; its tasks must have been closed before."""
+        async with asyncio.TaskGroup() as group:
+            for connection in tuple(self._open):
+                group.create_task(self._leave(connection))
+
+    # Its connections.
+
+    async def _keep(self, connection: _Connection) -> None:
+        worker = self._tasks.start(self._work(), name="envelopes")
+        attempt = 0
+        try:
+            while True:
+                await asyncio.wait({connection.ended, worker}, return_when=asyncio.FIRST_COMPLETED)
+                ending = connection.ended.result() if connection.ended.done() else Ending.LOST
+                if ending is not Ending.REPLACED:
+                    await self._leave(connection)
+                if ending is Ending.DISABLED:
+                    self._hooks.failed("socket_mode_disabled", SWITCHED_OFF, True)
+                    return
+                if worker.done():  # its failure is logged; what it had not acked comes again
+                    self._forget()
+                    worker = self._tasks.start(self._work(), name="envelopes")
+                elif connection.proven:
+                    attempt = 0
+                fresh = await self._next(attempt, ending, connection.proven)
+                if ending is Ending.REPLACED:
+                    self._tasks.start(self._leave_later(connection), name="leaving")
+                connection = fresh
+                attempt += 1
+        except ConfigError as error:
+            passing = not isinstance(error, CredentialRefused)
+            self._hooks.failed("refused" if passing else "credentials_refused", error.message, passing)
+        finally:
+            worker.cancel()
+
+    def _forget(self) -> None:
+        while not self._arrived.empty():
+            self._arrived.get_nowait()
+
+    async def _next(self, attempt: int, ending: Ending, proven: bool) -> _Connection:
+        """Open the next connection: at once when Slack asked for it, else after a pause."""
+        wait = 0 if ending is Ending.REPLACED and proven else pause_ms(attempt)
+        if ending is not Ending.REPLACED:
+            self._hooks.stands(AdapterState.RECONNECTING, _WHY[ending])
+        while True:
+            await self._timer.sleep(wait)
+            try:
+                connection = await self._connect()
+            except ServerUnavailable as error:
+                attempt += 1
+                asked = error.details.get("retry_after_ms")
+                wait = max(pause_ms(attempt), asked if isinstance(asked, int) else 0)
+                self._hooks.stands(AdapterState.RECONNECTING, error.message)
+                _LOG.warning("slack.unreachable", why=error.message, next_try_ms=wait)
+            else:
+                self._hooks.stands(AdapterState.CONNECTED, "")
+                return connection
+
+    async def _connect(self) -> _Connection:
+        address = await self._hooks.address()
+        try:
+            async with asyncio.timeout(OPEN_S):
+                peer = await connect(
+                    address,
+                    ssl=self._dialing.tls if address.startswith("wss:") else None,
+                    proxy=self._dialing.proxy,
+                    open_timeout=None,
+                    ping_interval=None,
+                    close_timeout=CLOSE_S,
+                    max_size=LARGEST_FRAME,
+                    logger=_SILENT,
+                )
+                await self._greeted(peer)
+        except (OSError, TimeoutError, websockets.WebSocketException) as error:
+            raise ServerUnavailable(f"Slack's socket did not open: {type(error).__name__}") from None
+        connection = _Connection(peer=peer, ended=asyncio.get_running_loop().create_future())
+        self._open.add(connection)
+        self._hooks.heard()
+        self._tasks.start(self._read(connection), name="reading")
+        self._tasks.start(self._heartbeat(connection), name="heartbeat")
+        return connection
+
+    async def _greeted(self, peer: ClientConnection) -> None:
+        greeted = False
+        try:
+            frame = _decoded(await peer.recv()) or {}
+            greeted = frame.get("type") == "hello"
+        finally:
+            if not greeted:
+                await peer.close()
+        if frame.get("reason") == "link_disabled":
+            raise ConfigError(SWITCHED_OFF, remedy=SWITCH_ON)
+        if not greeted:
+            raise ServerUnavailable("Slack's socket opened without a hello")
+
+    async def _leave_later(self, connection: _Connection) -> None:
+        await self._timer.sleep(LEAVE_MS)
+        await self._leave(connection)
+
+    async def _leave(self, connection: _Connection) -> None:
+        await connection.peer.close()
+        self._open.discard(connection)
+
+    async def _heartbeat(self, connection: _Connection) -> None:
+        """Ping; a connection without an answer counts as cut."""
+        while True:
+            try:
+                pong = await connection.peer.ping()
+            except websockets.ConnectionClosed:
+                return
+            answer = self._tasks.start(self._answered(pong), name="pong")
+            await self._timer.sleep(HEARTBEAT_MS)
+            if not answer.done():
+                _LOG.warning("slack.silent", after_ms=HEARTBEAT_MS)
+                await connection.peer.close()
+                return
+            connection.proven = True
+
+    async def _answered(self, pong: Awaitable[float]) -> None:
+        try:
+            await pong
+        except websockets.ConnectionClosed:
+            return
+        self._hooks.heard()
+
+    # What comes in.
+
+    async def _read(self, connection: _Connection) -> None:
+        try:
+            async for frame in connection.peer:
+                self._hooks.heard()
+                await self._sort(connection, frame)
+        except websockets.ConnectionClosed:
+            _LOG.debug("slack.cut")
+        finally:
+            if not connection.ended.done():
+                connection.ended.set_result(Ending.LOST)
+
+    async def _sort(self, connection: _Connection, raw: str | bytes) -> None:
+        frame = _decoded(raw)
+        if frame is None:
+            await self._arrived.put((connection, raw.encode() if isinstance(raw, str) else raw))
+        elif frame.get("type") == "disconnect":
+            ending = _ENDINGS.get(str(frame.get("reason")), Ending.REPLACED)
+            _LOG.info("slack.asked_to_move", why=ending.value)
+            if not connection.ended.done():
+                connection.ended.set_result(ending)
+        elif isinstance(frame.get("envelope_id"), str):
+            await self._arrived.put((connection, frame))
+        elif frame.get("type") in KINDS:
+            await self._arrived.put((connection, json.dumps(frame).encode()))
+
+    async def _work(self) -> None:
+        """Take one envelope after another; each is acked when it was taken, and not before."""
+        while True:
+            connection, envelope = await self._arrived.get()
+            if isinstance(envelope, bytes):
+                await self._hooks.take_unreadable(envelope, "an envelope without an id")
+            elif envelope.get("type") in KINDS:
+                await self._hooks.take(str(envelope["type"]), envelope.get("payload"))
+            connection.proven = True
+            if isinstance(envelope, bytes):
+                continue  # it has no id by which it could be acknowledged
+            try:
+                await connection.peer.send(json.dumps({"envelope_id": envelope["envelope_id"]}))
+            except websockets.ConnectionClosed:
+                _LOG.debug("slack.ack_lost")  # it comes again
+
+
+SWITCHED_OFF: Final = "Socket Mode is disabled for this app"
+SWITCH_ON: Final = "enable Socket Mode in the app's settings, or set `signing_secret` to receive over HTTP"
+
+
+def _decoded(frame: str | bytes) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(frame)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

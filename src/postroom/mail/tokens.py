@@ -1,0 +1,470 @@
+"""Tokens: named ones, which the operator creates, and one for each active run.
+
+Named tokens: created by the operator, checked per call, replaced with an overlap, revoked at once.
+
+The future holder creates a token and sends only its hash here, so that a call that is repeated because its
+answer was lost creates no second token. Each check reads the store: a revoked token is invalid once the call
+that revoked it has returned.
+
+Tokens of runs: each gives one run of one agent access to the server while its program is active.
+
+They are kept in memory only: the tokens of a killed server are invalid when it runs again.
+"""
+
+import hmac
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.clock import Clock, Timer, iso, milliseconds
+from postroom.contracts.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidName,
+    NameTaken,
+    StoreError,
+    UnknownToken,
+    WrongToken,
+)
+from postroom.contracts.tokens import RUN_PREFIX, SCOPES, TOKEN_FORM, TOKEN_ID, Grant, KeptToken, Scope
+from postroom.log import get_logger
+from postroom.mail.context import token_hash
+from postroom.mail.names import shown
+from postroom.mail.projects import find_project
+from postroom.stores.changes import SharedChanges
+from postroom.stores.mail.access import MailReads, MailWrites
+from postroom.stores.mail.store import MailStore
+
+WRITTEN_EVERY: Final = timedelta(minutes=1)
+"""Interval at which last uses are stored; a server that dies loses those since then."""
+LONGEST_LIFE: Final = timedelta(days=3650)
+LONGEST_OVERLAP: Final = timedelta(days=90)
+
+_LOG = get_logger(__name__)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+_NOBODYS: Final = "0" * 64
+_PAGE: Final = 500
+_TOKENS: Final = "tokens"
+"""The topic by which servers notify each other that a token was ended."""
+_MOST_RECOGNISED: Final = 1_000
+
+
+class NamedTokens:
+    """The named tokens of one installation."""
+
+    def __init__(
+        self,
+        store: MailStore,
+        clock: Clock,
+        *,
+        timer: Timer | None = None,
+        shared: SharedChanges | None = None,
+    ) -> None:
+        """Keep the arguments; by `shared` the servers of one database notify each other of ended tokens."""
+        self._store = store
+        self._clock = clock
+        self._timer = timer or SystemTimer()
+        self._used: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._recognised: OrderedDict[str, None] = OrderedDict()
+        """Ids of the newest tokens that were used, for open streams."""
+        self._shared = shared
+        self._tasks = Tasks("tokens")
+        self.runs = RunTokens()
+        """The tokens of the runs that are active here."""
+
+    async def recognise(self, token: str) -> Grant:
+        """Return the rights of a token, and record its use; nothing is cached.
+
+        Raises:
+            WrongToken: The token is unknown, was revoked, or has expired.
+        """
+        if token.startswith(RUN_PREFIX):
+            return self.runs.recognise(token)
+        form = TOKEN_FORM.fullmatch(token)
+        kept, slug = await self._store.read(lambda tx: _found(tx, form[1])) if form else (None, None)
+        # Also where there is no such id, so that the time tells nothing.
+        same = hmac.compare_digest(token_hash(token) if form else "", _NOBODYS if kept is None else kept.hash)
+        if kept is None or not same:
+            raise WrongToken("this server does not know the token")
+        now = self._clock.now()
+        if not kept.lives(now):
+            how = "was revoked" if kept.revoked_at is not None else f"expired at {iso(kept.expires_at or 0)}"
+            raise WrongToken(f"the token `{kept.name}` {how}", remedy="ask the operator for a new token")
+        self._used[kept.id] = now
+        self._recognised[kept.id] = None
+        self._recognised.move_to_end(kept.id)
+        while len(self._recognised) > _MOST_RECOGNISED:
+            self._recognised.popitem(last=False)
+        return Grant(
+            token_id=kept.id,
+            name=kept.name,
+            scopes=kept.scopes,
+            project_id=kept.project_id,
+            project_slug=slug,
+            expires_at=kept.expires_at,
+        )
+
+    def holds(self, grant: Grant) -> bool:
+        """Return whether a token that was recognised earlier is still valid, without asking the store."""
+        if grant.run_id is not None:
+            return self.runs.holds(grant)
+        ends = (grant.expires_at, self._ends.get(grant.token_id))
+        return all(end is None or self._clock.now() < end for end in ends)
+
+    async def create(
+        self,
+        name: str,
+        token_id: str,
+        hashed: str,
+        scopes: Sequence[str],
+        *,
+        project: str | None = None,
+        life: timedelta | None = None,
+    ) -> Mapping[str, object]:
+        """Store the hash of a new token.
+
+        The same call again returns the same answer and creates no second token.
+
+        Raises:
+            InvalidArgument, InvalidName: The token is malformed, or would permit nothing or too much.
+            NameTaken: A token of this name is valid.
+            UnknownProject: there is none.
+            IdempotencyConflict: the id was used for another token.
+        """
+        _check_new(name, token_id, hashed)
+        chosen = _scopes(scopes, bound=project is not None)
+        _check_length("life", life, LONGEST_LIFE)
+
+        def change(tx: MailWrites) -> Mapping[str, object]:
+            now = self._clock.now()
+            wanted = KeptToken(
+                id=token_id,
+                name=name,
+                hash=hashed,
+                scopes=chosen,
+                project_id=None if project is None else find_project(tx, project).id,
+                created_at=now,
+                expires_at=None if life is None else now + milliseconds(life),
+            )
+            if (before := _same_before(tx, wanted)) is not None:
+                return _view(tx, before, now)
+            _free_name(tx, name, now)
+            tx.put_token(wanted)
+            return _view(tx, wanted, now)
+
+        return await self._store.write(change)
+
+    async def rotate(
+        self, name: str, token_id: str, hashed: str, *, overlap: timedelta
+    ) -> Mapping[str, object]:
+        """Let a new token take a name, with the same scopes, project and length of life.
+
+        Those before it are valid for `overlap` more, or until they would have ended. The same call again
+        returns the same answer and changes nothing.
+
+        Raises:
+            InvalidArgument, InvalidName: The token is malformed, or the overlap is too long.
+            UnknownToken: No valid token has this name.
+            IdempotencyConflict: the id was used for another token.
+        """
+        _check_new(name, token_id, hashed)
+        _check_length("overlap", overlap, LONGEST_OVERLAP, least=timedelta(0))
+
+        def change(tx: MailWrites) -> tuple[Mapping[str, object], dict[str, int]]:
+            now = self._clock.now()
+            if (done := _by_id(tx, token_id, name, hashed)) is not None:
+                return _view(tx, done, now), {}
+            living = _living(tx, name, now)
+            last = living[-1]
+            ends = {one.id: _earlier(one.expires_at, now + milliseconds(overlap)) for one in living}
+            for one in living:
+                replaced = now if one.replaced_at is None else one.replaced_at
+                tx.put_token(replace(one, expires_at=ends[one.id], replaced_at=replaced))
+            life = None if last.expires_at is None else last.expires_at - last.created_at
+            fresh = replace(
+                last,
+                id=token_id,
+                hash=hashed,
+                created_at=now,
+                expires_at=None if life is None else now + life,
+                replaced_at=None,
+                last_used_at=None,
+            )
+            tx.put_token(fresh)
+            return _view(tx, fresh, now), ends
+
+        answer, ends = await self._store.write(change)
+        self._ended(ends)
+        return answer
+
+    async def revoke(self, name: str) -> int:
+        """End every token of a name at once and return how many were valid; harmless when none was.
+
+        Raises:
+            UnknownToken: no token ever had this name.
+        """
+
+        def change(tx: MailWrites) -> tuple[list[str], int]:
+            named, now = tx.tokens_named(name), self._clock.now()
+            if not named:
+                raise _unknown(name)
+            for one in named:
+                if one.revoked_at is None:
+                    tx.put_token(replace(one, revoked_at=now))
+            return [one.id for one in named], sum(one.lives(now) for one in named)
+
+        ended, living = await self._store.write(change)
+        self._ended(dict.fromkeys(ended, 0))
+        return living
+
+    def _ended(self, ends: Mapping[str, int]) -> None:
+        self._ends.update(ends)
+        if self._shared is not None:
+            self._shared.share((_TOKENS,))
+
+    async def listed(self, *, ended: bool = False) -> Sequence[Mapping[str, object]]:
+        """Return the tokens that are valid, and with `ended` the others too, by name, the oldest first."""
+
+        def look(tx: MailReads) -> list[dict[str, object]]:
+            now = self._clock.now()
+            found = [one for one in _all(tx) if ended or one.lives(now)]
+            found.sort(key=lambda one: (one.name, one.created_at, one.is_current, one.id))
+            return [_view(tx, one, now, used=self._used.get(one.id)) for one in found]
+
+        return await self._store.read(look)
+
+    def start(self) -> None:
+        """Start to store last uses at intervals."""
+        self._tasks.start(self._serve(), name="last uses")
+        if self._shared is not None:
+            self._tasks.start(self._follow(self._shared), name="ended tokens")
+
+    async def stop(self) -> None:
+        """Store the remaining last uses, and stop; no effect if it never started."""
+        await self._tasks.close()
+        await self.write_uses()
+
+    async def write_uses(self) -> None:
+        """Store when tokens were last used, if any was; after a failure they are kept for the next time."""
+        used, self._used = self._used, {}
+        if not used:
+            return
+        try:
+            await self._store.write(lambda tx: tx.note_token_uses(used))
+        except StoreError as error:
+            self._used = {**used, **self._used}
+            _LOG.warning("tokens.uses_not_written", code=error.code, reason=error.message)
+
+    async def _follow(self, shared: SharedChanges) -> None:
+        """Follow hints about tokens that another server has ended."""
+        with shared.changes.listen(_TOKENS) as news:
+            while True:
+                await news.wait(WRITTEN_EVERY)
+                try:
+                    await self.look_again()
+                except StoreError as error:
+                    _LOG.warning("tokens.not_looked_at", code=error.code, reason=error.message)
+
+    async def look_again(self) -> None:
+        """Read when the tokens that were used here end.
+
+        Raises:
+            StoreError: They could not be read.
+        """
+        ids = list(self._recognised)
+        found = await self._store.read(lambda tx: {one: tx.token(one) for one in ids})
+        for token_id, token in found.items():
+            if token is None or token.revoked_at is not None:
+                self._ends[token_id] = 0
+            elif token.expires_at is not None:
+                self._ends[token_id] = token.expires_at
+
+    async def _serve(self) -> None:
+        while True:
+            await self._timer.sleep(milliseconds(WRITTEN_EVERY))
+            await self.write_uses()
+
+
+def _found(tx: MailReads, token_id: str) -> tuple[KeptToken | None, str | None]:
+    kept = tx.token(token_id)
+    bound = None if kept is None or kept.project_id is None else tx.project_by_id(kept.project_id)
+    return kept, None if bound is None else bound.slug
+
+
+def _check_new(name: str, token_id: str, hashed: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{shown(name)} is not a valid name for a token",
+            value=name[:200],
+            remedy="use 1 to 64 letters, digits, `.`, `_` or `-`, beginning with a letter or digit",
+        )
+    if not TOKEN_ID.fullmatch(token_id) or not _HASH.fullmatch(hashed):
+        raise InvalidArgument(
+            "this is not the id and hash of a token", remedy="let `postroom tokens` create the token"
+        )
+
+
+def _scopes(given: Sequence[str], *, bound: bool) -> frozenset[Scope]:
+    known: dict[str, Scope] = {one: one for one in SCOPES}
+    wrong = next((one for one in given if one not in known), None)
+    if wrong is not None or not given:
+        raise InvalidArgument(
+            "a token needs at least one scope" if wrong is None else f"{shown(wrong)} is not a scope",
+            value=None if wrong is None else wrong[:200],
+            remedy=f"use scopes of {', '.join(SCOPES)}",
+        )
+    chosen = frozenset(known[one] for one in given)
+    if bound and "admin" in chosen:
+        raise InvalidArgument(
+            "the scope `admin` concerns the whole server, so a token of one project cannot have it",
+            value="admin",
+            remedy="leave out the project or the scope",
+        )
+    return chosen
+
+
+def _check_length(
+    what: str, given: timedelta | None, longest: timedelta, *, least: timedelta = timedelta(seconds=1)
+) -> None:
+    if given is not None and not least <= given <= longest:
+        raise InvalidArgument(
+            f"{given} is not a valid {what} for a token",
+            value=given.total_seconds(),
+            remedy=f"use a value from {least} to {longest}",
+        )
+
+
+def _by_id(tx: MailReads, token_id: str, name: str, hashed: str) -> KeptToken | None:
+    """Return the token that an earlier identical call created; None if there was none.
+
+    Raises:
+        IdempotencyConflict: The id belongs to another token.
+    """
+    kept = tx.token(token_id)
+    if kept is not None and not (kept.name == name and hmac.compare_digest(kept.hash, hashed)):
+        raise _used_before(token_id)
+    return kept
+
+
+def _same_before(tx: MailReads, wanted: KeptToken) -> KeptToken | None:
+    kept = _by_id(tx, wanted.id, wanted.name, wanted.hash)
+    if kept is not None and (kept.scopes, kept.project_id) != (wanted.scopes, wanted.project_id):
+        raise _used_before(wanted.id)
+    return kept
+
+
+def _used_before(token_id: str) -> IdempotencyConflict:
+    return IdempotencyConflict("the id belongs to another token", value=token_id, remedy="create a new token")
+
+
+def _free_name(tx: MailWrites, name: str, now: int) -> None:
+    """Take the name from a token that has expired.
+
+    Raises:
+        NameTaken: The token that has it is valid.
+    """
+    current = next((one for one in tx.tokens_named(name) if one.is_current), None)
+    if current is None:
+        return
+    if current.lives(now):
+        raise NameTaken(
+            f"a valid token of the name {shown(name)} exists",
+            value=name,
+            remedy="use another name, or see `postroom tokens rotate` and `postroom tokens revoke`",
+        )
+    tx.put_token(replace(current, replaced_at=now))
+
+
+def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
+    """Return the valid tokens of a name, the current one last.
+
+    Raises:
+        UnknownToken: No token is current and valid.
+    """
+    living = sorted((one for one in tx.tokens_named(name) if one.lives(now)), key=lambda one: one.is_current)
+    if not living or not living[-1].is_current:
+        raise _unknown(name)
+    return living
+
+
+def _unknown(name: str) -> UnknownToken:
+    return UnknownToken(f"there is no valid token of the name {shown(name)}", value=name[:200])
+
+
+def _earlier(one: int | None, other: int) -> int:
+    return other if one is None else min(one, other)
+
+
+def _all(tx: MailReads) -> list[KeptToken]:
+    found: list[KeptToken] = []
+    while page := tx.tokens(limit=_PAGE, after=found[-1].id if found else ""):
+        found += page
+    return found
+
+
+def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> dict[str, object]:
+    """Return the public fields of a token: all except the token and its hash."""
+    bound = None if token.project_id is None else tx.project_by_id(token.project_id)
+    last = max((at for at in (token.last_used_at, used) if at is not None), default=None)
+    told = {"created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at}
+    return {
+        "name": token.name,
+        "id": token.id,
+        "scopes": [one for one in SCOPES if one in token.scopes],
+        "project": None if bound is None else bound.slug,
+        "state": _state(token, now),
+        **{name: None if at is None else iso(at) for name, at in {**told, "last_used_at": last}.items()},
+    }
+
+
+def _state(token: KeptToken, now: int) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    if not token.lives(now):
+        return "expired"
+    return "valid" if token.replaced_at is None else "replaced"
+
+
+_SCOPES = frozenset(SCOPES) - {"admin"}
+
+
+class RunTokens:
+    """The tokens of active runs."""
+
+    def __init__(self) -> None:
+        self._grants: dict[str, Grant] = {}
+
+    def issue(self, token: str, *, agent_id: int, agent: str, run_id: str) -> None:
+        """Allow a token to act as an agent, and only as this agent, for one of its runs."""
+        hashed = token_hash(token)
+        self._grants[hashed] = Grant(
+            token_id=hashed, name=f"run of {agent}", scopes=_SCOPES, agent_id=agent_id, run_id=run_id
+        )
+
+    def revoke(self, token: str) -> None:
+        """Invalidate a token."""
+        self._grants.pop(token_hash(token), None)
+
+    def recognise(self, token: str) -> Grant:
+        """Return the rights of a token.
+
+        Raises:
+            WrongToken: Its run has ended, or the token is unknown.
+        """
+        grant = self._grants.get(token_hash(token))
+        if grant is None:
+            raise WrongToken(
+                "the run of this token has ended",
+                remedy="use the token of a current run: a run's token ends with the run",
+            )
+        return grant
+
+    def holds(self, grant: Grant) -> bool:
+        """Return whether the run of a grant is still active."""
+        return grant.token_id in self._grants
