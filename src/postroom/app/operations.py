@@ -517,6 +517,34 @@ _RUNS: Final = _of(
 )
 
 
+# Tasks that a person checks.
+
+
+class DecideTask(Command, frozen=True):
+    """Accept or reject a finished task that waits for a person's check."""
+
+    project: _Project
+    task: Annotated[int, Meta(ge=1), _text("The task's number.")]
+    answer: Literal["yes", "no"]
+    person: Annotated[
+        str, _text("The person who decides, as in `postroom people list`.", name="--by", metavar="NAME")
+    ]
+    why: Annotated[str, _text("The reason; a rejection needs one.", metavar="TEXT")] = ""
+
+
+async def decide_task(
+    runs: WorkService, project: str, task: int, answer: str, person: str, why: str
+) -> Mapping[str, object]:
+    """Accept or reject a task."""
+    return await runs.decide_task(project, task, person, accepts=answer == "yes", why=why)
+
+
+_TASKS: Final = _of(
+    WorkService,
+    _row(DecideTask, decide_task, "POST /admin/tasks/decide", "tasks decide TASK ANSWER"),
+)
+
+
 # Questions that runs ask people.
 
 
@@ -744,6 +772,7 @@ ADMINISTRATION: Final = (
     *_PEOPLE,
     *_RUNNERS,
     *_RUNS,
+    *_TASKS,
     *_QUESTIONS,
     *_SCHEDULES,
     *_CHATS,

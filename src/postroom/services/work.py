@@ -27,8 +27,12 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
+from postroom.mail.context import Caller
 from postroom.mail.conversation import here
+from postroom.mail.identity import find_person
+from postroom.mail.projects import HUMAN, find_project
 from postroom.mail.service import Mail
+from postroom.mail.tasks import decide_task
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
@@ -43,6 +47,7 @@ from postroom.services.runs import (
     project_threads,
     whose,
 )
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.transaction import Transaction
 
 _TWO: Final = 2
@@ -83,6 +88,26 @@ class WorkService:
             UnknownProject: No such project exists.
         """
         return await self._mail.slug(project)
+
+    async def decide_task(
+        self, project: str, task: int, name: str, *, accepts: bool, why: str
+    ) -> Mapping[str, object]:
+        """Accept or reject a finished task for a person; the agent that did it gets a message.
+
+        Raises:
+            UnknownAgent, UnknownTask: No such person or task exists.
+            TaskNotReady: The task is not in review, because a person has decided meanwhile, for example.
+        """
+
+        def change(tx: MailWrites) -> Mapping[str, object]:
+            home, person = find_person(tx, tx, f"{HUMAN}{name}")
+            of = find_project(tx, project)
+            tx.lock_projects({home.id, of.id})
+            context = self._mail.context(tx, Caller(postroom=True, operator=True))
+            decided = decide_task(context, of, task, home=home, by=person, accepts=accepts, why=why)
+            return {"task": decided.id, "state": decided.state}
+
+        return await self._mail.store.write(change)
 
     async def dead(self) -> Sequence[Mapping[str, object]]:
         """Return the dead letters, also those of chats, oldest first, up to 500."""

@@ -18,6 +18,7 @@ from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import NewMessage, reply_subject, store_message, wake_readers
+from postroom.mail.tasks import give_back
 from postroom.mail.tracing import run_trace
 from postroom.mail.waking.open_questions import takes_reply
 from postroom.mail.waking.prompts import NO_WORDS, STOPS, agent_of, asks, clipped, failure, messages_named
@@ -202,7 +203,7 @@ class MessageEffects(RunEffects):
         waits = None if run.status is RunStatus.DONE else asked
         end = run.termination
         cancelled = failed and end is not None and end.type is TerminationKind.CANCELLED
-        tx.mail.end_run(
+        holds_tasks = tx.mail.end_run(
             run.run_id,
             now=tx.now(),
             failed=failed,
@@ -210,6 +211,10 @@ class MessageEffects(RunEffects):
             error=(_reason(run) or "") if failed else "",
             waits_for=waits,
         )
+        if holds_tasks and run.status is RunStatus.DONE:
+            context = replace(self._context_of(tx, None), now=tx.now())
+            for task in tx.mail.tasks_claimed_in(run.run_id):
+                give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
 
     def _release(self, tx: Transaction, run: RunRecord) -> None:
         """Release the reservations that the run made, and none that others made for its agent."""

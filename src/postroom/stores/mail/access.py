@@ -57,6 +57,7 @@ from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.mail.merging import MergingReads, MergingWrites
 from postroom.stores.mail.restoring import TABLES, whole
 from postroom.stores.mail.retention import RetentionReads, RetentionWrites, lock_bytes
+from postroom.stores.mail.tasks import TaskReads, TaskWrites
 from postroom.stores.mail.timeline import TimelineReads
 from postroom.stores.mail.waking import WakingReads, WakingWrites
 from postroom.stores.outbox import OutboxTables
@@ -121,7 +122,7 @@ class ProjectWrites(ProjectReads, Protocol):
         ...
 
 
-class RecordReads(RetentionReads, TimelineReads, WakingReads):
+class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
     """Reads of records by the ids of their projects. Absence is None or an empty list."""
 
     def __init__(
@@ -559,11 +560,11 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
         return counted | {"unread": self._tx.all("mail.count_unread")[0][0]} if unread else counted
 
 
-class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
+class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
     """Changes of records by the ids of their projects.
 
-    Each change writes its events for agents, messages, reservations, contacts and runs to the log of the
-    project (`contracts.project_log`), unless nothing changes.
+    Each change writes its events for agents, messages, reservations, tasks, contacts and runs to the log of
+    the project (`contracts.project_log`), unless nothing changes.
     """
 
     def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
@@ -656,10 +657,17 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         self._events.policy_set(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
-        """Update an agent's last activity and extend its active reservations by their own length."""
+        """Update an agent's last activity, and extend its reservations and claims by their own length.
+
+        A reservation or claim that has expired stays expired.
+        """
         values = {"id": agent_id, "now": now}
-        self._update("mail.touch_agent", values, UnknownAgent)
+        touched = self._tx.one("mail.touch_agent", values)
+        if touched is None:
+            raise _unknown(UnknownAgent, agent_id)
         self._tx.run("mail.touch_reservations", values)
+        if touched[0]:
+            self._tx.run("tasks.touch_tasks", values)
 
     def put_contact(
         self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int

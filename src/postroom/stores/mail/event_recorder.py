@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from postroom.contracts.choices import ContactPolicy, RecipientKind
 from postroom.contracts.mail import Agent, ContactLink, Message, Reservation
 from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, EventKind, Happening
+from postroom.contracts.tasks import Task
 from postroom.contracts.waking import MessageRun
 from postroom.stores.events import EventTables
 from postroom.stores.sql_transaction import SqlTransaction
@@ -180,6 +181,11 @@ class EventRecorder:
         detail = {"path": reservation.pattern, **({"by": by} if taken else {})}
         kind: EventKind = "reservation.taken" if taken else "reservation.released"
         self._of_reservation(kind, reservation, now, detail)
+
+    def of_task(self, kind: EventKind, task: Task, agent_id: int | None, now: int) -> None:
+        """Record an event of a task with its epoch; without an agent, nobody caused it."""
+        detail: Detail = {"task_id": task.id, "epoch": task.epoch}
+        self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
 
     def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
         """Record a contact with its actor.

@@ -12,7 +12,7 @@ from postroom.stores.mail import search_index
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import SqlTransaction
 
-_MOVED: Final = ("agents", "messages", "reservations", "tokens", "aliases")
+_MOVED: Final = ("agents", "messages", "reservations", "tasks", "tokens", "aliases")
 _ON_THE_WAY: Final = "merging"
 """The scope of a log while it is renumbered."""
 
@@ -67,8 +67,8 @@ class MergingWrites(MergingReads):
 
         Only the source's names stay, as aliases.
 
-        The target gets its agents, messages, threads, reservations, tokens and aliases; a thread that both
-        have becomes one. The log with the smaller newest number is appended to the other: a reader that
+        The target gets its agents, messages, threads, reservations, tasks, tokens and aliases; a thread that
+        both have becomes one. The log with the smaller newest number is appended to the other: a reader that
         continues from a number of either log misses no entry, and may read some again.
 
         Agents of the source get new names first, by id in `renames`. Their messages show these; entries of

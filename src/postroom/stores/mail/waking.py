@@ -226,8 +226,10 @@ class WakingWrites(WakingReads):
         cancelled: bool = False,
         error: str = "",
         waits_for: Mapping[str, int] | None = None,
-    ) -> None:
+    ) -> bool:
         """Record that a run is no longer active; do nothing if it is not active.
+
+        Return whether a task that was claimed in the run is still held.
 
         A `cancelled` run has not completed its work; `error` is stored with the attempt. `waits_for` is given
         for a run that waits: its questions, each with the time of asking. Questions asked since its start,
@@ -236,8 +238,8 @@ class WakingWrites(WakingReads):
         told = {one.id for one in self.questions(run_id)} if waits_for else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
         if ended_run is None:
-            return
-        agent_id, began_at = ended_run
+            return False
+        agent_id, began_at, holds_tasks = ended_run
         for question_id, asked_at in (waits_for or {}).items():
             if asked_at >= began_at and question_id not in told:
                 self._events.of_run("question.asked", run_id, agent_id, now, question_id)
@@ -245,6 +247,7 @@ class WakingWrites(WakingReads):
         self._events.of_run("run.failed" if failed else ended, run_id, agent_id, now)
         well: Outcome = "done" if waits_for is None else "waiting"
         self._end_attempt(run_id, "cancelled" if cancelled else "failed" if failed else well, now, error)
+        return bool(holds_tasks)
 
     def drop_attempts(self, run_ids: Sequence[str]) -> None:
         """Delete the attempts of deleted runs."""
