@@ -98,11 +98,14 @@ class ClaimAnswer(TypedDict):
 
 
 class DoneAnswer(TypedDict):
-    """A task that was finished, the tasks that are ready because of it, and the stored message."""
+    """A task that was finished, the tasks that are ready because of it, and the stored message.
+
+    A repeated call frees no task and stores no message.
+    """
 
     task: TaskView
     ready: list[int]
-    message_id: int
+    message_id: int | None
 
 
 def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
@@ -465,7 +468,8 @@ def _cancel(context: WriteContext, project: Project, agent: Agent, task: Task, r
 def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     """Finish a task for its holder: store the evidence, free its files, tell its author, and wake who waits.
 
-    A task whose acceptance is a person goes to review; its dependents wait until a person accepts it.
+    A task whose acceptance is a person goes to review; its dependents wait until a person accepts it. The
+    holder that finished the task may repeat the call.
 
     Raises:
         TaskNotHeld: The caller does not hold the task under this epoch.
@@ -474,6 +478,9 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     end_leases(context, project)
     task = find_task(context, project, asked.task_id)
+    if task.state in ("done", "review") and (task.holder_id, task.epoch) == (agent.id, asked.epoch):
+        [view] = views(context, project, [task], whole=True)
+        return {"task": view, "ready": [], "message_id": None}  # the answer of the first call was lost
     _refuse_lost(context, project, agent, task, asked.epoch)
     is_checked = task.acceptance == BY_PERSON
     if task.acceptance and not is_checked and not asked.output.strip():
