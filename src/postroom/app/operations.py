@@ -517,7 +517,13 @@ _RUNS: Final = _of(
 )
 
 
-# Tasks that a person checks.
+# Tasks: those of all projects, and those that a person checks.
+
+
+class ListOpenTasks(Query, frozen=True):
+    """List the open tasks of a project, or of all: claimed ones first, at most 50 of a project."""
+
+    project: _OneProject | None = None
 
 
 class DecideTask(Command, frozen=True):
@@ -541,6 +547,7 @@ async def decide_task(
 
 _TASKS: Final = _of(
     WorkService,
+    _row(ListOpenTasks, WorkService.open_tasks, "GET /admin/tasks", answer_key="tasks"),
     _row(DecideTask, decide_task, "POST /admin/tasks/decide", "tasks decide TASK ANSWER"),
 )
 

@@ -45,6 +45,7 @@ from postroom.mail.reservations import (
 )
 from postroom.mail.sending import NewMessage, post, store_message
 from postroom.mail.views import maybe_iso
+from postroom.stores.mail.access import RecordReads
 from postroom.stores.mail.tasks import place_of
 
 AT_ONCE: Final = 50
@@ -117,17 +118,17 @@ def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
     project = find_project(context.projects, asked.project_key)
     if asked.task_id is not None:
         task = find_task(context, project, asked.task_id)
-        return {"tasks": views(context, project, [task], whole=True), "next": None}
-    found = tasks_page(context, project, asked.state, after=asked.after, limit=asked.limit + 1)
+        return {"tasks": views(context.tx, project, [task], now=context.now, whole=True), "next": None}
+    found = tasks_page(context.tx, project, asked.state, after=asked.after, limit=asked.limit + 1)
     page, more = found[: asked.limit], len(found) > asked.limit
     return {
-        "tasks": views(context, project, page),
+        "tasks": views(context.tx, project, page, now=context.now),
         "next": "{}.{}.{}".format(page[-1].state, *_place(page[-1])) if more else None,
     }
 
 
 def tasks_page(
-    context: ReadContext, project: Project, state: TaskState | None, *, limit: int, after: str = ""
+    tx: RecordReads, project: Project, state: TaskState | None, *, limit: int, after: str = ""
 ) -> list[Task]:
     """Return tasks of one state, or all open tasks by state: those to claim first.
 
@@ -146,9 +147,9 @@ def tasks_page(
     for number, one in enumerate(states[first:]):
         left, start = limit - len(found), (int(cursor[2]), int(cursor[3])) if cursor and not number else None
         if left and one in ENDED_STATES:
-            found += context.tx.ended_tasks(project.id, one, before=start or _NEWEST, limit=left)
+            found += tx.ended_tasks(project.id, one, before=start or _NEWEST, limit=left)
         elif left:
-            found += context.tx.tasks_in(project.id, one, after=start or _START, limit=left)
+            found += tx.tasks_in(project.id, one, after=start or _START, limit=left)
     return found
 
 
@@ -169,32 +170,32 @@ def find_task(context: ReadContext, project: Project, task_id: int) -> Task:
 
 
 def views(
-    context: ReadContext, project: Project, tasks: Sequence[Task], *, whole: bool = False
+    tx: RecordReads, project: Project, tasks: Sequence[Task], *, now: int, whole: bool = False
 ) -> list[TaskView]:
     """Return tasks as callers see them; `whole` with their texts and evidence."""
     if not tasks:
         return []
     named = {one for task in tasks for one in (task.author_id, task.holder_id) if one is not None}
     named |= {int(task.assignee.removeprefix(AGENT)) for task in tasks if task.assignee.startswith(AGENT)}
-    agents = context.tx.agents_by_id(sorted(named))
-    slugs = {number: context.tx.project_by_id(number) for number in {a.project_id for a in agents.values()}}
-    names = {
-        one.id: address_of(one.name, home.slug if (home := slugs[one.project_id]) else "?", project.slug)
+    names = _names(tx, project, named)
+    before = tx.dependencies([task.id for task in tasks])
+    return [_view(task, names, before[task.id], now=now, whole=whole) for task in tasks]
+
+
+def _names(tx: RecordReads, project: Project, agent_ids: Iterable[int]) -> dict[int, str]:
+    """Return the addresses of agents and people, as agents of the project write them."""
+    agents = tx.agents_by_id(sorted(agent_ids))
+    homes = {number: tx.project_by_id(number) for number in {one.project_id for one in agents.values()}}
+    return {
+        one.id: address_of(one.name, home.slug if (home := homes[one.project_id]) else "?", project.slug)
         for one in agents.values()
     }
-    before = context.tx.dependencies([task.id for task in tasks])
-    return [_view(context, task, names, before[task.id], whole=whole) for task in tasks]
 
 
 def _view(
-    context: ReadContext,
-    task: Task,
-    names: dict[int, str],
-    before: dict[int, TaskState],
-    *,
-    whole: bool,
+    task: Task, names: dict[int, str], before: dict[int, TaskState], *, now: int, whole: bool
 ) -> TaskView:
-    is_over = task.lease_ends_at is not None and task.lease_ends_at <= context.now
+    is_over = task.lease_ends_at is not None and task.lease_ends_at <= now
     assignee = task.assignee
     if assignee.startswith(AGENT):
         assignee = names.get(int(assignee.removeprefix(AGENT)), "?")
@@ -262,7 +263,7 @@ def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
                 place=task.place,
             )
     if task is not None:
-        [answer["task"]] = views(context, project, [task], whole=True)
+        [answer["task"]] = views(context.tx, project, [task], now=context.now, whole=True)
     return answer
 
 
@@ -297,7 +298,7 @@ def _refuse_unready(
             f"task {task.id} {_story(context, project, task)}", value=task.id, details=_details(task)
         )
     if task.assignee not in mine:
-        [view] = views(context, project, [task])
+        [view] = views(context.tx, project, [task], now=context.now)
         raise TaskNotReady(f"task {task.id} is for {view['assignee']}", value=task.id)
     if holder := holder_of(context, project, agent, task.paths, own=own):
         raise TaskNotReady(
@@ -343,7 +344,7 @@ def add_task(context: WriteContext, asked: AddTask) -> TaskView:
     )
     task = context.tx.insert_task(task, depends_on)
     _tell_assignees(context, project, agent, [task])
-    [view] = views(context, project, [task], whole=True)
+    [view] = views(context.tx, project, [task], now=context.now, whole=True)
     return view
 
 
@@ -384,7 +385,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
         if edited.state != state:
             edited = _left(context, edited, state, by=agent.id, reason=asked.reason)
             _tell_assignees(context, project, agent, [edited])
-    [view] = views(context, project, [edited], whole=True)
+    [view] = views(context.tx, project, [edited], now=context.now, whole=True)
     return view
 
 
@@ -451,7 +452,7 @@ def _cancel(context: WriteContext, project: Project, agent: Agent, task: Task, r
     """Cancel a task for its author, its holder or the operator, and tell its holder."""
     caller = context.caller
     if agent.id not in (task.author_id, task.holder_id) and not (caller.operator or caller.postroom):
-        [view] = views(context, project, [task])
+        [view] = views(context.tx, project, [task], now=context.now)
         raise NotPermitted(
             f"{view['author']} added task {task.id}",
             value=task.id,
@@ -479,7 +480,7 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     end_leases(context, project)
     task = find_task(context, project, asked.task_id)
     if task.state in ("done", "review") and (task.holder_id, task.epoch) == (agent.id, asked.epoch):
-        [view] = views(context, project, [task], whole=True)
+        [view] = views(context.tx, project, [task], now=context.now, whole=True)
         return {"task": view, "ready": [], "message_id": None}  # the answer of the first call was lost
     _refuse_lost(context, project, agent, task, asked.epoch)
     is_checked = task.acceptance == BY_PERSON
@@ -497,7 +498,7 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     text = _evidence(asked, ready)
     message_id = _tell(context, project, task, agent, f"{what}: {task.title}", text)
     _tell_assignees(context, project, agent, ready)
-    [view] = views(context, project, [finished], whole=True)
+    [view] = views(context.tx, project, [finished], now=context.now, whole=True)
     return {"task": view, "ready": [one.id for one in ready], "message_id": message_id}
 
 
@@ -627,13 +628,8 @@ def _refuse_lost(
 
 def _story(context: ReadContext, project: Project, task: Task) -> str:
     """Return the state of a task as words: who changed it, and when."""
-    ids = [one for one in (task.holder_id, task.changed_by) if one is not None]
-    agents = context.tx.agents_by_id(ids)
-    homes = {one.id: context.tx.project_by_id(one.project_id) for one in agents.values()}
-    names = {
-        one.id: address_of(one.name, home.slug if (home := homes[one.id]) else "?", project.slug)
-        for one in agents.values()
-    }
+    ids = (task.holder_id, task.changed_by)
+    names = _names(context.tx, project, {one for one in ids if one is not None})
     by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)
     match task.state:
         case "claimed":

@@ -33,6 +33,7 @@ from postroom.mail.identity import find_person
 from postroom.mail.projects import HUMAN, find_project
 from postroom.mail.service import Mail
 from postroom.mail.tasks import decide_task
+from postroom.mail.tasks import views as task_views
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
@@ -47,7 +48,7 @@ from postroom.services.runs import (
     project_threads,
     whose,
 )
-from postroom.stores.mail.access import MailWrites
+from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.transaction import Transaction
 
 _TWO: Final = 2
@@ -88,6 +89,24 @@ class WorkService:
             UnknownProject: No such project exists.
         """
         return await self._mail.slug(project)
+
+    async def open_tasks(self, project: str | None) -> Sequence[Mapping[str, object]]:
+        """Return open tasks of a project, or of all projects: claimed ones first, at most 50 of a project."""
+
+        def look(tx: MailReads) -> list[Mapping[str, object]]:
+            projects = tx.projects(limit=MAX_PAGE) if project is None else [find_project(tx, project)]
+            found = list[Mapping[str, object]]()
+            for one in projects:
+                tasks = [
+                    task
+                    for state in ("claimed", "review", "blocked", "ready")
+                    for task in tx.tasks_in(one.id, state, after=(-1, 0), limit=FOUND)
+                ]
+                shown = task_views(tx, one, tasks[:FOUND], now=tx.now())
+                found += [{**task, "project": one.slug} for task in shown]
+            return found
+
+        return await self._mail.store.read(look)
 
     async def decide_task(
         self, project: str, task: int, name: str, *, accepts: bool, why: str
