@@ -57,6 +57,11 @@ TOOLS: Final = (
     "renew_file_reservations",
     "force_release_file_reservation",
     "list_file_reservations",
+    "list_tasks",
+    "claim_task",
+    "add_task",
+    "update_task",
+    "done_task",
     "fetch_events",
     SEND_FILE,
 )
