@@ -58,7 +58,7 @@ ROUTE_WORDS: Final = {
     "(`POST`), by a form of its page, from people who have logged in.",
     "/p/{slug}/m/{message_id}/source": "A message's text as it was written, to be stored.",
     "/p/{slug}/tasks/decide": "Accepts or rejects a finished task that waits for a person.",
-    "/p/{slug}/tasks": "The open tasks, those to claim first, and the last ended ones. `?task=` for one task.",
+    "/p/{slug}/tasks": "The open tasks, those to claim first, and the last ended ones. `?task=` for one.",
     "/p/{slug}/reservations": "What is reserved, and what was reserved last. `?path=` for one path.",
     "/p/{slug}/search": "Search: `?q=`, `?order=newest` or `best`.",
     "/p": "Leads to `/`.",

@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from cli_room import Run
-from cli_samples import HEALTH, RUN
+from cli_samples import HEALTH, RUN, TASK
 from fake_postroom import FakePostroom, Seen
 from postroom.cli import completion, runs, show, top, watch
 from postroom.cli.commands import tree

@@ -22,6 +22,7 @@ from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.run_input import AgentName
 from postroom.mail.waking.runners import place_of, written_runner
+from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
 from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
@@ -70,6 +71,7 @@ class AgentSupervisor:
         await self._runs.start()
         self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")
+        self._tasks.start(TaskRuns(self._mail, self._waker).serve(), name="tasks for agents")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
@@ -104,6 +106,7 @@ class AgentSupervisor:
             place=place_of(one.runner),
             runs_at_once=one.runner.runs_at_once,
             declared_by="file",
+            claims_tasks=one.runner.claims_tasks,
         )
         return str(made["slug"])
 

@@ -67,6 +67,7 @@ class ModelRunner:
     timeout: timedelta = DEFAULT_TIMEOUT
     tools: tuple[str, ...] = USUAL_TOOLS
     runs_at_once: int = 1
+    claims_tasks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid fields.
@@ -87,6 +88,7 @@ class ModelRunner:
             raise refused("instructions", None, f"the instructions exceed {LONGEST_INSTRUCTIONS} characters")
         refuse_number(self.max_steps, "max_steps", most=MOST_STEPS)
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
         refuse_time(self.timeout, "timeout")
         object.__setattr__(self, "tools", words(self.tools, "tools"))
         if wrong := [one for one in self.tools if not _TOOL.fullmatch(one)]:
@@ -106,6 +108,7 @@ class ModelRunner:
             "timeout": self.timeout.total_seconds(),
             "tools": list(self.tools),
             **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
         }
 
     @classmethod
@@ -139,6 +142,7 @@ class HttpRunner:
     allow_plain: bool = False
     callback_base: str | None = None
     runs_at_once: int = 1
+    claims_tasks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid fields.
@@ -151,6 +155,7 @@ class HttpRunner:
         self._refuse_secret()
         refuse_time(self.timeout, "timeout")
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
         if self.callback_base is not None:
             parts = _address(self.callback_base, "callback_base")
             if parts.query:
@@ -199,6 +204,7 @@ class HttpRunner:
             "allow_plain": self.allow_plain,
             "callback_base": self.callback_base,
             **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
         }
 
     @classmethod

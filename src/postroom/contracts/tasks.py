@@ -26,6 +26,8 @@ ANYBODY: Final = ""
 ROLE: Final = "role:"
 AGENT: Final = "agent:"
 """Prefixes of the stored assignee: `role:<word>`, `agent:<id>`, or empty for anybody."""
+TASK_THREAD: Final = "task-"
+"""The beginning of the name of a task's thread; its number follows."""
 BY_PERSON: Final = "person"
 """The acceptance of a task that a person checks; any other text is a command, and empty asks for nothing."""
 
@@ -69,7 +71,7 @@ class Task(Record, frozen=True, kw_only=True):
     @property
     def thread_id(self) -> str:
         """The thread of its messages."""
-        return f"task-{self.id}"
+        return f"{TASK_THREAD}{self.id}"
 
     @property
     def place(self) -> str:

@@ -53,6 +53,8 @@ MOST_LOOKED_AT: Final = 500
 """Number of ready tasks that a claim looks at; if others hold files of them all, it finds no task."""
 _MOST_OUTPUT: Final = 2_000
 """Characters of the acceptance command's output in the message; `list_tasks` shows all of it."""
+MOST_REASON: Final = 2_000
+"""Characters of a reason."""
 _ROLE: Final = re.compile(r"role:[ ]*([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
 _CURSOR: Final = re.compile(r"([a-z]+)\.(\d{1,16})\.(\d{1,16})")
 _START: Final = (-1, 0)
@@ -246,28 +248,39 @@ def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
         task: Task | None = find_task(context, project, asked.task_id)
         _refuse_unready(context, project, agent, task, mine, own)  # type: ignore[arg-type]
     else:
-        task, answer["reason"] = _next_ready(context, project, agent, mine, own)
+        task, answer["reason"] = next_ready(context, project, agent, mine, own)
     if task is not None and not asked.dry_run:
-        task = context.tx.claim_task(
-            task, agent.id, lease_ms=lease_ms, run_id=context.caller.run_id or "", now=context.now
-        )
+        task = take(context, project, agent, task, lease_ms=lease_ms, place=context.caller.run_id or "")
         answer["held"] = [*answer["held"], task.id]
-        if task.paths:
-            reserve_all(
-                context,
-                project,
-                agent,
-                task.paths,
-                ttl_seconds=lease_ms // 1000,
-                reason=f"task {task.id}: {task.title}",
-                place=task.place,
-            )
     if task is not None:
         [answer["task"]] = views(context.tx, project, [task], now=context.now, whole=True)
     return answer
 
 
-def _next_ready(
+def take(
+    context: WriteContext, project: Project, agent: Agent, task: Task, *, lease_ms: int, place: str
+) -> Task:
+    """Claim a ready task for an agent and reserve its files; `place` is the run whose end ends the claim."""
+    claimed = context.tx.claim_task(task, agent.id, lease_ms=lease_ms, run_id=place, now=context.now)
+    if claimed.paths:
+        reserve_all(
+            context,
+            project,
+            agent,
+            claimed.paths,
+            ttl_seconds=lease_ms // 1000,
+            reason=f"task {claimed.id}: {claimed.title}",
+            place=claimed.place,
+        )
+    return claimed
+
+
+def place_in_message(message_id: int) -> str:
+    """Return the name of the run that a message starts, as the place of a claim."""
+    return f"message {message_id}"
+
+
+def next_ready(
     context: WriteContext, project: Project, agent: Agent, mine: Sequence[str], own: Sequence[str]
 ) -> tuple[Task | None, str]:
     """Return the first ready task for these assignees whose files are free; without one, the reason."""
@@ -572,6 +585,15 @@ def end_leases(context: WriteContext, project: Project) -> None:
 def give_back(context: WriteContext, task: Task, *, by: int | None, reason: str) -> None:
     """End the claim of a task, so that it can be claimed; without `by`, its lease ended."""
     _left(context, task, "ready", by=by, reason=reason)
+
+
+def block_unfinished(
+    context: WriteContext, project: Project, agent: Agent, message_id: int, why: str
+) -> None:
+    """Block a task that an agent got by a message, and did not finish in the run of that message."""
+    for task in context.tx.tasks_claimed_in(place_in_message(message_id)):
+        _left(context, task, "blocked", by=agent.id, reason=why)
+        _tell(context, project, task, agent, f"Blocked: {task.title}", why)
 
 
 def _left(

@@ -12,13 +12,14 @@ from postroom.contracts.mail import Agent, Message, Project, Received
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.quoting import without_escapes
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.contracts.tasks import TASK_THREAD
 from postroom.contracts.waking import MessageRun
 from postroom.log import get_logger
 from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import NewMessage, reply_subject, store_message, wake_readers
-from postroom.mail.tasks import give_back
+from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
 from postroom.mail.tracing import run_trace
 from postroom.mail.waking.open_questions import takes_reply
 from postroom.mail.waking.prompts import NO_WORDS, STOPS, agent_of, asks, clipped, failure, messages_named
@@ -74,6 +75,10 @@ class RunCompletion:
         askers = {one.id: one for one in found if one is not None}
         if askers:
             self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
+        for message in messages.values():
+            if not self.asked and message.thread_id.startswith(TASK_THREAD):
+                why = f"the run failed: {self.failed}" if self.failed else "the run ended without done_task"
+                block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
         """Return the messages that the run has, or none if these questions were sent before."""

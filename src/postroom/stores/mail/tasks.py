@@ -1,6 +1,6 @@
 """Tasks of a project: their rows, their dependencies, and their events."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from postroom.contracts.errors import UnknownTask
 from postroom.contracts.project_log import EventKind
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
+from postroom.stores.changes import WAKES
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import Row, SqlTransaction
 
@@ -83,6 +84,10 @@ class TaskReads:
         """Return the tasks that depend on a task, by id."""
         return self._tasks("tasks.dependents", id=task_id)
 
+    def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
+        """Return the agents with a runner for which the server claims tasks, by id, after id `after`."""
+        return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
+
     def leases_ended(self, project_id: int, now: int) -> list[Task]:
         """Return claims whose lease has ended, the first to end first, a limited number per call."""
         return self._tasks("tasks.leases_ended", project_id=project_id, now=now)
@@ -95,6 +100,7 @@ class TaskWrites(TaskReads):
     """Changes of tasks; each writes its events to the log of the project."""
 
     _events: EventRecorder
+    _tell: Callable[..., None]
 
     def insert_task(self, task: Task, depends_on: Sequence[int]) -> Task:
         """Store a new task with its dependencies; return it with its id."""
@@ -106,6 +112,7 @@ class TaskWrites(TaskReads):
         self._events.of_task("task.added", made, made.author_id, made.created_at)
         if made.state == "ready":
             self._events.of_task("task.ready", made, None, made.created_at)
+            self._tell(WAKES)
         return made
 
     def edit_task(self, task: Task, depends_on: Sequence[int] | None, *, by: int, now: int) -> None:
@@ -147,6 +154,8 @@ class TaskWrites(TaskReads):
             self._events.of_task(_EVENTS[state], task, by, now)
         elif state == "ready":
             self._events.of_task("task.ready", task, None, now)
+        if task.state == "claimed" or state == "ready":
+            self._tell(WAKES)  # there may be a task for a runner, or a runner for a task
         return self._stored_task(task.id)
 
     def note_result(self, task_id: int, *, commit: str, output: str, result: str) -> None:

@@ -137,10 +137,12 @@ class WakingWrites(WakingReads):
         """Set how many runs of an agent may execute at once, each of another mail thread."""
         self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
 
-    def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
-        """Set or replace the runner of an agent."""
+    def put_runner(
+        self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int, claims_tasks: bool = False
+    ) -> None:
+        """Set or replace the runner of an agent; with `claims_tasks`, the server claims tasks for it."""
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
-        self._tx.run("mail.put_runner", values)
+        self._tx.run("mail.put_runner", {**values, "claims_tasks": claims_tasks})
         self._events.of_agent("agent.runner_set", agent_id, now)
         self.wake_later()
 

@@ -788,9 +788,11 @@ SELECT count(*) FROM recipients r {index recipients_unread} JOIN messages m ON m
    AND NOT EXISTS (SELECT 1 FROM message_runs s WHERE s.message_id = r.message_id AND s.agent_id = r.agent_id);
 
 -- put_runner
-INSERT INTO runners (agent_id, runner, declared_by, updated_at) VALUES (:agent_id, :runner, :declared_by, :now)
+INSERT INTO runners (agent_id, runner, declared_by, updated_at, claims_tasks)
+VALUES (:agent_id, :runner, :declared_by, :now, :claims_tasks)
 ON CONFLICT (agent_id) DO UPDATE
-   SET runner = excluded.runner, declared_by = excluded.declared_by, updated_at = excluded.updated_at;
+   SET runner = excluded.runner, declared_by = excluded.declared_by, updated_at = excluded.updated_at,
+       claims_tasks = excluded.claims_tasks;
 
 -- drop_runner
 DELETE FROM runners WHERE agent_id = :agent_id;

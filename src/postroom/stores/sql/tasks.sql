@@ -34,6 +34,9 @@ SELECT {part task} FROM tasks t {index tasks_held} WHERE t.holder_id = :agent_id
 SELECT {part task}
   FROM tasks t {index tasks_in_run} WHERE t.run_id = :run_id AND t.state = 'claimed' AND t.run_id <> '' ORDER BY t.id;
 
+-- claiming_agents
+SELECT agent_id FROM runners {index runners_claiming} WHERE claims_tasks = 1 AND agent_id > :after ORDER BY agent_id LIMIT :limit;
+
 -- leases_ended
 SELECT {part task}
   FROM tasks t {index tasks_leases}

@@ -41,3 +41,7 @@ CREATE TABLE task_dependencies (
   PRIMARY KEY (task_id, depends_on)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX task_dependents ON task_dependencies (depends_on);
+
+-- Whether an agent gets tasks without asking: the server claims them for it, and runs it with each.
+ALTER TABLE runners ADD COLUMN claims_tasks INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX runners_claiming ON runners (agent_id) WHERE claims_tasks = 1;
