@@ -20,7 +20,7 @@ HELD = {
     **{"expires_ts": "2026-11-21T10:00:00.000Z", "released_ts": None, "release_reason": ""},
 }
 TASK: dict[str, Any] = {
-    **{"id": 12, "title": "Light\x1b the pier", "state": "claimed", "priority": "high", "assignee": ""},
+    **{"id": 12, "title": "Light the pier", "state": "claimed", "priority": "high", "assignee": ""},
     **{"holder": "Bo", "epoch": 2, "lease_ends_ts": "2026-11-21T10:00:00.000Z", "paths": ["piers/**"]},
     **{
         "depends_on": [],

@@ -58,6 +58,8 @@ async def _furnish(room: Room) -> None:
     plan = [{"name": "plan.txt", "content_base64": "dGhlIHBsYW4="}]
     await room.send("Ada", "Ben", thread_id="t", attachments=plan)
     await room.call("file_reservation_paths", agent_name="Ada", paths=["a"])
+    await room.call("add_task", agent_name="Ada", title="t")
+    await room.call("claim_task", agent_name="Ada")
     await set_to_work(room.store)
 
 
@@ -87,6 +89,10 @@ ACTING: dict[str, dict[str, Any]] = {
     "release_file_reservations": {"agent_name": "Ada"},
     "renew_file_reservations": {"agent_name": "Ada"},
     "force_release_file_reservation": {"agent_name": "Ada", "reservation_id": 1, "reason": "r"},
+    "claim_task": {"agent_name": "Ada"},
+    "add_task": {"agent_name": "Ada", "title": "t"},
+    "update_task": {"agent_name": "Ada", "task_id": 1, "title": "t"},
+    "done_task": {"agent_name": "Ada", "task_id": 1, "epoch": 1},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "health_check": {},
@@ -99,6 +105,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "fetch_thread": {"thread_id": "t"},
     "summarize_thread": {"thread_id": "t"},
     "list_file_reservations": {},
+    "list_tasks": {},
     "fetch_events": {},
 }
 

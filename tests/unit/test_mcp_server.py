@@ -113,6 +113,8 @@ def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are(
         "ttl_seconds",
         "message_id",
         "next_offset",
+        "task_id",
+        "depends_on",
     }
     for operation in ALL_OPERATIONS:
         assert "\n" not in operation.description

@@ -1,5 +1,6 @@
 """Agents whose runner claims tasks: the server gives each the next task, and runs the agent with it."""
 
+import asyncio
 import re
 from typing import Any
 
@@ -34,6 +35,17 @@ async def settle(room: Room) -> int:
         given += more
         await room.turn()
     return given
+
+
+def busy(room: Room) -> asyncio.Event:
+    """Let every run take until the event is set."""
+    go_on = asyncio.Event()
+
+    async def waits(activation: Any) -> None:
+        await go_on.wait()
+
+    room.agents.act = waits
+    return go_on
 
 
 def held_in(prompt: str) -> dict[str, int]:
@@ -81,19 +93,22 @@ async def test_a_task_that_its_run_did_not_finish_is_blocked_and_never_run_again
 
 async def test_an_own_task_is_given_too_and_a_busy_agent_gets_no_second_one(room: Room) -> None:
     await people(room)
+    go_on = busy(room)
     await call(room, "add_task", "Bo", title="own")
     await call(room, "add_task", "Ada", title="other")
     tasks = TaskRuns(room.mail, room.waker)
     assert [await tasks.round(), await tasks.round()] == [1, 0]
-    assert sorted((await states(room)).values()) == ["claimed", "ready"]
+    assert await states(room) == {1: "claimed", 2: "ready"}
+    go_on.set()
 
 
 async def test_an_agent_with_several_runs_holds_as_many_tasks(room: Room) -> None:
     await people(room, runs_at_once=2)
     for number in range(3):
         await call(room, "add_task", "Ada", title=f"task {number}", paths=[f"src/{number}.py"])
-    tasks = TaskRuns(room.mail, room.waker)
+    go_on, tasks = busy(room), TaskRuns(room.mail, room.waker)
     assert [await tasks.round() for _ in range(3)] == [1, 1, 0]
+    go_on.set()
 
 
 async def test_an_agent_that_refuses_its_author_or_is_retired_gets_no_task(room: Room) -> None:

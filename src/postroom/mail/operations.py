@@ -235,7 +235,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         },
     ),
     _changes(
-        SEND | RESERVE,
+        READ | SEND | RESERVE,
         commands.ClaimTask,
         tasks.claim_task,
         is_of_one_project=True,
@@ -270,7 +270,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         },
     ),
     _changes(
-        SEND,
+        READ | SEND,
         commands.UpdateTask,
         tasks.update_task,
         is_of_one_project=True,
@@ -298,7 +298,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         },
     ),
     _changes(
-        SEND,
+        READ | SEND,
         commands.DoneTask,
         tasks.done_task,
         is_of_one_project=True,
