@@ -217,14 +217,10 @@ sbom: .venv-supply/.installed ## write build/sbom.cdx.json, the software bill of
 	@touch $@
 
 # The wheel is built from the sdist, so that a file missing there is missed here. It is installed as users do, without the lock.
-# The command is started outside of the clone, where it cannot find the sources.
-wheel: .venv-build/.installed ## build sdist and wheel into dist/, install the wheel into a clean environment and start its command
-	rm -rf dist build/wheel
+wheel: .venv-build/.installed ## build sdist and wheel into dist/, install them beside an application, and each extra; asks the index
+	rm -rf dist
 	.venv-build/bin/python -m build --outdir dist
-	$(PYTHON) -m venv build/wheel
-	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/postroom-*.whl
-	build/wheel/bin/python -m pip check
-	cd build/wheel && ./bin/postroom --version
+	$(PYTHON) tests/try_package.py dist
 
 # Not a dependency of the project either. Strict: a broken link or a page without a place fails.
 .venv-site/.installed: Makefile

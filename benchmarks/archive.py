@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import size
-from postroom.mail.archive.commit import commit_stream, file_changes
-from postroom.mail.archive.repository import ArchiveRepository
+from postroom.mail.archive.repository import ArchiveRepository, commit_stream, file_changes
 
 HELD = size(10_000, 1000)
 NOW = 1_760_000_000_000

@@ -13,8 +13,7 @@ from benchmarks.figures import Table, median, ms, p95, size, timed
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Mailbox, Run, RunHandle
 from postroom.embedded.running import LOGGED
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 STEPS = size(300, 5)
 EVENTS = size(1_000_000, 1_000)

@@ -15,7 +15,7 @@ from benchmarks.figures import Table, median, ms, size, timed
 from postroom.dispatch.submission import MOST_TOGETHER
 from postroom.embedded import Item, Mailbox, Run
 from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 ITEMS = size(10_000, 40)
 TURNS = size(5, 1)

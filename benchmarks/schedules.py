@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from benchmarks.figures import Table, ms, size
 from postroom.embedded import Mailbox
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 FEW, MANY = 10, size(10_000, 20)
 IDLE_SECONDS = size(35.0, 0.1)

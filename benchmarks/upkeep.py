@@ -15,7 +15,7 @@ from benchmarks.starting import start
 from postroom.app.admin_service import AdminService
 from postroom.app.retention import Retention
 from postroom.app.wiring import Application
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule
 from postroom.http_api.readiness import LagMeter
 
 LARGE = size(1_000_000, 2_000)

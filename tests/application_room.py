@@ -14,7 +14,7 @@ from postroom.testing import ManualClock
 
 
 class Place:
-    """An application that does nothing by itself, and who looks at it."""
+    """An application that does nothing by itself, and readers of its state."""
 
     def __init__(self, application: Application, clock: ManualClock) -> None:
         self.application = application
@@ -22,13 +22,13 @@ class Place:
         self.operator = AdminService(application, LagMeter(), started_at=clock.now())
 
     async def finding(self, name: str) -> dict[str, Any]:
-        """Return what the doctor says of one part."""
+        """Return the doctor's result for one part."""
         found = await self.operator.doctor()
         (one,) = [one for one in found["checks"] if one["name"] == name]
         return one
 
     async def queue(self, name: str, *, thread: str = "", **more: Any) -> RunDispatch:
-        """Queue a run that nobody takes up."""
+        """Queue a run that no worker claims."""
         thread = thread or f"thread-{name}"
         row = RunDispatch.queued(name, thread, f"run-{name}", created_at=self.clock.now(), **more)
         return await self.application.runs.stores.dispatches.enqueue(row, now=self.clock.now())

@@ -18,13 +18,13 @@ PATIENCE = 60.0
 
 
 def missing_balancer() -> str | None:
-    """Say why there is no balancer to test with, or None."""
+    """Return why no balancer can be tested, or None."""
     return None if shutil.which("caddy") else "no Caddy: install Debian's package `caddy`"
 
 
 @contextmanager
 def balanced(servers: Sequence[Address], folder: Path, *, host: str) -> Iterator[Address]:
-    """Run Caddy before servers, of which one is up, and give its address; `host` is the name that servers go by."""
+    """Run Caddy before servers, of which one is running, and return its address; `host` is the name that servers go by."""
     address = free_address()
     environment = {
         **plain_environment(folder),

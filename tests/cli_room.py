@@ -37,7 +37,7 @@ def fake() -> Iterator[FakePostroom]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty project to stand in; the installation beside it, `data`, is empty too."""
+    """Return an empty project folder; the installation next to it, `data`, is empty too."""
     for name in os.environ:
         if name.startswith("POSTROOM_"):
             monkeypatch.delenv(name)
@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bare(folder: Path, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command where there is no server."""
+    """Run a command without a server."""
 
     def run(*words: str) -> Done:
         code = main(words)

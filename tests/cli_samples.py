@@ -1,4 +1,4 @@
-"""What the fake server answers to commands; `@SENT` in `unit/cli_transcripts.txt` is `SENT` here."""
+"""The answers of the fake server to commands; `@SENT` in `unit/cli_transcripts.txt` is `SENT` here."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ BY_NAME = {one.name: one for one in CLIENTS}
 
 @dataclass
 class Room:
-    """A home of its own; the records lie beside it, so that a look at the home sees clients' files only."""
+    """A separate home; the records are outside of it, so that the home contains clients' files only."""
 
     home: Path
     scope: str = "user"
@@ -85,11 +85,11 @@ class Room:
             return steadily(lambda: plan_removal(client, wanted, records), records, self.now)
 
     def status_of(self, name: str, *, address: str = ADDRESS) -> ClientStatus:
-        """Say how a client stands."""
+        """Return the state of a client."""
         return status_of(BY_NAME[name], self.target, address, self.records)
 
     def drifts(self, name: str, *, address: str = ADDRESS) -> list[str]:
-        """Return what is wrong with a client, each in a word."""
+        """Return the faults of a client, each as a word."""
         return [one.drift for one in self.status_of(name, address=address).findings]
 
     def client(self, name: str) -> Client:

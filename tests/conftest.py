@@ -1,4 +1,4 @@
-"""What every test may use: a clock to move, stores, and a guard against blocking the event loop."""
+"""Available to every test: a clock to move, stores, and a guard against blocking the event loop."""
 
 import asyncio
 import gc
@@ -51,7 +51,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Have the loops of all tests leave the processor to what they wait for."""
+    """Make the loops of all tests yield the processor to the tasks that they wait for."""
     return {"patient": patient_loop}
 
 
@@ -104,7 +104,7 @@ def logs_as_embedded() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def loop_is_never_blocked() -> Iterator[None]:
-    """Fail each test in which code of ours does blocking I/O on a thread that runs an event loop."""
+    """Fail each test in which code of postroom does blocking I/O on a thread that runs an event loop."""
     with blockbuster_ctx("postroom"):
         yield
 
@@ -139,7 +139,7 @@ def postgres_dsn() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def one_browser(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Browser]":
-    """The browser of this process: its start takes longer than most tests that look at a page."""
+    """The browser of this process: its start takes longer than most tests of a page."""
     from e2e.browser import Browser, program
 
     opened = Browser(program(), str(tmp_path_factory.mktemp("profile")))

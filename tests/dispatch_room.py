@@ -1,4 +1,4 @@
-"""Executors that play a part, and what tests of the mailbox do again and again. For tests only."""
+"""Executors that play a part, and repeated actions of tests of the mailbox. For tests only."""
 
 import asyncio
 import os
@@ -84,7 +84,7 @@ def done(activation: RunActivation, response: str = "ok") -> AgentRunResult:
 
 
 class Deaf(RunDispatchExecutor):
-    """Takes no commands; what it runs is said by those that descend from it."""
+    """Takes no commands; subclasses define the work."""
 
     def __init__(self) -> None:
         self.activations: list[RunActivation] = []
@@ -119,7 +119,7 @@ class Noop(Deaf):
 
 
 class WakeRecording(Noop):
-    """Says that it looks at what waits."""
+    """Reports that it looks at waiting messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class ImmediateLocalCancel(Noop):
 
 
 class Raising(Deaf):
-    """Fails with what it is given, one after another; the last again and again."""
+    """Fails with the given errors, one after another; the last repeatedly."""
 
     def __init__(self, *errors: BaseException) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class AgentUnknown(Deaf):
 
 
 class Blocking(Deaf):
-    """Holds its first run until it is released; tells of each start."""
+    """Holds its first run until it is released; reports each start."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,14 +217,14 @@ class CommittingEmitting(Deaf):
 
 
 class CoordinatorAware(Noop):
-    """Commits somewhere of its own, without the events of its steps."""
+    """Commits to another store, without the events of its steps."""
 
     def has_commit_coordinator(self) -> bool:
         return True
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
-    """Look again and again, letting others run in between, until there is something."""
+    """Poll until there is a result, and let other tasks run in between."""
     async with asyncio.timeout(PATIENCE):
         while True:
             if found := await look():
@@ -288,7 +288,7 @@ async def prepare_queued_dispatch(
 async def enqueue_prepared_dispatch(
     mailbox: Mailbox, stores: RunStores, thread_id: str, content: str, **changes: Any
 ) -> Queued:
-    """Prepare a run and enqueue its dispatch; nothing is told that it waits."""
+    """Prepare a run and enqueue its dispatch, without a hint."""
     queued = await prepare_queued_dispatch(mailbox, thread_id, content)
     stored = await stores.dispatches.enqueue(replace(queued.dispatch, **changes))
     return Queued(queued.prepared, stored)
@@ -339,7 +339,7 @@ def sample_dispatch(thread_id: str, run_id: str, dispatch_id: str, *, now: int, 
 
 
 def put_to_work(mailbox: Mailbox, dispatch: RunDispatch, sink: ReconnectableEventSink) -> None:
-    """Let the worker of the thread say that it runs this dispatch."""
+    """Make the worker of the thread report that it executes this dispatch."""
     worker = mailbox.get_or_create_worker(dispatch.thread_id)
     concluded = asyncio.get_running_loop().create_future()
     begun = Claimed(dispatch=dispatch, instance_id="i")
@@ -390,13 +390,13 @@ def only(events: Sequence[CanonicalEvent], kind: str) -> CanonicalEvent:
 
 
 async def read_to_end(stream: Any) -> list[Any]:
-    """Return what is still told by the stream of a run."""
+    """Return the remaining events of a run's stream."""
     async with asyncio.timeout(PATIENCE):
         return [event async for event in stream]
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let others run until it is so."""
+    """Yield to other tasks until the condition holds."""
 
     async def look() -> object:
         return condition()
@@ -405,7 +405,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def turns() -> None:
-    """Let others run for a while, so that what must not happen would have happened."""
+    """Yield to other tasks for a while, in which a forbidden effect would happen."""
     for _ in range(200):
         await asyncio.sleep(0)
 
@@ -422,7 +422,7 @@ async def _accept(command: LiveRunCommand) -> bool:
 async def listening(
     channels: LiveChannels, target: LiveRunTarget, answer: Answer = _accept
 ) -> AsyncIterator[list[LiveRunCommand]]:
-    """Hear the commands to a target; `answer` says of each whether it is accepted, else it is dropped."""
+    """Hear the commands to a target; `answer` decides for each whether it is accepted or dropped."""
     heard: list[LiveRunCommand] = []
     subscription = await channels.open(target)
 
@@ -446,7 +446,7 @@ async def listening(
 
 
 async def as_time_passes(timer: ManualClock, work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` returns; whoever sleeps by the timer meanwhile is woken."""
+    """Return the result of `work`; tasks that sleep by the timer are woken during it."""
     tasks = Tasks("work under a moving clock")
     task = tasks.start(work, name="work")
     try:

@@ -1,4 +1,4 @@
-"""The built-in runtime behind a mailbox, with a model that says what it is told to. For tests only."""
+"""The built-in runtime in a mailbox, with a scripted model. For tests only."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

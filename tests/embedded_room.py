@@ -1,4 +1,4 @@
-"""What tests of the library share: where they open it, work that answers at once, and waits for a run."""
+"""Shared by tests of the library: where they open it, work that answers at once, and waits for a run."""
 
 import asyncio
 import sqlite3
@@ -49,7 +49,7 @@ class Database:
 
 
 async def echo(run: Run) -> str:
-    """Say what was said."""
+    """Return the input."""
     return f"you said {run.text}"
 
 
@@ -80,5 +80,5 @@ async def told(events: AsyncIterator[Any]) -> list[tuple[str, str]]:
 
 
 async def texts(mailbox: Mailbox, thread: str = "t") -> list[str]:
-    """Return what is stored of a conversation."""
+    """Return the stored records of a conversation."""
     return [message.text() for message in await mailbox.stores.threads.load_messages(thread) or ()]

@@ -99,7 +99,7 @@ class FakePostroom:
         return f"http://127.0.0.1:{self.port}"
 
     def wait_for(self, count: int, method: str = "") -> list[Seen]:
-        """Return the requests of a JSON-RPC method once so many have arrived."""
+        """Return the requests of a JSON-RPC method once this many have arrived."""
 
         def found() -> list[Seen]:
             return [one for one in self.seen if not method or _method(one) == method]

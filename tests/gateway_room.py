@@ -1,4 +1,4 @@
-"""A gateway over stores of every kind, with a fake channel before it and a fake agent behind it."""
+"""A gateway over stores of every kind, with a fake channel and a fake agent."""
 
 import asyncio
 import time
@@ -128,7 +128,7 @@ class Room:
         attempts: int | None = None,
         **details: Any,
     ) -> tuple[Gateway, FakeChannel]:
-        """Start a gateway with a channel, and `others` beside it; it is stopped after the test."""
+        """Start a gateway with a channel, and `others` next to it; it is stopped after the test."""
         channel = channel or FakeChannel(clock=self.clock, **details)
         relay = Relay(self.runs.store, {})
         sessions = Sessions(self.stores, config, self.clock)
@@ -174,7 +174,7 @@ class Room:
         return agent, *await self.open(agent, **how)
 
     async def close(self) -> None:
-        """Stop what is open."""
+        """Stop everything that is open."""
         while self.opened:
             gateway, mailbox = self.opened.pop()
             await gateway.stop()
@@ -187,7 +187,7 @@ class Room:
         return await self.stores.intake_log.counts()
 
     def hurry(self, gateway: Gateway) -> Callable[[], bool]:
-        """Return a condition that lets time pass and hints each time it is looked at.
+        """Return a condition that advances the time and sends a hint at each check.
 
         It passes five times as fast as outside: leases of half a minute outlast a disk that stalls. It holds when
         time has passed: who looked and woke others in each round of the loop would keep the store's threads from
@@ -211,7 +211,7 @@ def busy(mode: BusyPolicy, **more):
 
 
 async def all_answered(room, gateway, messages: int) -> None:
-    """Wait until no inbound message is open any more."""
+    """Wait until no inbound message is open."""
 
     async def counted() -> bool:
         found = await room.statuses()
@@ -226,13 +226,13 @@ async def all_answered(room, gateway, messages: int) -> None:
 
 
 async def at_work(agent, channel, text: str) -> None:
-    """Say something, and return when the agent has read it."""
+    """Send a message, and return when the agent has read it."""
     await channel.say(text)
     await settled(agent.began(1))
 
 
 async def tried(room, agent, times: int) -> None:
-    """Let hours pass until the agent was asked so often, and until the last of these tries has ended."""
+    """Advance the time by hours until the agent was called this often, and until the last of these attempts has ended."""
     [(_, mailbox)] = room.opened
     await settled(agent.began(1))
     await mailbox.settled()

@@ -12,7 +12,7 @@ STEERING: Final = frozenset(
     + [chr(code) for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xE0000, 0xE0080))]
     + [chr(code) for code in (0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0xE0100, 0xE01F0))]
 ) - {"\t"}
-"""What no prompt, no mail of ours and no terminal is given."""
+"""Characters that no prompt, no mail and no terminal gets from postroom."""
 
 
 def forged(text: str) -> set[str]:

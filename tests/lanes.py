@@ -1,4 +1,4 @@
-"""Which lane runs a case: `make test`, CI, or the night.
+"""The lane of a case: `make test`, CI, or the night.
 
 - `make test` runs every case that is neither `long` nor `nightly`.
 - CI also runs the cases that are `long` and not `nightly`.

@@ -1,4 +1,4 @@
-"""What the code under test logs, as events with facts."""
+"""The log of the code under test, as events with facts."""
 
 import logging
 from collections.abc import Iterator

@@ -40,7 +40,7 @@ class Room:
     mail: Mail
     clock: ManualClock
     seen: tuple[int | None, dict[str, object]] | None = None
-    """What was last read of the store, and after how many rows written."""
+    """The last read of the store, and the number of rows written before it."""
 
     @property
     def store(self) -> MailStore:
@@ -173,7 +173,7 @@ async def furnish(room: Room) -> None:
 
 
 async def set_to_work(store: MailStore) -> None:
-    """Have a run of Ada be at work."""
+    """Let a run of Ada be active."""
 
     def sit(tx: MailWrites) -> None:
         ada = tx.agent(tx.projects(limit=1)[0].id, "Ada")
@@ -184,7 +184,7 @@ async def set_to_work(store: MailStore) -> None:
 
 
 def _rows_written(store: MailStore) -> int | None:
-    """Return how many rows were ever written, those of a change that was undone too; None where nobody counts."""
+    """Return how many rows were ever written, those of a change that was undone too; None if nothing counts."""
     engine = store.store.engine if isinstance(store, SqliteStore) else None
     connection = engine.writer.connection if isinstance(engine, SqliteEngine) else None
     return None if connection is None else connection.total_changes
@@ -232,7 +232,7 @@ def _project(tx: MailReads, project: Project) -> dict[str, object]:
 
 
 async def _uncovered(store: MailStore) -> dict[str, int]:
-    """Count what the port does not list: kept answers, stored bytes, aliases, questions of runs at work."""
+    """Count the records that the port does not list: kept answers, stored bytes, aliases, questions of active runs."""
     if isinstance(store, SqliteStore):
         counts = "SELECT (SELECT count(*) FROM idempotency), (SELECT count(*) FROM blobs), " + (
             "(SELECT count(*) FROM project_aliases), (SELECT count(*) FROM questions)"

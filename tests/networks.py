@@ -1,4 +1,4 @@
-"""Networks of their own on this machine, each with a cable to it, by which the database is found.
+"""Separate networks on this machine, each with a cable to it, by which the database is reached.
 
 What a test serves to those in a network is served on the loopback there (`listening`), and what listens on
 their loopback is found on that of this machine and of the others (`found_from_everywhere`). So all is at the same
@@ -45,7 +45,7 @@ class Network:
         return ("ip", "netns", "exec", self.name)
 
     def listening(self, port: int = 0) -> socket.socket:
-        """Return a socket that listens on the loopback there, for whoever is here."""
+        """Return a socket that listens on the loopback of that network, for this process."""
         return self._made_there(lambda: socket.create_server((LOOPBACK, port)))
 
     async def connected(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -64,7 +64,7 @@ class Network:
         return await asyncio.open_connection(sock=made)
 
     def cut_off(self) -> None:
-        """Pull the cable out: nothing passes any more, in either direction, and nobody is told."""
+        """Pull the cable out: no data passes, in either direction, and no process is notified."""
         _ip("link", "set", self.name, "down")
 
     def join(self) -> None:
@@ -72,7 +72,7 @@ class Network:
         _ip("link", "set", self.name, "up")
 
     def _made_there(self, make: Callable[[], socket.socket]) -> socket.socket:
-        """Return a socket that a thread has made there; it stays where it was made, the thread ends."""
+        """Return a socket that a thread has made there; it stays there when the thread ends."""
 
         def go() -> socket.socket:
             with Path("/run/netns", self.name).open() as there:
@@ -111,7 +111,7 @@ async def found_from_everywhere(apart: Sequence[Network], ports: Sequence[int]) 
 
 
 def missing_networks() -> str | None:
-    """Say why none can be made here, or None."""
+    """Return why no network can be made here, or None."""
     try:
         with networks(1) as [one]:
             one.listening().close()
@@ -122,7 +122,7 @@ def missing_networks() -> str | None:
 
 @contextmanager
 def networks(number: int) -> Iterator[list[Network]]:
-    """Give so many, and take them down.
+    """Yield this many networks, and remove them.
 
     Raises:
         OSError, CalledProcessError: they cannot be made.

@@ -10,12 +10,13 @@ import time
 from typing import Any
 
 SPINS = 10
-"""Rounds in which nothing came from outside, after which the loop is taken for one that only waits."""
+"""Rounds without input from outside, after which the loop counts as waiting."""
 PAUSE = 0.001
 """Seconds for which such a round lets others work; what comes from outside ends it at once."""
 MOMENT = 0.005
-"""Seconds between two looks at a store: who looks in each round passes the interpreter's lock back and forth
-with the thread that looks, and the thread that writes does not get it for minutes on a busy machine."""
+"""Seconds between two polls of a store: a poll in each round passes the interpreter's lock back and forth with the reading
+thread, and the writing thread does not get it for minutes on a busy machine.
+"""
 
 
 class PatientSelector(selectors.DefaultSelector):
@@ -40,7 +41,7 @@ def patient_loop() -> asyncio.AbstractEventLoop:
 
 
 async def a_moment() -> None:
-    """Return a little later, so that others work between two looks at a store."""
+    """Return a little later, so that others work between two polls of a store."""
     until = time.monotonic() + MOMENT
     while time.monotonic() < until:
         await asyncio.sleep(0)

@@ -13,7 +13,7 @@ SECRETS = {"token", "api_key", "secret", "callback_secret", "signing_secret"}
 
 
 def table_of(kind: type[T], **told: Any) -> T:
-    """Return the table of a platform. Its secrets are given as they are; None leaves one out."""
+    """Return the table of a platform. Its secrets are given directly; None leaves one out."""
     environment: dict[str, str] = {}
     return read_table(
         TableName(Path("/gateway.toml"), "platforms.x"), _named(told, environment), kind, environment

@@ -33,7 +33,7 @@ ignore_startup_parameters = extra_float_digits
 
 
 def missing_pooler() -> str | None:
-    """Say why there is no pooler to test with, or None."""
+    """Return why no pooler can be tested, or None."""
     return None if shutil.which("pgbouncer") else "no PgBouncer: install Debian's package `pgbouncer`"
 
 
@@ -70,7 +70,7 @@ def a_pooler(dsn: str, more: Mapping[str, object] | None = None) -> Iterator[str
 
 
 def _listen(pooler: "subprocess.Popen[str]", said: deque[str], is_up: Event) -> None:
-    """Read what the pooler says to its end: one that nobody reads stands still."""
+    """Read the pooler's output to its end: an unread pipe blocks it."""
     assert pooler.stderr is not None
     for line in pooler.stderr:
         said.append(line)

@@ -1,4 +1,4 @@
-"""Run stores on PostgreSQL for a test, and a session beside them for what no store would do."""
+"""Run stores on PostgreSQL for a test, and a second session for changes that no store would make."""
 
 import asyncio
 from collections.abc import Sequence

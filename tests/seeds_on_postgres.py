@@ -1,7 +1,7 @@
-"""Runs the acceptance tests beside the project on PostgreSQL, unchanged: `pytest -p seeds_on_postgres <files>`.
+"""Runs the acceptance tests of the parent folder on PostgreSQL, unchanged: `pytest -p seeds_on_postgres <files>`.
 
 Their own fixture names a SQLite file in an older variable; ours names a schema of a real server in the newer
-one, which wins. Each test gets a schema of its own, and a data folder: a folder belongs to one store.
+one, which wins. Each test gets a separate schema, and a separate data folder: a folder belongs to one store.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def on_postgres(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[None]:
-    """Come before the fixture of the tests, which reads the settings anew."""
+    """Run before the fixture of the tests, which reads the settings again."""
     schema = f"seeds_{blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest()}"
     with psycopg.connect(seeds_dsn, autocommit=True) as session:
         monkeypatch.setenv("POSTROOM_DATABASE_URL", seeds_dsn)

@@ -39,7 +39,7 @@ def with_the_newest_schema() -> bytes:
 
 
 def assert_index_agrees(connection: sqlite3.Connection) -> None:
-    """Compare the search index, word by word, with the one that the messages make."""
+    """Compare the search index, word by word, with an index made from the messages."""
     add_functions(connection)
     columns = ("subject", "body_md", "sender_name", "topic")
     connection.execute(

@@ -1,4 +1,4 @@
-"""What the pages on which people work show, of every shape and standing still; for tests of their looks."""
+"""The content of pages on which people work, of every shape and without changes; for tests of their appearance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,10 +6,10 @@ from typing import Any
 
 from postroom.contracts import records
 from postroom.contracts.errors import StaleDecision, UnknownRun
+from postroom.contracts.mail import Attempt
 from postroom.contracts.run_stores import RunCursor
 from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
-from postroom.contracts.timeline import Attempt
 from postroom.contracts.work import (
     Floor,
     FoundRuns,

@@ -24,7 +24,7 @@ from sqlite_files import open_new
 
 KINDS = ("sqlite", "postgres")
 POOLED = "pooled"
-"""PostgreSQL behind a pooler that gives each transaction another session."""
+"""PostgreSQL with a pooler that gives each transaction another session."""
 SCHEMA = f"test_{uuid4().hex}"
 """One of this process: tests use it one after another."""
 _FILES = count(1)
@@ -32,7 +32,7 @@ _POOLERS = ExitStack()
 
 
 def checked(store: SqlStore) -> SqlStore:
-    """Let the store run every change twice."""
+    """Make the store run every change twice."""
     store.engine = CheckingEngine(store.engine)
     return store
 
@@ -53,7 +53,7 @@ def opened(kind: str, folder: Path, dsn: Callable[[], str], clock: Clock) -> Ite
 
 
 def empty(dsn: str) -> None:
-    """Leave no row in the schema and begin counting anew.
+    """Delete all rows of the schema and restart its counters.
 
     Deleting takes a millisecond; a new schema, or cutting each table, takes a hundred times as long.
     """
@@ -92,7 +92,7 @@ def pooled(dsn: str) -> str:
 
 
 def forget(dsn: str) -> None:
-    """Remove the schema, and a pooler; the server may be one that stays."""
+    """Remove the schema, and a pooler; the server may be a permanent one."""
     pooled.cache_clear()
     _POOLERS.close()
     with _session(dsn) as session:

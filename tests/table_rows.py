@@ -12,7 +12,7 @@ Test = Callable[..., Any]
 def each_row(names: str, rows: Iterable[Any]) -> Callable[[Test], Test]:
     """Run a test for every row in one case; names and rows are those of `pytest.mark.parametrize`.
 
-    For rows that leave nothing behind for the next one. A failure names its row, and ends the test.
+    For rows that leave nothing for the next one. A failure names its row, and ends the test.
     """
     keys = [name.strip() for name in names.split(",")]
     table = [dict(zip(keys, [row] if len(keys) == 1 else row, strict=True)) for row in rows]

@@ -57,7 +57,7 @@ def _send(tx: MailWrites, sender: Agent, readers: list[Agent], at: int, number: 
 
 
 def a_shop(tx: MailWrites, *, now: int, agents: int = 8, each: int = 4) -> int:
-    """Store a project that was at work for eight hours, with `each` runs of most of its agents."""
+    """Store a project that was active for eight hours, with `each` runs of most of its agents."""
     chance = random.Random(5)
     project = tx.insert_project(
         slug="orchard",

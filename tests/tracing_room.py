@@ -1,4 +1,4 @@
-"""Spans that tests look at: what was watched, as a collector would have it."""
+"""Spans that tests read: as a collector would get them."""
 
 import json
 from typing import Any
@@ -9,18 +9,18 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from postroom.app.otel import OtelTracing
 
 CALLER = f"00-{'a' * 32}-{'b' * 16}-01"
-"""A traceparent of somebody else's trace."""
+"""A traceparent of another trace."""
 
 
 class Watched:
-    """A tracing of ours whose spans stay here."""
+    """A tracing of the test whose spans stay here."""
 
     def __init__(self) -> None:
         self._kept = InMemorySpanExporter()
         self.tracing = OtelTracing(SimpleSpanProcessor(self._kept), environment="test")
 
     def spans(self) -> list[dict[str, Any]]:
-        """Return what has ended, in the order of ending."""
+        """Return the ended spans, in the order of their ends."""
         return [json.loads(span.to_json()) for span in self._kept.get_finished_spans()]
 
     def span(self, name: str) -> dict[str, Any]:

@@ -6,16 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 from dispatch_room import Deaf, done
-from postroom.contracts.budgets import Budget
+from postroom.contracts.limits import Budget
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread
 from postroom.mail.context import Rules
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.ports import ChatOutbox
@@ -71,7 +70,7 @@ class Room:
         self.mailbox, self.waker = self.opened("server")
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker]:
-        """Return what a process has of its own."""
+        """Return the parts of one process."""
         turns = MailRunExecutor(self.agents, self.store, self.clock, tracing=self.tracing)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),
@@ -108,7 +107,7 @@ class Room:
         return await self.mail.call("send_message", {"subject": "Work", **asked, **more})
 
     async def turn(self) -> None:
-        """Let everything happen that is due: wakes, runs, answers, until nothing is left."""
+        """Perform all due work: wakes, runs, answers, until nothing is left."""
         await self.mailbox.settled()
         while await self.waker.round():
             await self.mailbox.settled()

@@ -1,4 +1,4 @@
-"""What a call goes through: every function of ours that is called, and which of them are the ones that matter.
+"""The path of a call: every function of postroom that is called, and the important ones among them.
 
 These open a transaction, run within one as its change or look, or write a row. They are known by whom they call
 and by whom they are called, so that none can be forgotten in a list.
@@ -78,7 +78,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _caller(frame: FrameType) -> str:
-    """Return the nearest function of ours above, those left out that pass a call on."""
+    """Return the nearest function of postroom above, without those that only pass a call on."""
     above = frame.f_back
     while above is not None and (not _is_ours(above) or name_of(above) in _PASS_ON):
         above = above.f_back

@@ -1,4 +1,4 @@
-"""The pages on which people work, behind the door: a mail room whose agents are woken, and a person's browser."""
+"""The pages on which people work, with the middleware: a mail room whose agents are woken, and a person's browser."""
 
 import html
 import re
@@ -22,10 +22,9 @@ from postroom.http_api.routes import application
 from postroom.http_api.sessions import LoginService
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.services.calls import Calls
@@ -162,7 +161,7 @@ class WorkRoom:
         return await self.stores.store.read(lambda tx: look(tx, *given, **named))
 
     async def turn(self) -> None:
-        """Let everything happen that is due."""
+        """Perform all due work."""
         await self.runs.mailbox.settled()
         while await self.waker.round():
             await self.runs.mailbox.settled()
@@ -188,6 +187,6 @@ def hidden(page: str, name: str) -> str:
 
 
 async def post(browser: httpx2.AsyncClient, address: str, *pairs: tuple[str, str], **headers: str) -> Any:
-    """Send a form as a browser does from a page of ours."""
+    """Send a form as a browser does from a page of postroom."""
     given = {"Content-Type": "application/x-www-form-urlencoded", "Origin": HTTP, **headers}
     return await browser.post(address, content=urlencode(pairs), headers=given)

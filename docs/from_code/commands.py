@@ -22,16 +22,16 @@ def page() -> str:
 
 {tree().info.help}
 
-Every command takes `--help`. With `--json` a command prints one JSON document on standard output, in
-failure too: `{{"error": {{"code": ..., "message": ..., "value": ..., "remedy": ...}}}}`. `up`, `mcp`, `hook`,
-`guard check` and `gateway run` do not take `--json`. Commands that write use the running server; they find it
-by the note in the data folder, or by `POSTROOM_URL`.
+Every command accepts `--help`. With `--json` a command prints one JSON document on standard output, also if
+it fails: `{{"error": {{"code": ..., "message": ..., "value": ..., "remedy": ...}}}}`. `up`, `mcp`, `hook`,
+`guard check` and `gateway run` do not accept `--json`. Commands that write use the running server. They find
+it by a file in the data folder, or by `POSTROOM_URL`.
 
 ## Exit codes
 
 {codes.strip()}
 
-Which failure has which code is in the table of [errors](errors.md).
+The table of [errors](errors.md) has the exit code of each failure.
 
 {sections}
 """

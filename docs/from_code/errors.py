@@ -11,9 +11,9 @@ from postroom.services.statuses import status_of
 EDGE_CODES: Final = {
     "malformed_request": (400, "The path or a header cannot be read."),
     "foreign_origin": (403, "A page of another origin sent the request."),
-    "not_found": (404, "There is nothing at this address."),
-    "method_not_allowed": (405, "The address takes other methods; `Allow` names them."),
-    "unknown_host": (421, "The `Host` header names no host that this server answers for."),
+    "not_found": (404, "This address does not exist."),
+    "method_not_allowed": (405, "The address has other methods, which `Allow` lists."),
+    "unknown_host": (421, "The `Host` header names a host for which this server does not answer."),
     "internal_error": (500, "The server failed on this call; the log has the cause under the request's id."),
 }
 """Refusals that only the edges know: over HTTP all of them, as a tool's answer `internal_error`."""
@@ -38,21 +38,21 @@ def page() -> str:
     return f"""
 # Errors
 
-Every failure has a stable `code`, which is never reused, and says what was wrong (`message`), with what
-(`value`), what to do (`remedy`), and whether the same call may succeed later (`retryable`). The branches tell
-who must act.
+Every failure has a stable `code`, which is never reused. It also has a `message`, the wrong `value`, a
+`remedy`, and `retryable`: whether the same call may succeed later. Each branch of the tree names the one who
+must act.
 
 ```text
 {inspect.cleandoc(tree)}
 ```
 
-The same facts travel on every edge: as a tool result with `isError` and `structuredContent.error`, over HTTP
-as problem JSON (RFC 9457), from a command as `{{"error": ...}}` with `--json` and an exit code. The remedy
-below is the usual one; many refusals carry one of their own.
+Every protocol reports the same facts. A tool returns a result with `isError` and `structuredContent.error`.
+HTTP returns problem JSON (RFC 9457). A command prints `{{"error": ...}}` with `--json`, and has an exit code.
+The table shows the usual remedy; many errors have a more specific remedy.
 
 {table(("code", "class", "meaning", "HTTP", "exit", "retry", "usual remedy"), rows)}
 
-## Of the edges alone
+## Errors of HTTP only
 
 {table(("code", "HTTP", "meaning"), edges)}
 """

@@ -23,50 +23,59 @@ from postroom.web.site import PageServices
 
 ROUTE_WORDS: Final = {
     "/healthz": "The process answers: status and version.",
-    "/readyz": "Store, archive and event loop, looked at at most once a second; 503 when a required one is "
-    "not well.",
+    "/readyz": "The health of store, archive and event loop, checked at most once a second; 503 if a "
+    "required "
+    "part fails.",
     "/metrics": "Prometheus text. See [metrics](metrics.md).",
     "/login": "The form that takes the server's token, and the target of one-time links.",
-    "/logout": "Ends the session of the browser at every server, by a form of a page.",
-    "/callbacks/{dispatch_id}": "Where another server sends the result of a run. See "
+    "/logout": "Ends the browser's session at every server. A form on a page sends this request.",
+    "/callbacks/{dispatch_id}": "Receives the result of a run from another server. See "
     "[runners](../runners.md#another-server).",
     "/": "Projects.",
-    "/p/{slug}": "A project's control room: what needs a person, who is on what, who waits for whom.",
-    "/p/{slug}/timeline": "What happened in it lately: messages, the runs they began, files held; "
-    "`?agent=` or `?thread=`: with one of them.",
-    "/p/{slug}/questions": "What its agents wait to be told, and what they were told. `POST` answers: the "
-    "form of the page, from people who have logged in.",
-    "/p/{slug}/schedules": "What is sent to its agents again and again. `POST` pauses a schedule, resumes it "
-    "or sends its message now, by a form as above.",
-    "/p/{slug}/runs": "What its agents are at, what waits and why, what was given up. `POST` ends a run or "
-    "has one tried again, by a form as above. `?live=1` loads itself again.",
-    "/p/{slug}/runs/{run_id}": "A run: how it stands, what it has put out, its answer. `POST` as above. "
-    "`?live=1` loads itself again.",
+    "/p/{slug}": "A project's control room: questions and failures that need a person, current work, "
+    "and waiting work.",
+    "/p/{slug}/timeline": "The project's recent messages, the runs that they started, and reserved files. "
+    "`?agent=` or `?thread=` selects some of them.",
+    "/p/{slug}/questions": "The questions of the project's agents, and their answers. `POST` answers "
+    "a question: "
+    "the form of the page, from people who have logged in.",
+    "/p/{slug}/schedules": "The schedules of the project. `POST` pauses a schedule, resumes it, or "
+    "sends its message "
+    "now, by a form as above.",
+    "/p/{slug}/runs": "Active runs, queued runs with their reasons, and dead letters. `POST` cancels "
+    "or retries "
+    "a run, by a form as above. With `?live=1` the page reloads itself.",
+    "/p/{slug}/runs/{run_id}": "A run: its state, its output, its answer. `POST` as above. "
+    "With `?live=1` the page reloads itself.",
     "/chats": "The open questions and the dead letters of chats.",
-    "/chats/{run_id}": "The run of one of them. `POST` answers its question, or replays or discards the dead "
+    "/chats/{run_id}": "The run of a question or dead letter. `POST` answers its question, or "
+    "replays or discards the dead "
     "letter, by a form as above.",
-    "/p/{slug}/write": "A message to be written: `?to=` an agent, `?reply=` to a message. `POST` sends it by "
-    "a form as above.",
-    "/p/{slug}/agents": "Its agents.",
-    "/p/{slug}/agents/{name}": "An agent, its messages, what it holds. `?box=sent` for what it sent.",
-    "/p/{slug}/threads": "Its threads, newest first.",
+    "/p/{slug}/write": "The form for a message: `?to=` names the agent, `?reply=` the answered "
+    "message. `POST` "
+    "sends it, by a form as above.",
+    "/p/{slug}/agents": "The project's agents.",
+    "/p/{slug}/agents/{name}": "An agent, its messages, and its reservations. `?box=sent` shows the "
+    "sent messages.",
+    "/p/{slug}/threads": "The project's threads, newest first.",
     "/p/{slug}/t/{thread_id}": "A thread, in order.",
     "/p/{slug}/m/{message_id}": "A message.",
-    "/p/{slug}/reservations/decide": "Ends a reservation, or has those that overlap shared "
+    "/p/{slug}/reservations/decide": "Ends a reservation, or shares overlapping ones "
     "(`POST`), by a form of the control room, from people who have logged in.",
-    "/p/{slug}/m/{message_id}/mark": "Takes that a person has read a message, or acknowledges it "
+    "/p/{slug}/m/{message_id}/mark": "Marks a message as read by a person, or acknowledges it "
     "(`POST`), by a form of its page, from people who have logged in.",
-    "/p/{slug}/m/{message_id}/source": "A message's text as it was written, to be stored.",
+    "/p/{slug}/m/{message_id}/source": "A message's original text, as a download.",
     "/p/{slug}/tasks/decide": "Accepts or rejects a finished task that waits for a person.",
-    "/p/{slug}/tasks": "The open tasks, those to claim first, and the last ended ones. `?task=` for one.",
-    "/p/{slug}/reservations": "What is reserved, and what was reserved last. `?path=` for one path.",
+    "/p/{slug}/tasks": "Open tasks, those to claim first, and the last ended ones. `?task=` selects one.",
+    "/p/{slug}/reservations": "Active reservations, and the last ended ones. `?path=` selects one path.",
     "/p/{slug}/search": "Search: `?q=`, `?order=newest` or `best`.",
-    "/p": "Leads to `/`.",
-    "/p/{rest}": "Any other address below `/p`: a page that says that there is none.",
-    "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a message that has it.",
-    "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a message that has it.",
+    "/p": "Redirects to `/`.",
+    "/p/{rest}": "Any other address below `/p`: a page with the error.",
+    "/attachments/{sha256}": "An attachment's bytes, as a download. `?message=` names a message that has it.",
+    "/previews/{sha256}": "A picture for display in a page. `?message=` names a message that has it.",
     "/static/{name}": "Style sheets, scripts and the icon.",
-    "/hooks/{client}/{event}": "The call of a hook of a client or of Git. See [hooks](../hooks.md).",
+    "/hooks/{client}/{event}": "Receives the event of a hook of a client or of Git. See "
+    "[hooks](../hooks.md).",
     "/watch": "Waits up to 30 s for messages after a cursor, for `postroom watch`.",
 }
 MORE: Final = {
@@ -80,21 +89,21 @@ MCP: Final = (
     "POST",
     "operator, agents, named tokens",
     "The MCP endpoint; the setting `mcp_path` moves it. Below it `/core` lists the tools of daily work and "
-    "`/full` every tool; without either the setting `profile` says which. Also `/api`, and each with a slash "
-    "at its end.",
+    "`/full` every tool; otherwise the setting `profile` decides. `/api` is the same endpoint. Each address "
+    "also works with a slash at its end.",
 )
 REST: Final = (
     (
         "`/v1/openapi.json`",
         "GET, OPTIONS",
         "operator, agents, named tokens, logged-in people",
-        "What follows, as an OpenAPI document.",
+        "The following addresses, as an OpenAPI document.",
     ),
     (
         "`/v1/events`",
         "GET, OPTIONS",
         "operator, agents, named tokens, logged-in people",
-        "What happens in a project, as an answer that waits or as a stream. See [Events](../events.md).",
+        "The events of a project, as an answer that waits or as a stream. See [Events](../events.md).",
     ),
     (
         "`/v1/{look}`",
@@ -109,13 +118,14 @@ REST: Final = (
         "An operation that changes something. Body: its fields as JSON.",
     ),
 )
-OAUTH_WORDS: Final = "Where clients look for OAuth: a clean 404 in JSON, since there is none."
+OAUTH_WORDS: Final = "Clients request these addresses to find OAuth. The server does not support "
+"OAuth and answers 404 in JSON."
 
 
 CHANNEL_WORDS: Final = {
     Platform.WEB: "a signed-in person's session; the page and what its script calls",
-    Platform.API_SERVER: "its `api_key`, as a bearer token; the OpenAI protocol. Mail's addresses "
-    "below `/v1` stay as they are",
+    Platform.API_SERVER: "its `api_key`, as a bearer token; the OpenAI protocol. The addresses of mail "
+    "below `/v1` do not change",
     Platform.TELEGRAM: "the webhook's secret; only with `webhook_url`",
     Platform.SLACK: "Slack's signature; only with a `signing_secret`",
     Platform.WEBHOOK: "the signature of the route, or its token",
@@ -175,27 +185,29 @@ def page() -> str:
     return f"""
 # HTTP
 
-One port serves everything. A request must name a host that the server knows (`Host`), must not come from a
-page of another origin (`Origin`), and must say who sends it unless the address is open to anyone:
+One port serves everything. The server accepts a request if its `Host` is one of the server's hosts, and if it
+does not come from a page of another origin (`Origin`). Unless the address is open to anyone, the request must
+also identify its sender:
 
 - the operator sends `Authorization: Bearer <the server's token>`: every address;
 - an agent sends `Authorization: Bearer <the agent's token>`: the MCP endpoint and the addresses below `/v1`;
-- a program sends a named token: what its [scopes](../security.md#named-tokens) open, and with
-  `admin` what is for the operator, but for `/admin/tokens` and the pages;
-- a person logs in at `/login` and has a signed cookie: the pages with their forms, and looks below `/v1`.
+- a program sends a named token: the addresses that its [scopes](../security.md#named-tokens) permit. The
+  scope `admin` permits those of the operator, except `/admin/tokens` and the pages;
+- a person logs in at `/login` and has a signed cookie: the pages with their forms, and the reading addresses
+  below `/v1`.
 
-Beside the server's token, a call of the MCP endpoint or of an address below `/v1` may carry
-`Postroom-Agent-Token`. Every answer carries `X-Request-Id`, the caller's own if it sent a usable one.
-Refusals are problem JSON: see [errors](errors.md).
+In addition to the server's token, a call of the MCP endpoint or of an address below `/v1` may have the header
+`Postroom-Agent-Token`. Every answer has `X-Request-Id`: the caller's own if it is valid, otherwise a new one.
+Errors are problem JSON: see [errors](errors.md).
 
-{table(("path", "methods", "for whom", "what"), rows)}
+{table(("path", "methods", "permitted for", "effect"), rows)}
 
 ## Channels
 
-These are there when the [gateway](../gateway.md) has the channel, and open to anyone who can prove to the
-channel what it asks for. Each with all below it:
+These addresses, and all below them, exist if the [gateway](../gateway.md) has the channel. They are open to
+callers with the proof that the channel requires:
 
-{table(("path", "channel", "largest body", "what the channel asks for"), channels)}
+{table(("path", "channel", "largest body", "required proof"), channels)}
 
 ## OAuth
 
@@ -224,7 +236,7 @@ def _is_oauth(path: str) -> bool:
 def _rows(path: str, methods: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
     """Yield the row of an address, or of administration a row for each operation."""
     if path.startswith(CALLBACKS):
-        who = "who signs with the agent's secret"
+        who = "a server that signs with the agent's secret"
     else:
         who = WHO_WORDS.get(WHO[path], "operator")
     operations = [one for one in ADMINISTRATION if one.path == path]

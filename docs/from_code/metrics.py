@@ -30,8 +30,8 @@ def page() -> str:
     return f"""
 # Metrics
 
-At `/metrics`, in Prometheus' text form, for who has the server's token. Labels are bounded: no label holds
-the name of a person, an agent or a project.
+`/metrics` returns them in Prometheus' text format, with the server's token. Labels have a bounded number of
+values: no label contains the name of a person, an agent or a project.
 
 {table(columns, _rows(metrics.registry))}
 
@@ -40,34 +40,32 @@ record. The buckets of histograms end at {", ".join(f"{one:g}" for one in BUCKET
 
 ## Of a mailbox
 
-In the registry that is given to `Mailbox(..., metrics=MailboxMetrics(registry))`. Without one nothing of
-Prometheus is loaded, and `mailbox.metrics.value(name, **labels)` reads a number;
-a name or a label that does not exist is refused.
+They are in the registry of `Mailbox(..., metrics=MailboxMetrics(registry))`. Without a registry, Prometheus
+is not loaded, and `mailbox.metrics.value(name, **labels)` reads a number; a name or a label that does not
+exist is refused.
 
 {table(columns, _rows(_of_a_mailbox()))}
 
-`operation` is a store operation or one step of a sweep; `result` is `ok`, `error` where the store failed or
-the claim was lost, `refused` where a rule said no, `again` for a change that is run once more behind more
-locks, `empty` for a claim that found nothing, or `lost` for a lease that was.
-`status` is a dispatch's status.
+`operation` is a store operation or one step of a sweep. `result` is `ok`; `error` if the store failed or the
+claim was lost; `refused` if a rule refused it; `again` for a change that is repeated with more locks; `empty`
+for a claim that found no work; or `lost` for a lost lease. `status` is a dispatch's status.
 
-`outcome` of `postroom_runs_total` is how a run ended, and each run counts once: `completed` where its
-executor gave a result, whatever that says; `permanent_error` where it failed in a way that is not tried
-again; `dead_letter` where its attempts were used up; `cancelled` or `superseded` where it ended while it was
-queued, where it waited, or where another took its place. A run that waits, or that is tried again, has not
-ended. `outcome` of a duration is how one execution ended: `completed`, `permanent_error`, or
-`transient_error` where it may be tried again. The buckets of durations end at
-{", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10. A
-server shows these at `/metrics` too.
+Each run counts once in `postroom_runs_total`. Its `outcome` is `completed` if its executor returned a result,
+also a failed one; `permanent_error` if it failed and is not retried; `dead_letter` if its attempts were used
+up; `cancelled` or `superseded` if it ended in the queue, during a wait, or because another run took its
+place. A run that waits, or that is retried, has not ended. `outcome` of a duration is the end of one
+execution: `completed`, `permanent_error`, or `transient_error` if it may be retried. The buckets of durations
+end at {", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10. A server shows
+these at `/metrics` too.
 
 ## Of a gateway
 
-At `/metrics` when there are chats.
+`/metrics` returns them if the server has chats.
 
 {table(columns, _rows(_of_a_gateway()))}
 
-`outcome` is what became of an inbound message, `status` where an open one is, `kind` why a try failed,
-`platform` a channel.
+`outcome` is the outcome of an inbound message, `status` the state of an open one, `kind` the reason of a
+failed attempt, `platform` a channel.
 """
 
 

@@ -63,10 +63,11 @@ def page() -> str:
     return f"""
 # Permissions
 
-What no row names is closed. `in`: the call is let in, and may still be refused for what it asks; a browser
-without a session is led to the log-in page in place of 401. *Other project* is a named token with every scope
-but `admin`, bound to another project than the one that is asked about, which does not exist for it (404).
-*Named token* has every scope. `tests/unit/test_permissions.py` asks the whole server each row and column.
+An address without a row is refused. `in` means that the call passes this check; it may still be refused for
+its content. A browser without a session gets the log-in page instead of 401. *Named token* has every scope.
+*Other project* is a named token with every scope except `admin`, bound to a different project: the requested
+project does not exist for it (404). `tests/unit/test_permissions.py` calls the whole server for each row and
+column.
 
 {table(("address", *CALLERS), rows)}
 
@@ -78,7 +79,7 @@ Each is an address of REST above and a tool of the MCP endpoint. Agents and the 
 
 ## Resources
 
-Reading and following one need what its operation needs.
+To read or follow a resource needs the permissions of its operation.
 
 {table(("resource", "operation"), resources)}
 """

@@ -14,7 +14,7 @@ from postroom.mail.operations import ALL_OPERATIONS
 def page() -> str:
     """Return the page."""
     addresses = table(
-        ("method", "address", "what it does", "fields and answer"),
+        ("method", "address", "effect", "fields and answer"),
         [
             (
                 one.method,
@@ -29,20 +29,20 @@ def page() -> str:
     return f"""
 # REST
 
-The mail operations as addresses; `/v1/openapi.json` says the same as an OpenAPI {OPENAPI}
-document. How they are used: [REST](../rest.md).
+Each mail operation has an address. `/v1/openapi.json` describes them as an OpenAPI {OPENAPI} document.
+[REST](../rest.md) shows how to use them.
 
 {addresses}
 
 ## Refusals
 
-A refusal is `application/problem+json`. Those that may come, by status; what each code means, and its remedy:
-[errors](errors.md).
+A refusal is `application/problem+json`. The table lists the possible codes by status. [Errors](errors.md) has
+the meaning of each code, and its remedy.
 
 {table(("status", "codes", "where"), _statuses())}
 
-Another method than the address has is refused with 405, `method_not_allowed` and an `Allow` header; an
-address that is not above with 404 and `not_found`.
+A request with another method is refused with 405, `method_not_allowed` and an `Allow` header; a request to
+any other address with 404 and `not_found`.
 
 ## Problem
 

@@ -58,8 +58,8 @@ def page() -> str:
 
 Later sources win, in this order: the default, the configuration file, the environment, the flag of `postroom
 up`. In the environment, names with the prefix `{places.PREFIX}` win over older ones. `postroom config show`
-prints every value and where it came from. An unknown name, a value out of range or a duration without a unit
-stops the start with exit code {exit_codes.CONFIGURATION} and says which, from where, and what to do.
+prints every value and its source. An unknown name, a value out of range or a duration without a unit stops
+the start with exit code {exit_codes.CONFIGURATION}. The error names the value, its source and the remedy.
 
 Durations are written with their unit: `500ms`, `90s`, `15m`, `1h`, `7d`, `2w`, or ISO 8601 (`P7D`).
 Several values are a list in the file (`["gpu", "mill"]`), and have commas between them in the
@@ -72,12 +72,13 @@ environment (`gpu,mill`).
 
 ## The configuration file
 
-TOML, one `name = value` a line, with the names of the first column. Relative paths begin at the file's
-folder. `data_dir` cannot stand there, since clients read no file: set `{places.DATA_DIR_NAME}`.
+The file is TOML: one `name = value` a line, with the names of the first column. Relative paths begin at the
+folder of the file. `data_dir` cannot be set in the file, because clients do not read it: set
+`{places.DATA_DIR_NAME}`.
 
 {table(("system", "data folder", "configuration file"), folders)}
 
-`XDG_DATA_HOME`, `XDG_CONFIG_HOME`, `LOCALAPPDATA` and `APPDATA` are heeded where the system has them.
+On Linux, `XDG_DATA_HOME` and `XDG_CONFIG_HOME` replace `~/.local/share` and `~/.config`.
 
 ## For commands and clients
 

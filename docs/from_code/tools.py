@@ -25,7 +25,7 @@ def page() -> str:
     """Return the page."""
     views: dict[str, type] = {}
     index = table(
-        ("tool", "profile", "kind", "scopes", "what it does"),
+        ("tool", "profile", "kind", "scopes", "effect"),
         [
             (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), _scopes(one), one.summary)
             for one in ALL_OPERATIONS
@@ -39,18 +39,18 @@ def page() -> str:
 # Tools
 
 The tools of the MCP server. `/mcp/core` lists {len(CORE)} of the {len(ALL_OPERATIONS)}, and `ask_person`
-to runs that the server has started; `/mcp/full` lists all, `/mcp` what the setting `profile` says (default
+to runs that the server has started; `/mcp/full` lists all. The setting `profile` decides for `/mcp` (default:
 `full`). See [How many tools](../start.md#how-many-tools). The definitions cost a model about
 {definition_tokens("core"):,} tokens in `core` and {definition_tokens("full"):,} in `full`, by the server's
-own cautious estimate. Clients are told a tool's kind by MCP's hints. None of `core` is destructive, and no
+own cautious estimate. MCP's hints tell clients the kind of a tool. No tool of `core` is destructive, and no
 tool reaches beyond this server.
 
-Every tool that changes something takes `idempotency_key` (the one exception is `rotate_agent_token`): the
-same call under the same key is done once and answered alike each time; another call under a key that was used
-is refused with `idempotency_conflict`. Moments in answers are ISO 8601 in UTC with milliseconds. A refusal is
-a tool result with `isError` and `structuredContent.error`: see [errors](errors.md). Answers that are lists
-stand in `structuredContent.result`. A [named token](../security.md#named-tokens) needs every scope that
-stands beside a tool, and sees no other tool.
+Every tool that changes something, except `rotate_agent_token`, accepts `idempotency_key`. The same call under
+the same key is performed once and gets the same answer each time. Another call under a used key is refused
+with `idempotency_conflict`. Times in answers are ISO 8601 in UTC with milliseconds. An error is a tool result
+with `isError` and `structuredContent.error`: see [errors](errors.md). Answers that are lists are in
+`structuredContent.result`. A [named token](../security.md#named-tokens) needs every scope in a tool's row,
+and sees no other tools.
 
 {index}
 
@@ -58,16 +58,16 @@ stands beside a tool, and sees no other tool.
 
 # Answers
 
-Objects that tools answer with. A `?` marks a key that may be missing.
+The objects in the tools' answers. A `?` marks a key that may be missing.
 
 {_views(views)}
 
 # Resources
 
-The same views for clients that read or subscribe. A notice that a resource changed is a hint and never counts
+The same data for clients that read or subscribe. A notice of a changed resource is a hint, and never counts
 as delivery.
 
-{table(("address", "what it shows", "as the tool"), resources)}
+{table(("address", "content", "same as the tool"), resources)}
 """
 
 
@@ -95,7 +95,7 @@ def _tool(operation: Operation, views: dict[str, type]) -> str:
     parts.append(arguments if arguments.count("\n") > 1 else "Takes no arguments.")
     parts.append(f"Answers {_answer(operation, views)}.")
     if refusals:
-        parts.append("Refuses, beside what every call may meet:\n\n" + refusals)
+        parts.append("Errors, in addition to those of every call:\n\n" + refusals)
     return "\n\n".join(parts)
 
 

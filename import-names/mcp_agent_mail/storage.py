@@ -9,7 +9,7 @@ from typing import Any
 from postroom.app.config import Settings
 from postroom.contracts.clock import SystemClock
 from postroom.mail.archive import layout
-from postroom.mail.archive.foreign import foreign_message, foreign_profile
+from postroom.mail.archive.layout import foreign_message, foreign_profile
 from postroom.mail.archive.repository import ArchiveRepository
 
 __all__ = [

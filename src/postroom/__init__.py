@@ -8,7 +8,6 @@ from postroom.version import __version__
 TYPE_CHECKING = False  # not from `typing`: a hook runs at every tool call and must not wait for that import
 if TYPE_CHECKING:
     from postroom.contracts.activation import BusyPolicy, Recovery, RunActivation
-    from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
     from postroom.contracts.errors import (
         GiveUp,
         IdempotencyConflict,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
         SubmissionRejected,
     )
     from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-    from postroom.contracts.limits import Limit, LimitScope
+    from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Limit, LimitScope
     from postroom.contracts.messages import Message
     from postroom.dispatch.config import MailboxConfig
     from postroom.embedded import Answer, Item, Mailbox, Run, RunEvent, RunHandle, RunState, State
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "AgentRunResult": "postroom.contracts.executor",
     "Answer": "postroom.embedded",
-    "Budget": "postroom.contracts.budgets",
-    "BudgetScope": "postroom.contracts.budgets",
-    "BudgetWindow": "postroom.contracts.budgets",
+    "Budget": "postroom.contracts.limits",
+    "BudgetScope": "postroom.contracts.limits",
+    "BudgetWindow": "postroom.contracts.limits",
     "BusyPolicy": "postroom.contracts.activation",
     "GiveUp": "postroom.contracts.errors",
     "IdempotencyConflict": "postroom.contracts.errors",

@@ -1,7 +1,7 @@
 """Background work of a service: every task has an owner that sees its end, and time that a test controls.
 
 A service that lives longer than one block, started by one task and closed by another, cannot keep a
-`TaskGroup` open in between. It owns a `Tasks` instead; within one piece of work, use `TaskGroup`.
+`TaskGroup` open for that time. It owns a `Tasks` instead; within one piece of work, use `TaskGroup`.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Tasks:
         self._running.discard(task)
 
     async def settled(self) -> None:
-        """Return when no task runs, including tasks that are started meanwhile."""
+        """Return when no task runs, including tasks that start during the wait."""
         while self._running:
             await asyncio.wait(self._running)
 

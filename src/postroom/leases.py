@@ -28,8 +28,7 @@ from postroom.contracts.leases import (
 )
 from postroom.contracts.messages import Json
 from postroom.log import get_logger
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 _LOG = get_logger(__name__)
 T = TypeVar("T")
@@ -56,7 +55,7 @@ class Leases:
         """`holder` names this server since this start, and `about` describes it.
 
         `is_gone` returns whether another server, by its description, has surely ended; it may block. A lease
-        is renewed when a third of its `length` is over, and counts as lost a sixth before its end.
+        is renewed after a third of its `length`, and counts as lost a sixth before its end.
         """
         self.holder = holder
         self._store, self._about, self._is_gone = store, about, is_gone
@@ -72,7 +71,7 @@ class Leases:
         """Held while leases are acquired: a release in the meantime waits for it."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Acquire leases as soon as they are free, and keep them from then on.
+        """Acquire leases as soon as they are free, and renew them from then on.
 
         `taken` is called after each acquisition, to recover work that another server left.
         """
@@ -86,7 +85,7 @@ class Leases:
         return name in self._held and self._store.clock.now() < self._held[name][1]
 
     async def servers(self, place: str = "") -> list[Lease]:
-        """Return the running servers, with `place` only those that are this place.
+        """Return the running servers; with `place`, only the servers at this place.
 
         Raises:
             StoreError: They cannot be read.

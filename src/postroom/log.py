@@ -54,7 +54,7 @@ class Logger:
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        """Write a line about a temporary failure, or one that is reported elsewhere, too."""
+        """Also write a log line about a failure that is temporary, or reported elsewhere."""
         self._write(logging.WARNING, event, facts)
 
     def error(self, event: str, **facts: Any) -> None:
@@ -106,7 +106,7 @@ def bound_facts() -> Mapping[str, Any]:
 
 @contextmanager
 def binding(**facts: Any) -> Iterator[None]:
-    """Add facts to every line that this task, and what it starts, logs in the block."""
+    """Add facts to every line that this task, and tasks that it starts, log in the block."""
     token = _BOUND.set({**_BOUND.get(), **facts})
     try:
         yield

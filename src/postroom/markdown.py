@@ -32,7 +32,7 @@ from postroom.contracts.quoting import readable
 MARKDOWN_LIMIT = 256 * 1024
 """The size of a body in bytes above which it is shown as plain text."""
 PLAIN_SHOWN = 64 * 1024
-"""Characters of such a body that are shown."""
+"""Maximum characters of such a body in the answer."""
 INLINE_LIMIT = 16 * 1024
 """Bytes rendered on the event loop, about 5 ms; more is rendered on a worker thread."""
 REMEMBERED = 16 * 1024 * 1024

@@ -2,107 +2,24 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Protocol, TypeVar
 
-from postroom.contracts.accepting import Accept
-from postroom.contracts.activation import RunActivation
-from postroom.contracts.budgets import Spending
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.files import RunFiles
+from postroom.contracts.limits import Spending
 from postroom.contracts.mail import AddressedAgent, Attachment
-from postroom.contracts.messages import Boundary, Message, PendingMessage
+from postroom.contracts.messages import Boundary, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.people import ChatAddress, ChatWords
 from postroom.contracts.registry import RegistrySet
 from postroom.contracts.run_stores import CommitCoordinator
 from postroom.contracts.runs import RunRecord, Usage
-from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import Accept
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.ports import ThreadStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 T = TypeVar("T")
-
-
-class Submitted(Protocol):
-    """A run that was started, or queued."""
-
-    @property
-    def run_id(self) -> str:
-        """The run."""
-        ...
-
-    @property
-    def dispatch_id(self) -> str:
-        """Its dispatch."""
-        ...
-
-
-class RunQueue(Protocol):
-    """A durable queue of runs by thread; `Mailbox` is one. Its docstrings are the promises."""
-
-    async def accepting(
-        self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""
-    ) -> T:
-        """Run a change that may have runs of these threads read messages: all of it is stored, or nothing."""
-        ...
-
-    async def submit_background(self, request: RunActivation) -> Submitted:
-        """Accept work to be done in its turn."""
-        ...
-
-    async def pending(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        """Return the messages that no run has read yet, in order."""
-        ...
-
-    async def edit_pending(self, thread_id: str, message: Message) -> PendingMessage:
-        """Replace a message that no run has read yet."""
-        ...
-
-    async def retract_pending(self, thread_id: str, message_id: str) -> PendingMessage:
-        """Withdraw a message that no run has read yet."""
-        ...
-
-    async def list_dispatches(
-        self,
-        thread_id: str,
-        statuses: Sequence[RunDispatchStatus] | None = None,
-        *,
-        limit: int = 100,
-    ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches."""
-        ...
-
-    async def cancel(self, id: str) -> bool:
-        """Cancel the run with this dispatch, run or thread id."""
-        ...
-
-    async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
-        """Remove a dead letter permanently.
-
-        Raises:
-            UnknownDispatch, IllegalTransition: No such dead letter exists.
-        """
-        ...
-
-    async def drain(
-        self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
-    ) -> None:
-        """Claim no more runs, give active runs the grace time to end, then stop and queue them again.
-
-        `waits_for` says for the id of a thread whether its run gets the grace time; without it, each run gets
-        it.
-        """
-        ...
-
-    async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to an active run; return False if none accepts it."""
-        ...
-
-    async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that its run has not begun to read; return False if the run has it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +97,7 @@ class PendingBoundary(Protocol):
         ...
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add live messages to the waiting ones, for this run; known ids are ignored."""
+        """Add live messages to the waiting ones, for this run; ignore known ids."""
         ...
 
 
@@ -198,7 +115,7 @@ class RunControl:
     run: RunRecord | None = None
     """The run as it was claimed for this execution."""
     registry: RegistrySet | None = None
-    """The registry that the run is pinned to; None means the live one."""
+    """The registry that the run is pinned to; None means the live configuration."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
     store_output: Callable[[], Awaitable[None]] = _stored
@@ -210,7 +127,7 @@ class RunControl:
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The agent of the run, if it is an agent of mail, as it was when the run got its messages."""
+    """The agent of the run, if it is an agent of mail, in its state when the run got its messages."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
@@ -266,7 +183,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell the writer of a message that the chat will not show it; a repeated call has no effect.
+        """Tell the author of a message that the chat will not show it; a repeated call has no effect.
 
         Raises:
             StoreError: The note could not be stored.

@@ -23,8 +23,7 @@ from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError, StoreError
 from postroom.contracts.outbox import OUTBOX, EffectPerformer, OutboxMessage, line_lock
 from postroom.log import get_logger
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, SqlStore, Transaction
 
 _LOG = get_logger(__name__)
 
@@ -33,7 +32,7 @@ POLL: Final = timedelta(seconds=1)
 GATHERING: Final = timedelta(milliseconds=100)
 """How long a batch waits for further effects, so that a burst becomes one batch."""
 QUIET: Final = timedelta(milliseconds=10)
-"""How long hints are collected after a round, which has started all due effects, or as many as fit."""
+"""How long hints are collected after a round. A round starts all due effects, up to its limit."""
 KEPT: Final = timedelta(days=7)
 """How long the key of a performed effect counts."""
 PURGED_EVERY: Final = timedelta(hours=1)
@@ -249,8 +248,11 @@ class Relay(EffectPerformer):
         """Claim due effects and start to perform them; return how many."""
         kinds = tuple(self.handlers)
         due, now = await self._store.read(lambda tx: (tx.outbox.due(kinds), tx.now()))
-        if now >= self._purge_at:
-            await self._purge(now)
+        if now >= self._purge_at:  # delete the keys of effects performed long ago
+            until = now - milliseconds(KEPT)
+            gone = await self._store.write(lambda tx: tx.outbox.purge(until, _PURGED_AT_ONCE))
+            if gone < _PURGED_AT_ONCE:  # else the rest in the next round
+                self._purge_at = now + milliseconds(PURGED_EVERY)
         wanted = {place: free for place in due if (free := self._free(place, now, gathers=gathers)) > 0}
         if not wanted:
             return 0
@@ -270,13 +272,6 @@ class Relay(EffectPerformer):
             self._begin(rows)
         return len(rows)
 
-    async def _purge(self, now: int) -> None:
-        """Delete the keys of effects performed long ago; of very many, the rest in the next round."""
-        until = now - milliseconds(KEPT)
-        gone = await self._store.write(lambda tx: tx.outbox.purge(until, _PURGED_AT_ONCE))
-        if gone < _PURGED_AT_ONCE:
-            self._purge_at = now + milliseconds(PURGED_EVERY)
-
     def _free(self, place: Place, now: int, *, gathers: bool) -> int:
         """Return how many effects may be started for a target."""
         handler = self.handlers[place[0]]
@@ -288,22 +283,16 @@ class Relay(EffectPerformer):
         if place in self._under_way:
             self._came_meanwhile.add(place)
             return 0
-        if gathers and not self._has_gathered(place):
-            return 0
+        if gathers:  # the effects of a batch wait for others
+            loop, seconds = asyncio.get_running_loop(), GATHERING.total_seconds()
+            if place not in self._gathered_at:
+                self._gathered_at[place] = loop.time() + seconds
+                loop.call_later(seconds, self.hint)
+                return 0
+            if self._gathered_at[place] > loop.time():
+                return 0
+            del self._gathered_at[place]
         return handler.at_once
-
-    def _has_gathered(self, place: Place) -> bool:
-        """Return whether the due effects of a target have waited long enough for a batch."""
-        loop = asyncio.get_running_loop()
-        until = self._gathered_at.get(place)
-        if until is None:
-            self._gathered_at[place] = loop.time() + GATHERING.total_seconds()
-            loop.call_later(GATHERING.total_seconds(), self.hint)
-            return False
-        if until > loop.time():
-            return False
-        del self._gathered_at[place]
-        return True
 
     def _begin(self, rows: Sequence[OutboxMessage]) -> None:
         groups: dict[tuple[str, str, str | None], list[OutboxMessage]] = {}

@@ -37,7 +37,7 @@ class SseResponse(StreamingResponse):
         *,
         left: Callable[[], None],
     ) -> None:
-        """`left` is called when the stream is over, even if nobody began to read."""
+        """`left` is called at the end of the stream, even if no client read from it."""
         # A proxy that buffers would keep the events to itself.
         unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")

@@ -71,7 +71,9 @@ class _Loop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T], jobs: "SimpleQueue[Callable[[], None] | None]") -> T:
-        """Wait for a coroutine on the loop; meanwhile perform the functions that it sends to this thread.
+        """Wait for a coroutine on the loop.
+
+        Perform the functions that it sends to this thread during the wait.
 
         Raises:
             MailboxClosed: The loop has ended.
@@ -234,9 +236,9 @@ class Mailbox(_Twin):
     ) -> Iterator["Mailbox"]:
         """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, take new work.
 
-        `work` is a function of a `Run`, called on a thread of its own, or a coroutine function, or an
-        executor. With None, other processes do the work. On exit, active runs get `config.drain_grace` to
-        end; after Ctrl-C none is waited for.
+        `work` is a function of a `Run`, called on a separate thread, or a coroutine function, or an executor.
+        With None, other processes do the work. On exit, active runs get `config.drain_grace` to end; after
+        Ctrl-C none is waited for.
 
         Raises:
             ConfigError: As in `postroom.Mailbox.open`; nothing was created or changed.

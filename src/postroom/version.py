@@ -1,3 +1,3 @@
 """The version of postroom, read by the build and shown by `postroom version`."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

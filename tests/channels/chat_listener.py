@@ -33,7 +33,7 @@ class Listener:
 
     @property
     def once(self) -> list[str]:
-        """What the intake log would hold: each message once."""
+        """The content of an intake log: each message once."""
         return list({one.message_id: one.text for one in self.inbound}.values())
 
     @property

@@ -1,6 +1,6 @@
-"""What becomes of each kind of content on each platform, found out with a sample of what the platform sends.
+"""The handling of each kind of content on each platform, tested with a sample from the platform.
 
-`given`: the agent reads it. `named`: the agent and the sender are told that it is not read. `refused`: it is for
+`given`: the agent reads it. `named`: the agent and the sender learn that it is not read. `refused`: it is for
 nobody, and no agent is called. Run as a program it writes the table of docs/content.md.
 """
 
@@ -111,7 +111,7 @@ sample(
     email=email(WORD),
 )
 sample(
-    "an address behind a word",
+    "a word with a link",
     telegram=telegram(
         text="here", entities=[{"type": "text_link", "offset": 0, "length": 4, "url": f"https://{WORD}/"}]
     ),
@@ -240,12 +240,12 @@ sample("a checklist", telegram=telegram(checklist={"title": WORD, "tasks": [{"te
 sample("a game or an invoice", telegram=telegram(game={"title": WORD, "description": "x"}))
 sample("a story, a gift, paid media", telegram=telegram(story={"id": 1}))
 sample(
-    "content of a kind that is not known",
+    "content of an unknown kind",
     telegram=telegram(hologram={"id": 1}),
     slack=slack(blocks=[{"type": "hologram"}]),
 )
 sample(
-    "a file that the platform does not give",
+    "a file that the platform withholds",
     slack=slack(files=[{"mode": "hidden_by_limit"}]),
     matrix=matrix(msgtype="m.file", body=WORD, file={"url": "mxc://fake/x"}),
 )
@@ -268,7 +268,7 @@ sample(
 
 
 def outcome(event: MessageEvent | None) -> str:
-    """Say what becomes of a message."""
+    """Return how a message is handled."""
     if event is None or "automatic" in event.metadata:
         return "refused"
     key = InboundKey(platform="x", account="x", chat_id="x", message_id="x")

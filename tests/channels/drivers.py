@@ -62,7 +62,7 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """What comes with the words of a message."""
+    """The content that accompanies the words of a message."""
 
     group: bool = False
     mention: bool = True
@@ -109,7 +109,7 @@ class Driver(ABC):
 
     @abstractmethod
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        """Return the channel's settings; with another secret than the right one if one is given."""
+        """Return the channel's settings, with a wrong secret if one is given."""
 
     @abstractmethod
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
@@ -124,7 +124,7 @@ class Driver(ABC):
         return {self.people[ANN]: PersonRole.OWNER, self.people[BEN]: PersonRole.MEMBER}
 
     def adapter(self, clock: ManualClock, *, secret: str | None = None) -> BasePlatformAdapter:
-        """Make an adapter that keeps no limits of its own, so that no test lasts for minutes."""
+        """Make an adapter without limits, so that no test lasts for minutes."""
         given = self.kind
 
         class Hurried(given):  # type: ignore[misc, valid-type]  # the class is chosen by the platform
@@ -139,7 +139,7 @@ class Driver(ABC):
         await self.say(text, person)
 
     async def send_again(self) -> None:  # noqa: B027 - as above
-        """Deliver again what was not taken, where the person's program does so and not the platform."""
+        """Deliver an untaken message again, if the person's program does this and not the platform."""
 
     # The rest stands where a platform has it.
 
@@ -167,11 +167,11 @@ class Driver(ABC):
         """Deliver an update that cannot be read."""
 
     def looks(self) -> int:
-        """Return how often the adapter asked for what has come, or for a connection that brings it."""
+        """Return how often the adapter asked for updates, or for a connection that brings them."""
         raise NotImplementedError
 
     def tries(self) -> int:
-        """Return how often something new was to be said, refused tries included."""
+        """Return the number of attempts to send a new message, refused attempts included."""
         raise NotImplementedError
 
     def limit(self) -> None:
@@ -183,18 +183,18 @@ class Driver(ABC):
         raise NotImplementedError
 
     def lose_answer(self) -> None:
-        """Take the next message, and lose the answer that says so."""
+        """Accept the next message, but lose the answer to the adapter."""
         raise NotImplementedError
 
     def lift(self) -> None:  # noqa: B027 - as above
-        """End what `limit` or `refuse` began, where it does not end by itself."""
+        """End the fault of `limit` or `refuse`, if it does not end by itself."""
 
     def forget(self, shown: Shown) -> None:
         """Have a message of the agent be gone, so that it cannot be edited."""
         raise NotImplementedError
 
     async def go_away(self) -> None:
-        """Answer no request any more."""
+        """Stop answering requests."""
         raise NotImplementedError
 
     async def come_back(self) -> None:

@@ -1,7 +1,7 @@
 """A fake Discord on loopback: its REST calls, its gateway with sessions and RESUME, and its file server.
 
-It is no Discord: it checks what the adapter must not get wrong (token, length, nonce), plays what a test tells it
-to play (failures, cuts, refusals), and notes everything that it was sent.
+It checks the rules that the adapter must keep (token, length, nonce), performs the faults of a test (failures, cuts,
+refusals), and records everything that it was sent.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Seen:
 
 @dataclass
 class Play:
-    """What the next fitting REST call gets instead of an answer of its own."""
+    """The fault that the next matching REST call gets instead of an answer."""
 
     method: str
     path: str
@@ -72,7 +72,7 @@ class FakeDiscord:
         self.shown: dict[str, dict[str, Any]] = {}
         """The bot's messages as people see them now, by id."""
         self.gone: set[str] = set()
-        """Messages of the bot that somebody deleted: an edit is refused."""
+        """Messages of the bot that a person deleted: an edit is refused."""
         self.away = False
         """Whether every request and every connection ends without an answer."""
         self.channels: dict[str, dict[str, Any]] = {
@@ -132,7 +132,7 @@ class FakeDiscord:
     def message(
         self, text: str, *, channel: str = DIRECT, author: str = ALICE, **more: Any
     ) -> dict[str, Any]:
-        """Make a message as Discord writes one; it is in the channel's history, and nobody was told."""
+        """Make a message in Discord's form and add it to the channel's history, without an event."""
         made = {
             "id": self.new_id(),
             "channel_id": channel,
@@ -152,7 +152,7 @@ class FakeDiscord:
         return made
 
     async def say(self, text: str, **more: Any) -> dict[str, Any]:
-        """Say something, and tell the bot."""
+        """Send a message to the bot."""
         made = self.message(text, **more)
         await self.tell("MESSAGE_CREATE", made)
         return made
@@ -188,7 +188,7 @@ class FakeDiscord:
             await self._live.send(update)
 
     async def write(self, raw: str) -> None:
-        """Send a frame as it is."""
+        """Send a frame unchanged."""
         assert self._live is not None
         await self._live.socket.send_str(raw)
 
@@ -207,16 +207,16 @@ class FakeDiscord:
         await live.socket.close(code=code)
 
     async def order(self, op: int, data: Any = None) -> None:
-        """Send what is no dispatch, for instance 7 (reconnect) or 9 (invalid session)."""
+        """Send a frame other than a dispatch, for instance 7 (reconnect) or 9 (invalid session)."""
         assert self._live is not None
         await self._live.send({"op": op, "d": data, "s": None, "t": None})
 
     def play(self, method: str, path: str, **how: Any) -> None:
-        """Say what the next such call gets."""
+        """Set the answer to the next such call."""
         self.plays.append(Play(method, path, **how))
 
     def calls(self, method: str, path: str) -> list[Seen]:
-        """What was called so far."""
+        """All calls up to now."""
         return [one for one in self.seen if (one.method, one.path) == (method, path)]
 
     # The file server.

@@ -1,7 +1,7 @@
 """Fake mail servers on loopback: an IMAP server of one folder, and an SMTP server that keeps what it gets.
 
 The IMAP side speaks the few commands that the adapter uses, word for word as `imaplib` sends them; the SMTP side is
-aiosmtpd. Both can be told to refuse, to break off, and to lose an answer.
+aiosmtpd. Both can refuse, break off, and lose an answer.
 """
 
 import re
@@ -81,7 +81,7 @@ class FakeImap:
         return uid
 
     def rebuild(self) -> None:
-        """Make the folder anew: other numbers, nothing read, and every connection breaks."""
+        """Create the folder again: other numbers, nothing read, and every connection breaks."""
         self.validity += 1
         self.mails = {uid + 100: Mail(mail.raw, came=mail.came) for uid, mail in self.mails.items()}
         self.cuts.append("")
@@ -223,10 +223,10 @@ class FakeSmtp:
         self.raw: list[bytes] = []
         self.recipients: list[list[str]] = []
         self.refusals: dict[str, str] = {}
-        """What MAIL, RCPT or DATA get instead of a yes; `cut`: the connection breaks."""
+        """The answer to MAIL, RCPT or DATA instead of a yes; `cut`: the connection breaks."""
         self.loses_answers = 0
         self.refused = 0
-        """How often somebody was refused."""
+        """The number of refused clients."""
         self.away = False
         """Whether every mail is broken off."""
 

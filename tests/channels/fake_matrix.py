@@ -29,7 +29,7 @@ class Asked:
 
 @dataclass
 class Fault:
-    """What the next requests get that match, instead of an answer."""
+    """The answers to the next matching requests."""
 
     matches: str
     status: int = 0
@@ -58,7 +58,7 @@ class FakeMatrix:
         self.sent: dict[str, dict[str, Any]] = {}
         """Contents by the transaction that brought them."""
         self.redacted: set[str] = set()
-        """The events that were taken back."""
+        """The events that were deleted."""
         self.user_id = BOT
         self.token = TOKEN
         self.port = 0
@@ -82,7 +82,7 @@ class FakeMatrix:
         await self._runner.cleanup()
 
     async def push(self, room_id: str, *events: Any, **info: Any) -> None:
-        """Say something in a room: one batch."""
+        """Send a message in a room, in one batch."""
         timeline = {"events": list(events), **info.pop("timeline", {})}
         await self.push_batch({"join": {room_id: {"timeline": timeline, **info}}})
 

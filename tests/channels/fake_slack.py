@@ -1,7 +1,7 @@
 """A fake Slack: the Web API over HTTP and Socket Mode over web sockets, both on loopback.
 
-It is no Slack: it speaks as much of the wire as the adapter needs, in the shapes that Slack documents, notes
-what it was asked and what was acked, and does what a test tells it to: refuse, be slow, lose an answer, cut.
+It supports the part of the protocol that the adapter needs, in the documented shapes, records requests and acknowledgements,
+and performs the faults of a test: refuse, be slow, lose an answer, cut.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass
 class Fault:
-    """What comes instead of an answer, once."""
+    """A response to send once instead of an answer."""
 
     status: int = 200
     body: object = None
@@ -56,7 +56,7 @@ class Fault:
     lost: bool = False
     """The request is carried out, and the connection cut before the answer."""
     silent: bool = False
-    """Nothing comes at all."""
+    """No response is sent at all."""
 
 
 @dataclass
@@ -93,9 +93,9 @@ class FakeSlack:
     threads: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """By the `ts` of its first message: the messages of a thread, the oldest first."""
     thread_page: int = 1_000
-    """How many messages of a thread one answer has at most, whatever was asked for."""
+    """Maximum messages of a thread in one answer, whatever the request asks for."""
     held: list[object] = field(default_factory=list)
-    """What the next socket is given at once: it came while none was open."""
+    """The messages that the next socket gets at once: they arrived while none was open."""
     away: bool = False
     """Whether every request and every socket ends without an answer."""
     _keys: dict[str, str] = field(default_factory=dict)

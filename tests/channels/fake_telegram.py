@@ -1,4 +1,4 @@
-"""A fake of Telegram's Bot API on loopback: real sockets and its own wire protocol, and nobody behind it.
+"""A fake of Telegram's Bot API on loopback, with real sockets and its wire protocol.
 
 It keeps updates until a poll's offset has moved past them, refuses marks as MarkdownV2 is read, ends an older
 poll with 409 when a newer one comes, and does wrong what the test tells it to.
@@ -47,7 +47,7 @@ class Raw:
 
 
 CUT = object()
-"""The connection ends before the request is looked at."""
+"""The connection ends before the request is read."""
 LOST = object()
 """The request is done, and the connection ends before its answer."""
 TORN = object()
@@ -66,7 +66,7 @@ class Call:
 
 
 class FakeTelegram:
-    """The fake: scripted updates and faults, and what was sent to it."""
+    """The fake: scripted updates and faults, and a record of what it received."""
 
     def __init__(self) -> None:
         self.token = TOKEN
@@ -80,7 +80,7 @@ class FakeTelegram:
         self.files: dict[str, dict[str, Any]] = {}
         self.contents: dict[str, bytes] = {}
         self.unmeasured: set[str] = set()
-        """Paths whose answers do not say how long they are."""
+        """Paths whose answers lack a length."""
         self.deaf = False
         """Whether every connection is refused at once."""
         self.url = ""
@@ -114,7 +114,7 @@ class FakeTelegram:
         return [call.fields for call in self.calls if call.method == method]
 
     def refusal(self, call: Call) -> Refusal | None:
-        """Say why a call is refused, by a fake that keeps limits."""
+        """Return why a fake with limits refuses a call."""
         return None
 
     def hang_up(self) -> None:
@@ -298,7 +298,7 @@ def message(message_id: int, text: str | None = None, **more: Any) -> dict[str, 
 
 
 def update(update_id: int, **told: Any) -> dict[str, Any]:
-    """An update as Telegram tells it; a message in a private chat when nothing else is told."""
+    """An update in Telegram's form; by default, a message in a private chat."""
     return {"update_id": update_id, **(told or {"message": message(update_id, f"message {update_id}")})}
 
 

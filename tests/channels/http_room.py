@@ -1,4 +1,4 @@
-"""What tests of channels on our own server share: a fake gateway behind an adapter, and a real server before it."""
+"""Shared by tests of channels on our server: a fake gateway behind an adapter, and a real server before it."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ Reply = Callable[[MessageEvent], Awaitable[None]]
 
 
 class FakeGateway:
-    """Stands for the gateway: keeps what is handed over, and refuses or answers as it is told."""
+    """A fake gateway: keeps the messages that it gets, and refuses or answers as the test says."""
 
     def __init__(self) -> None:
         self.accepted: list[MessageEvent] = []
@@ -90,7 +90,7 @@ class FakeGateway:
         return True
 
     async def inbound(self, count: int) -> list[MessageEvent]:
-        """Return what was handed over once it is so much."""
+        """Return the messages that were handed over once there are this many."""
         while len(self.accepted) < count:
             self.arrived.clear()
             await self.arrived.wait()
@@ -154,7 +154,7 @@ def listening() -> Iterator[socket.socket]:
 async def status_of(
     adapter: BasePlatformAdapter, path: str, messages: Iterator[dict[str, Any]], **headers: str
 ) -> int:
-    """Post a request that comes in these pieces, of which only those are taken that are asked for."""
+    """Post a request in these pieces; the server may read only some of them."""
 
     async def receive() -> dict[str, Any]:
         return next(messages)
@@ -171,7 +171,7 @@ async def status_of(
 
 
 def endless(pieces: list[int]) -> Iterator[dict[str, Any]]:
-    """A body without an end; `pieces` tells how many pieces of it were taken."""
+    """A body without an end; `pieces` counts the pieces that were read."""
     while True:
         pieces.append(len(pieces))
         yield {"type": "http.request", "body": b" " * 65_536, "more_body": True}

@@ -44,22 +44,22 @@ class Said:
 
 
 class Place(Protocol):
-    """A channel with the fake of its platform behind it."""
+    """A channel in front of the fake of its platform."""
 
     config: PlatformConfig
     adapter: BasePlatformAdapter
 
     async def say(self, said: list[Said]) -> int:
-        """Say all of them at once; return how many messages the platform makes of them."""
+        """Send all of them at once; return how many messages the platform makes of them."""
         ...
 
     def shown(self) -> list[str]:
-        """Return what was said to people."""
+        """Return the messages that people got."""
         ...
 
 
 def _hurried(kind: type[Any], config: PlatformConfig, clock: ManualClock) -> Any:
-    """Return an adapter that keeps no limits: what is late for them is tested elsewhere."""
+    """Return an adapter without limits; other tests cover delays by limits."""
 
     class Hurried(kind):
         capabilities = replace(kind.capabilities, rates=RateLimits())
@@ -201,7 +201,7 @@ class DiscordPlace:
 
 
 class WebPlace:
-    """The chat page: each person has a chat of their own, and speaks in order there."""
+    """The chat page: each person has a separate chat and sends messages there in order."""
 
     def __init__(self, stack: AsyncExitStack, clock: ManualClock) -> None:
         self._stack = stack

@@ -1,6 +1,6 @@
 """The promises of every channel, on the wire of every platform's fake.
 
-Where a platform lacks an ability, its driver and docs/content.md say why.
+If a platform lacks an ability, its driver and docs/content.md give the reason.
 """
 
 import asyncio
@@ -61,6 +61,7 @@ from postroom.contracts.runs import (
     Usage,
     WaitingReason,
 )
+from postroom.extras import install_command
 from postroom.gateway import voices, wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendErrorKind
@@ -78,7 +79,7 @@ BEGINNING = "I think that this is a rather good beginning "
 
 
 class Door:
-    """Stands between an adapter and the gateway; makes the faults of a store, of a process and of our own code."""
+    """Sits between an adapter and the gateway; injects faults of a store, of a process and of postroom's code."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._inner = gateway.intake
@@ -142,7 +143,7 @@ class Stage:
         await self.start()
 
     async def until(self, *conditions: Callable[[], object]) -> None:
-        """Let time pass until all of this is so."""
+        """Advance the time until every condition holds."""
         try:
             await settled(self.room.hurry(self.gateway), *conditions, within_s=PATIENCE_S)
         except TimeoutError:
@@ -150,11 +151,11 @@ class Stage:
             raise AssertionError(f"shown {self.texts()}, read {self.read()}, channel {state}") from None
 
     async def answered(self, messages: int) -> None:
-        """Let time pass until so many messages are stored and none of them is open."""
+        """Advance the time until this many messages are stored and none of them is open."""
         await all_answered(self.room, self.gateway, messages)
 
     async def pass_time(self, seconds: int) -> None:
-        """Let so many seconds pass, and everybody act in each of them."""
+        """Advance the time by this many seconds, and let every person act in each of them."""
         for _ in range(seconds):
             self.clock.advance(timedelta(seconds=1))
             self.gateway.wake()
@@ -189,7 +190,7 @@ class Stage:
         return [text for texts in self.agent.read for text in texts]
 
     async def hold(self) -> Sent:
-        """Have the agent be at work on a first message until `agent.free` is set."""
+        """Make the agent work on a first message until `agent.free` is set."""
         self.agent.free.clear()
         first = await self.driver.say("first")
         await self.until(self.agent.began(1))
@@ -670,7 +671,7 @@ async def test_a_stop_keeps_the_part_of_the_answer_that_was_shown(stage) -> None
 
 
 def asking(agent: Agent, tickets: int = 1) -> None:
-    """Have the agent ask before it answers."""
+    """Make the agent ask before it answers."""
 
     async def act(activation: Any, sink: Any) -> Any:
         if activation.decisions:
@@ -787,7 +788,7 @@ async def test_a_press_of_a_button_that_was_left_takes_the_buttons_off(stage) ->
 
 
 def speaking(stage: Stage, *, streams: bool) -> None:
-    """Have the agent say something before it asks; `streams` has the chat see the words as a draft."""
+    """Make the agent write a text before it asks; `streams` has the chat see the words as a draft."""
     asking(stage.agent)
     ask = stage.agent.act
 
@@ -965,7 +966,7 @@ async def speech(stage: Stage) -> AsyncIterator[FakeSpeech]:
 
 
 async def with_voice(stage: Stage, **more: Any) -> str:
-    """Start, have answers spoken in Ann's chat, and return the format in which they are spoken."""
+    """Start, enable spoken answers in Ann's chat, and return their format."""
     await stage.start(speaks=True, **more)
     await stage.driver.command("/voice on")
     await stage.until(stage.shows("voice: on"))
@@ -977,7 +978,7 @@ def name_of(sound_format: str) -> str:
 
 
 async def has_files(stage: Stage, count: int) -> list[tuple[str, bytes]]:
-    """Let time pass until the agent has sent so many files, and return them."""
+    """Advance the time until the agent has sent this many files, and return them."""
     time_passes = stage.room.hurry(stage.gateway)
     async with asyncio.timeout(PATIENCE_S):
         while len(found := list(await stage.driver.files())) < count:
@@ -1300,7 +1301,7 @@ async def test_a_library_that_is_missing_is_named_with_its_extra(
             with pytest.raises(MissingExtra, match=library) as caught:
                 await adapter.connect()
         extra = stage.driver.platform.value
-        assert caught.value.remedy == f"pip install 'postroom[{extra}]' (in a clone: make dev)"
+        assert caught.value.remedy == install_command(extra)
         assert adapter.liveness.state is AdapterState.STOPPED
 
 

@@ -1,13 +1,13 @@
-"""Nothing that a platform sends vanishes: each kind of content is given to the agent, named, or refused."""
+"""No content from a platform is lost: each kind is given to the agent, named, or refused."""
 
 from channels.content_kinds import BEGIN, END, KINDS, PAGE, outcome, table
 
 NAMED = {
     ("a story, a gift, paid media", "telegram"),
-    ("content of a kind that is not known", "telegram"),
-    ("content of a kind that is not known", "slack"),
-    ("a file that the platform does not give", "slack"),
-    ("a file that the platform does not give", "matrix"),
+    ("content of an unknown kind", "telegram"),
+    ("content of an unknown kind", "slack"),
+    ("a file that the platform withholds", "slack"),
+    ("a file that the platform withholds", "matrix"),
 }
 REFUSED = {
     "a mail of a machine or a list",

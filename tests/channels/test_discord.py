@@ -1,4 +1,4 @@
-"""The adapter of Discord against a fake of its wire: what is kept, what is said, and what goes wrong between."""
+"""The Discord adapter against a fake of its wire: stored messages, sent messages, and faults in between."""
 
 import asyncio
 import inspect

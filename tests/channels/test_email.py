@@ -81,7 +81,7 @@ async def adapter(fake: FakeMail, clock: ManualClock, listener: Listener) -> Asy
 
 
 async def passing(clock: ManualClock, holds: Any) -> None:
-    """Let pauses pass until something holds."""
+    """Advance through pauses until a condition holds."""
     async with asyncio.timeout(60):
         while not holds():
             clock.advance(timedelta(seconds=1))

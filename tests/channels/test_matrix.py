@@ -77,7 +77,7 @@ def bare(kind: str, content: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def passing(clock: ManualClock, holds: Any) -> None:
-    """Let pauses pass until something holds."""
+    """Advance through pauses until a condition holds."""
     async with asyncio.timeout(60):
         while not holds():
             clock.advance(timedelta(minutes=1))

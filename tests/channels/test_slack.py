@@ -1,4 +1,4 @@
-"""The Slack adapter, against a fake Slack on loopback and signed requests of our own."""
+"""The Slack adapter, against a fake Slack on loopback and requests that the test signs."""
 
 import asyncio
 import contextlib

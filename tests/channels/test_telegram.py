@@ -69,7 +69,7 @@ CHAT = "77"
 
 
 async def pause_over(clock: ManualClock) -> None:
-    """Wait until somebody pauses, and let that pause pass."""
+    """Wait until a task pauses, and let that pause pass."""
     await eventually(lambda: clock.sleeping)
     clock.advance(timedelta(seconds=60))
 

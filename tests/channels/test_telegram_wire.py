@@ -40,7 +40,7 @@ BOT = {"id": 5, "is_bot": True, "first_name": "Other", "username": "OtherBot"}
 
 
 def inbound(**told: Any) -> MessageEvent:
-    """The event of a message; what is told changes a plain one in the group."""
+    """The event of a message; arguments change a plain message in the group."""
     found = read_update(update(1, message=message(9, **{"chat": GROUP, **told})), ME)
     assert isinstance(found, MessageEvent)
     return found

@@ -1,4 +1,4 @@
-"""The chat page over HTTP: who gets in, what is kept, what the page is told, and what a foreign page cannot do."""
+"""The chat page over HTTP: access, stored messages, events for the page, and limits for foreign pages."""
 
 import asyncio
 import json
@@ -503,7 +503,7 @@ async def test_only_so_many_pages_are_open(adapter, monkeypatch) -> None:
 async def test_a_message_is_read_when_its_answer_takes_the_place_of_a_draft_that_named_none(
     ada, adapter
 ) -> None:
-    """What a run says after its question is shown as a draft before anybody looks up what it answers."""
+    """A run's text after its question is shown as a draft before the answered message is looked up."""
     await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Delete it"}, headers=SENT)
     draft = await adapter.send("Ada", "It is", None, {"answers": []})
     assert not adapter._logs["Ada"].find(MESSAGE_ID).answered

@@ -435,7 +435,7 @@ async def test_what_answers_nobody_and_has_no_callback_is_not_said_to_be_sent(ad
 
 
 class FakeReceiver:
-    """A fake of whoever takes answers: records them, and answers as it is told."""
+    """A fake receiver of answers: records them, and responds as the test says."""
 
     def __init__(self) -> None:
         self.posts: list[tuple[dict[str, str], bytes]] = []

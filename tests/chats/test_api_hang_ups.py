@@ -1,4 +1,4 @@
-"""Callers of the API that hang up: the call of the model is closed, unless the run was asked for in the background.
+"""Callers of the API that hang up: the model's call is closed, unless the run was requested in the background.
 
 The model's endpoint is a server on a real socket that begins an answer and never ends it.
 """
@@ -46,7 +46,7 @@ async def endless(room: Room, *answers: Any, **more: Any) -> AsyncIterator[tuple
 
 
 async def ended(room: Room, runs: int = 1) -> list[str]:
-    """Return why each run has ended, once there are so many ended runs."""
+    """Return why each run has ended, once this many runs have ended."""
     async with asyncio.timeout(60):
         while True:
             found = await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.DONE,)))
@@ -151,7 +151,7 @@ async def test_a_run_that_reads_two_requests_ends_when_both_callers_have_hung_up
 
 
 async def handed_over(room: Room, messages: int) -> None:
-    """Return once so many messages are on their threads."""
+    """Return once this many messages are on their threads."""
     async with asyncio.timeout(60):
         while (await room.statuses()).get("handed_over") != messages:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What people change after they said it, what they answer to, and groups that move."""
+"""Edits, replies, and groups that move."""
 
 from gateway_room import Agent, all_answered, at_work, settled
 from postroom.contracts.chat import ChatSession, InboundStatus

@@ -1,4 +1,4 @@
-"""What holds in one chat is chosen there by `/set`, or in the file, and reaches the agent with each message."""
+"""The settings of a chat, made by `/set` or in the file, reach the agent with each message."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ from postroom.gateway.config import ChatRules
 
 
 async def said(room, gateway, channel, text, **details):
-    """Say something, and return what is said next."""
+    """Send a message, and return the next answer."""
     before = len(channel.said)
     await channel.say(text, **details)
     await settled(lambda: len(channel.said) > before, room.hurry(gateway))

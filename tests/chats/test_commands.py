@@ -1,4 +1,4 @@
-"""Commands act at once, also while an agent is at work, and never become what it reads."""
+"""Commands act at once, also during a run, and never become input of the agent."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,19 @@ import pytest
 from gateway_room import CONFIG, Agent, all_answered, at_work, both_engines, settled
 from postroom.contracts.chat import InboundMessage, InboundStatus
 from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import Overloaded, Unauthorized, UnknownDispatch
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
-from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+from postroom.contracts.runs import (
+    RunWaitingState,
+    RunWaitingTicket,
+    Summary,
+    SummaryDraft,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.gateway import wording
 from postroom.gateway.commands import COMMANDS
 from postroom.gateway.config import Route
@@ -23,7 +29,7 @@ from postroom.gateway.session import Platform, inbound_key
 
 
 async def said(room, gateway, channel, number: int) -> list[str]:
-    """Return what was said when there is so much of it."""
+    """Return the sent messages once there are this many."""
     await settled(lambda: len(channel.said) >= number, room.hurry(gateway))
     return channel.texts()
 
@@ -75,7 +81,7 @@ async def test_a_viewer_looks_and_is_told_that_writing_is_not_for_viewers(room) 
 
 @contextlib.asynccontextmanager
 async def being_handed_over(room, channel, text: str):
-    """Say something to an idle chat, and hold it in the change that hands it over."""
+    """Send a message to an idle chat, and block the change that hands it over."""
     mailbox, held, goes_on = room.opened[-1][1], asyncio.Event(), asyncio.Event()
     accepting = mailbox.accepting
 
@@ -509,7 +515,7 @@ async def test_background_work_is_done_beside_the_conversation(room) -> None:
 
 
 def asking(agent: Agent) -> None:
-    """Have the agent ask before it answers."""
+    """Make the agent ask before it answers."""
 
     async def act(activation, sink):
         if activation.decisions:
@@ -554,7 +560,7 @@ async def test_status_knows_the_run_of_another_agent_of_the_chat(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True, config=WITH_BO)
     await at_work(agent, channel, "@bo go")
     await channel.say("/status")
-    busy = "Active: yes, another agent of this chat\nWaiting: 0"
+    busy = "Active: yes, with another agent of this chat\nWaiting: 0"
     await settled(lambda: any(busy in one for one in channel.texts()), room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 2)

@@ -1,4 +1,4 @@
-"""What comes in is read or named, and a model is never called without a new message."""
+"""Incoming content is read or named, and a model is never called without a new message."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What commands cost in a long chat: how many stored messages and runs they read, on both engines."""
+"""The cost of commands in a long chat: how many stored messages and runs they read, on both engines."""
 
 import asyncio
 from collections import Counter

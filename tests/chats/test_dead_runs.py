@@ -1,4 +1,4 @@
-"""Runs of chats that failed: whoever wrote has the reason, and the operator may have them tried again."""
+"""Failed runs of chats: the author gets the reason, and the operator can retry them."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from postroom.services.work import WorkService
 
 
 def operator_of(room):
-    """Return who looks at the runs of the one gateway that is open, and its runs."""
+    """Return the administration of the only open gateway, and its runs."""
     runs = RunService.__new__(RunService)
     runs.stores, runs.mailbox = room.runs, room.opened[0][1]
     return WorkService(runs, SimpleNamespace()), runs

@@ -1,4 +1,4 @@
-"""What is to be said is said once, in order, in spite of platforms; or it is kept, and its messages say why."""
+"""Messages are sent once, in order, despite faults of platforms; or they are kept with the reason."""
 
 import asyncio
 from datetime import timedelta

@@ -312,7 +312,7 @@ def _in_group(channel, album: str, name: str, text: str = "", *, user: str = "u1
 
 
 async def test_albums_that_come_one_behind_another_keep_all_their_files(room) -> None:
-    """Only the first picture of an album has words, and says that it is for us."""
+    """Only the first picture of an album has a caption, which addresses the bot."""
     agent = Reader()
     gateway, channel = await room.open(agent, config=replace(CONFIG, group_sessions_per_user=False))
     names = ["a", "b", "c", "d", "e"]

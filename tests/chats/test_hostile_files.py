@@ -1,4 +1,4 @@
-"""Files that want to do harm: each is contained or refused, its sender is told in a sentence, its message is answered."""
+"""Harmful files: each is contained or refused, its sender gets a sentence, its message is answered."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ def packed(name: str = "0") -> bytes:
 
 
 def picture_of(width: int, height: int) -> bytes:
-    """A PNG that says how large it is, and has no pixels."""
+    """A PNG that declares its size and has no pixels."""
     head = b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x06\0\0\0"
     return b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4, "big") + head + zlib.crc32(head).to_bytes(4, "big")
 

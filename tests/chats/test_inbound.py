@@ -275,7 +275,7 @@ async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_i
 
 @contextlib.asynccontextmanager
 async def on_its_way(room, gateway, channel, text):
-    """Say something to a busy session and hold it between the intake log and its thread."""
+    """Send a message to a busy session and block it between the intake log and its thread."""
     mailbox = room.opened[-1][1]
     accepting, goes_on, held = mailbox.accepting, asyncio.Event(), asyncio.Event()
 

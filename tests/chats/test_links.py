@@ -1,4 +1,4 @@
-"""One person on several channels: a code links two chats, which are one conversation; what cannot be linked is said."""
+"""One person on several channels: a code links two chats to one conversation; refused links give the reason."""
 
 import re
 from datetime import timedelta

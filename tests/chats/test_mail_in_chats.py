@@ -1,4 +1,4 @@
-"""Messages of the mail room are said in chats once, what became of them is told, and `/reply` answers them."""
+"""Messages of mail are shown in chats once, with their later state, and `/reply` answers them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ PIER = ChatAddress(platform="telegram", chat_id="12345")
 
 
 class FakeMail:
-    """A fake for tests: keeps what it is told."""
+    """A fake for tests: keeps the messages that it gets."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -84,7 +84,7 @@ async def test_a_message_is_said_once_and_the_mail_room_is_told(room) -> None:
 async def test_a_message_taken_before_and_after_a_bot_told_its_account_is_said_once(
     room, monkeypatch
 ) -> None:
-    """As after a start: what was left is found before the bot has connected."""
+    """As after a start: left messages are found before the bot has connected."""
     mail = FakeMail()
     gateway, channel, outbox = await opened(room, mail)
     for account in ("123456", UNKNOWN_ACCOUNT, "123456"):

@@ -35,7 +35,7 @@ from postroom.contracts.messages import ContentBlock, Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
 from postroom.contracts.runs import TerminationKind, TerminationReason, Usage
-from postroom.executors.activations import prompt_of
+from postroom.executors.requests import prompt_of
 from postroom.gateway import wording
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig
 from postroom.gateway.gateway import Gateway
@@ -88,7 +88,7 @@ class Held(ScriptedModel):
 
 @dataclass
 class Harbour:
-    """A gateway with the API before it and a scripted model behind, and the SDK."""
+    """A gateway with the API before it, a scripted model, and the SDK."""
 
     room: Room
     model: Held
@@ -101,7 +101,7 @@ class Harbour:
         return self.model.requests
 
     def shown(self, request: int = -1) -> list[tuple[str, str]]:
-        """What the model was shown of the conversation."""
+        """The part of the conversation that the model received."""
         return [(str(one.role), one.text()) for one in self.asked[request].messages if one.text()]
 
     async def chat(self, *messages: Any, **more: Any) -> Any:
@@ -189,7 +189,7 @@ async def test_in_a_session_the_conversation_is_ours(room) -> None:
 
 
 async def cut_off(it: Harbour, words: str) -> None:
-    """Ask in each of the four ways: each says that the answer `and the` is no whole one."""
+    """Ask in each of the four ways: each response marks the answer `and the` as incomplete."""
     pieces = [one async for one in await it.chat(words, stream=True)]
     text = "".join(one.choices[0].delta.content or "" for one in pieces)
     assert (text, pieces[-1].choices[0].finish_reason) == ("and the", "length")
@@ -341,7 +341,7 @@ async def test_a_result_that_the_models_last_word_does_not_ask_for_is_refused(ro
 async def test_our_own_tools_are_used_beside_the_callers(room) -> None:
     @function_tool()
     async def wind() -> str:
-        """Say how the wind is."""
+        """Describe the wind."""
         return "calm"
 
     async with harbour(room, tools=[wind]) as it:
@@ -690,7 +690,7 @@ async def test_an_agent_that_is_a_program_refuses_tools_by_name(room) -> None:
 
 
 IMPATIENT = replace(CONFIG, platforms={Platform.API_SERVER: ApiServerOptions(api_key=KEY, timeout_s=1)})
-"""The server answers 504 after a second, and the run goes on."""
+"""The server answers 504 after a second, and the run continues."""
 
 
 async def test_a_time_out_of_the_server_and_its_retry_are_one_turn(room) -> None:
@@ -807,7 +807,7 @@ async def test_a_request_repeated_after_its_recovered_run_has_ended_is_the_same_
 
 
 async def test_the_same_words_twice_in_a_session_are_two_turns_also_after_a_restart(room) -> None:
-    """A session's request without history has no position, so its words say nothing about a repeat."""
+    """A session's request without history has no position, so its words cannot identify a repeat."""
     asked = {"extra_headers": {"X-Postroom-Session": "ada"}}
     async with harbour(room, config=IMPATIENT) as it:
         it.model.add(said("Shall I sail?"), said("Shall I sail to Hull?"))
@@ -970,7 +970,7 @@ async def test_no_finished_answer_is_lost_when_somebody_speaks_into_the_end_of_a
 
 
 async def waiting_is(room: Room, number: int) -> None:
-    """Return when so many messages wait to be read."""
+    """Return when this many messages wait to be read."""
     while True:
         threads = await room.runs.threads.list_threads(ThreadQuery(id_prefix="chat/"))
         waiting = [one for thread in threads for one in await room.runs.threads.pending_messages(thread.id)]

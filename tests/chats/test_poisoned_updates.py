@@ -1,4 +1,4 @@
-"""An update that meets a defect of ours becomes a dead letter, and the channel goes on, shown as degraded."""
+"""An update that meets a defect of postroom becomes a dead letter, and the channel continues, shown as degraded."""
 
 import asyncio
 from datetime import timedelta

@@ -35,7 +35,7 @@ CONFIG = GatewayConfig(platforms={Platform.WEB: PAGE}, drain=timedelta(0))
 async def answered_by(
     endpoint: FakeEndpoint, stores: MemoryRunStores, config: GatewayConfig = CONFIG
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """Give the browser of somebody who signed in to a chat page with this model behind it."""
+    """Return the browser of a person who signed in to a chat page with this model."""
     web, clock, timer = WebAdapter(PAGE), SystemClock(), SystemTimer()
     model = await asyncio.to_thread(OpenAICompatibleModel, endpoint.url)
     spec = AgentSpec(model="thinks", agent_id="Ada")

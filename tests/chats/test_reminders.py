@@ -1,4 +1,4 @@
-"""What people ask for later in a chat comes when it is due, once, and only while they may write."""
+"""Reminders in a chat come when they are due, once, and only as long as their author may write."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from postroom.gateway.session import Platform
 
 
 async def later(room, gateway, span: timedelta) -> int:
-    """Let time pass, and submit what is due then; return how much that was."""
+    """Advance the time, and submit due work; return the number of submissions."""
     room.clock.advance(span)
     return await gateway._reminders.kept.submit_due()
 

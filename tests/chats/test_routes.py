@@ -1,4 +1,4 @@
-"""Several agents in one chat: each answers what is for it, on a thread of its own, and nothing is lost."""
+"""Several agents in one chat: each answers the messages for it on a separate thread, and none is lost."""
 
 import asyncio
 
@@ -102,7 +102,7 @@ async def test_what_comes_right_behind_a_choice_is_about_the_agent_that_was_chos
 
 @both_engines
 async def test_a_choice_waits_until_the_messages_before_it_are_stored_with_the_agent_of_then(room) -> None:
-    """On PostgreSQL the first message looked up the chosen agent while the choice behind it was written."""
+    """On PostgreSQL the first message looked up the chosen agent while the choice after it was being written."""
     agent, gateway, channel = await room.with_agent(config=SEVERAL)
     async with asyncio.TaskGroup() as group:
         for text in ("hello", "you", "/title Sea", "/agent cy", "bye"):

@@ -1,4 +1,4 @@
-"""A message that will be answered is marked as seen until its answer is there, and nothing waits for that."""
+"""A message that will be answered is marked as seen until its answer arrives, and the mark delays nothing."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Files that a model writes: sent behind its answer, each once, within the limits."""
+"""Files that a model writes: sent after its answer, each once, within the limits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,12 +32,12 @@ def an_agent(clock: Any, *script: Any) -> tuple[AgentRuntime, ScriptedModel]:
 
 
 def answers(model: ScriptedModel) -> list[str]:
-    """What the model has read of its calls when it was asked last."""
+    """The results of its calls that the model read in its last request."""
     return [one.text() for one in model.requests[-1].messages if one.role is Role.TOOL]
 
 
 class Dies(ExecutorAround):
-    """The process is gone when a run commits its first execution with files left, behind `at` such commits."""
+    """The process dies when a run commits its first execution with files left, after `at` such commits."""
 
     def __init__(self, within: Any, store: FileStore, at: int) -> None:
         super().__init__(within)

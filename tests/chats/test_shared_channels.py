@@ -1,4 +1,4 @@
-"""A channel that several servers have: one of them receives and speaks, another when that one ends or stands still."""
+"""A channel shared by servers: one of them receives and sends; another takes over when that one ends or is suspended."""
 
 import asyncio
 from datetime import timedelta
@@ -14,7 +14,7 @@ from postroom.testing.channel import FakeChannel
 
 
 class Server:
-    """A gateway with leases of its own, of several over one store."""
+    """A gateway with its own leases, one of several over one store."""
 
     def __init__(self, room: Room, name: str) -> None:
         self.room, self.agent = room, Agent()

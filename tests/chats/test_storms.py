@@ -43,7 +43,7 @@ def said(number: int) -> Said:
 
 
 def as_read(one: Said) -> str:
-    """What the agent says of a message that came with all of its files."""
+    """The agent's answer to a message that arrived with all of its files."""
     return " ".join([one.words, *(f"w{one.number}.{position}" for position, _ in enumerate(one.files))])
 
 
@@ -130,7 +130,7 @@ async def test_each_of_twenty_is_answered_or_refused_once_with_its_own_files(roo
 async def _all_closed(
     room: Any, gateway: Any, place: Place, rows: int, mode: BusyPolicy
 ) -> dict[InboundStatus, int]:
-    """Wait until each message is closed, and each refusal is told; `reject` mode tells a chat twice a minute."""
+    """Wait until each message is closed, and each refusal is sent; `reject` mode tells a chat twice a minute."""
     async with asyncio.timeout(100):
         while True:
             counts = await room.statuses()

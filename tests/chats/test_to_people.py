@@ -1,4 +1,4 @@
-"""Routes to people: what is said in a chat is mail to a person, once and in order, and their answer comes back."""
+"""Routes to people: a chat message becomes mail to a person, once and in order, and the answer comes back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +16,9 @@ from postroom.gateway.config import ChatRules, Route
 from postroom.gateway.delivery import MailOutbox
 from postroom.gateway.quiet import QuietHours
 from postroom.mail.context import Caller, Rules
-from postroom.mail.people import name_person
+from postroom.mail.people import StoredChatDelivery, name_person
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.service import Mail
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.waker import Waker
 
 ANA = ChatAddress(platform="telegram", chat_id="999")
@@ -30,7 +29,7 @@ SERVER = Caller(postroom=True)
 
 @dataclass
 class Office:
-    """A gateway with a channel, and the mail of the people behind it."""
+    """A gateway with a channel, and the mail of its people."""
 
     room: Any
     agent: Agent

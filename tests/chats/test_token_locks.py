@@ -1,4 +1,4 @@
-"""Who may receive with a bot's token on one machine: one process, or the servers of one database."""
+"""Which processes may receive with a bot's token on one machine: one process, or the servers of one database."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Repeated deliveries of webhooks over HTTP, with a real gateway behind the channel."""
+"""Repeated deliveries of webhooks over HTTP, with a real gateway and its channel."""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Many agents at once, each in a client session of its own: every call succeeds, and the counts are exact."""
+"""Many agents at once, each in a separate client session: every call succeeds, and the counts are exact."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -70,7 +70,7 @@ async def a_session(server: Any) -> AsyncIterator[Tool]:
 
 
 async def at_once(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all of them side by side, within a bound; one that fails fails the test."""
+    """Await all of them concurrently, within a bound; one failure fails the test."""
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         tasks = [group.create_task(call) for call in calls]
     return [task.result() for task in tasks]

@@ -95,7 +95,7 @@ async def test_a_key_is_answered_once_and_a_name_given_once(servers: tuple[Mail,
 async def test_a_project_that_is_held_up_stops_no_other(
     servers: tuple[Mail, Mail], postgres_dsn: str
 ) -> None:
-    """Two projects of one server, and one transaction of somebody else that holds one of them."""
+    """Two projects of one server, and another transaction that holds one of them."""
     mail = servers[1]
     held, free = "/home0", "/home1"
     for home in (held, free):

@@ -1,4 +1,4 @@
-"""A store whose calls a test makes without an event loop, each as a change or a look of its own."""
+"""A store whose calls a test makes without an event loop, each as a separate change or read."""
 
 import asyncio
 import threading
@@ -61,7 +61,7 @@ class _Outbox:
 
 @contextmanager
 def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop on a thread of its own."""
+    """Run an event loop on a separate thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

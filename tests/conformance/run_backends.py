@@ -22,7 +22,7 @@ _FILES = count(1)
 
 @dataclass(frozen=True)
 class Place:
-    """Where stores of one kind can be opened again and again, empty each time.
+    """Opens stores of one kind repeatedly, empty each time.
 
     They are opened and closed outside of the event loop.
     """
@@ -34,7 +34,7 @@ class Place:
     def prepared(self, clock: Clock, *, is_checked: bool = True) -> "Prepared":
         """Return stores to be used; call it outside of the event loop.
 
-        Their changes are checked against the rules of changes, where that is wanted.
+        Their changes are checked against the rules of changes, if the test asks for it.
         """
         if self.backend == "sqlite":
             path = self.folder / f"postroom-{next(_FILES)}.db"

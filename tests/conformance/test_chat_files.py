@@ -1,4 +1,4 @@
-"""Promises of the files of chats: bytes are stored once, and what is known of a file is with its message."""
+"""Promises of the files of chats: bytes are stored once, and the data about a file is with its message."""
 
 import asyncio
 import os

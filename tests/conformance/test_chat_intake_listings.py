@@ -1,4 +1,4 @@
-"""Promises of an the intake log about what is read and removed: by id, by what is open, and by age."""
+"""Promises of the intake log about reads and removals: by id, by open state, and by age."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What chats are to their tables: rows that do not read back, plans of statements, what schemas refuse, two processes."""
+"""Chats in their tables: unreadable rows, plans of statements, constraints of schemas, two processes."""
 
 import asyncio
 import re
@@ -40,12 +40,11 @@ from postroom.contracts.records import Record
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sql_transaction import statements
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.statements import statements
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 from postroom.testing import ManualClock
 from sqlite_files import open_new
 from store_kinds import SCHEMA, checked, opened
@@ -234,7 +233,7 @@ ON_POSTGRES = {
 }
 MAY_BE_SCANNED = {"json_each", "unreadable_rows", "chat_requests"}
 SMALL = {"inbound_messages_open", "inbound_messages_ended"}
-"""What is open; and what has ended, which a count at long intervals and a purge read without the messages."""
+"""Open messages; and ended messages, which a count at long intervals and a purge read without the messages."""
 IN_ORDER = (
     "inbound_by_id",
     "open_inbound",
@@ -398,7 +397,7 @@ INSERT INTO inbound_messages (platform, account, chat_id, message_id, session_ke
 SELECT 'p', 'a', 'c', 'm' || n, 's', '{}', 'done', 0, n, n, 1 FROM generate_series(1, 5000) n
 """
 READ_WHOLE = {"requests", "counts", "purge"}
-"""A few, of all platforms where none is named; and what counts or removes messages, at long intervals."""
+"""A few, of all platforms if none is named; and statements that count or remove messages, at long intervals."""
 FOUND_BY = {
     "open_inbound": "inbound_messages_open ",
     "open_inbound_of_session": "inbound_messages_open",
@@ -408,11 +407,11 @@ FOUND_BY = {
     "threads": "chat_conversations_active ",
     "threads_titled": "chat_conversations_title ",
 }
-"""What finds the rows of a statement, of `inbound_messages` nothing else."""
+"""The conditions that find the rows of a statement, for `inbound_messages` no others."""
 
 
 def plans(dsn: str, schema: str) -> dict[str, str]:
-    """Return the plan of each statement, as it is for all values, beside a history that was counted once."""
+    """Return the plan of each statement for unknown values, with a history that was counted once."""
     found = {}
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f'SET search_path TO "{schema}"')

@@ -1,4 +1,4 @@
-"""A message whose text changed on the disk is told as damaged, on both engines."""
+"""A message whose text changed on the disk is reported as damaged, on both engines."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Who owns what, in which order, never two of a thread; interrupts, epochs and cancelling."""
+"""Owners of dispatches, their order, never two of a thread; interrupts, epochs and cancelling."""
 
 import asyncio
 from datetime import timedelta
@@ -89,7 +89,7 @@ async def test_a_claim_by_thread_waits_until_available_at_and_one_by_id_does_not
 
 
 async def test_claims_are_by_priority_then_age_then_id(stores: RunStores, clock: ManualClock) -> None:
-    """What is not due is passed over, and goes first when it is due."""
+    """A dispatch that is not due is skipped, and is first when it is due."""
     now = clock.now()
     rows = (("new", 128, 0), ("b", 128, 7), ("urgent", 3, 1), ("a", 128, 7), ("old", 128, 9))
     for name, priority, age in (*rows, ("whenever", 255, 99)):
@@ -234,7 +234,7 @@ async def test_a_given_instant_counts_before_the_clock(
 async def test_a_clock_that_is_turned_back_breaks_nothing(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
-    """What was not delayed is due whatever the clock says; what was delayed waits for its instant."""
+    """Without a delay, a dispatch is due whatever the clock says; with a delay, it waits for its instant."""
     start = clock.now()
     owned = await claimed(stores)
     await enqueued(stores, "d2")

@@ -1,4 +1,4 @@
-"""What is enqueued, when it is due, and how the whole queue stands."""
+"""Enqueued dispatches, their due times, and the state of the whole queue."""
 
 import asyncio
 from datetime import timedelta
@@ -25,7 +25,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, Places
 from postroom.contracts.runs import TerminationReason
 from postroom.stores.runs.ports import DispatchStore, RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 
 QUEUED, DEAD_LETTER = RunDispatchStatus.QUEUED, RunDispatchStatus.DEAD_LETTER
@@ -302,7 +302,7 @@ async def test_a_thread_that_is_at_work_is_not_due(
 async def test_due_threads_come_once_and_the_most_urgent_first(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
-    """By the priority of what is due on them, then by its age; what is not due yet makes no thread urgent."""
+    """By the priority of their due work, then by its age; work that is not due makes no thread urgent."""
     now = clock.now()
     for number, (thread, priority, age, wait) in enumerate(
         (
@@ -328,7 +328,7 @@ async def test_due_threads_come_once_and_the_most_urgent_first(
 async def test_threads_with_queued_dispatches_are_listed(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
-    """Each once, by code points, due or not, at work or not; page by page."""
+    """Each once, by code points, due or not, active or not; page by page."""
     for number, thread in enumerate(("b", "b", "B", "a", "é", "_")):
         await enqueued(stores, f"d{number}", thread=thread, available_at=clock.now() + SECOND)
     await claimed(stores, "c1", thread="busy")

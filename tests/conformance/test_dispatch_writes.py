@@ -1,4 +1,4 @@
-"""What an owner writes, and nobody else can; leases that end, and rows that have ended."""
+"""The writes that only an owner can make; leases that end, and rows that have ended."""
 
 import asyncio
 from datetime import timedelta
@@ -50,7 +50,7 @@ WRITES = {
     "release": lambda queue, row, proof: queue.release(proof),
     "dead_letter": lambda queue, row, proof: queue.dead_letter(proof, error="late"),
 }
-"""What an owner writes and, once the claim is lost, may not write any more."""
+"""The writes of an owner, which are refused once the claim is lost."""
 PROJECTION = ("dispatch_instance_id", "run_status", "termination", "run_response", "run_error")
 
 
@@ -255,7 +255,7 @@ async def test_an_earlier_claim_of_the_same_dispatch_writes_nothing(
 async def test_after_an_interrupt_every_write_of_the_owner_supersedes_its_row(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
-    """It is refused, frees the thread, and what was reported is dropped; nobody else's write does so."""
+    """It is refused, frees the thread, and drops the report; no other owner's write does so."""
 
     async def extend(queue, row, proof) -> None:
         if not await queue.extend_lease(proof, extension_ms=LEASE):
@@ -343,7 +343,7 @@ async def test_superseding_a_claimed_dispatch_needs_the_claim_and_ends_it(
 async def test_what_is_asked_of_a_run_at_work_is_kept_until_it_is_dropped(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
-    """In the order in which it came, the first of each call; its owner hears of it."""
+    """In the order of arrival, the first of each call; its owner is notified."""
     owned, other = await claimed(stores), await claimed(stores, "d2", thread="u")
     ends = LiveRunCommand(kind=LiveCommandKind.CANCEL)
     first, second = (

@@ -1,4 +1,4 @@
-"""What is left to announce to agents, what was said, and what runs make of messages."""
+"""Messages to announce to agents, announced messages, and messages in runs."""
 
 from dataclasses import replace
 
@@ -6,12 +6,11 @@ import pytest
 
 from conformance.boxes import Box, on_both
 from conformance.promises.given import Office, put_message
-from postroom.contracts.announcing import Arrival, ClientSession, Nudges
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import Received
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
-from postroom.contracts.waking import AskedQuestion, KeptRunner, MessageRun
+from postroom.contracts.waking import Arrival, AskedQuestion, ClientSession, KeptRunner, MessageRun, Nudges
 
 
 def three(box: Box, here: Office) -> list[int]:

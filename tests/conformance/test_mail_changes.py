@@ -56,7 +56,7 @@ async def test_what_a_change_or_a_look_returns_or_raises_is_the_callers(mail_sto
 
 
 def _snapshot(tx: MailReads, here: Office, now: int) -> list[object]:
-    """Return whatever a change of `_everything` could leave behind."""
+    """Return all rows that a change of `_everything` could leave."""
     home, ids = here.project.id, range(1, 10)
     return [
         tx.projects(limit=9),

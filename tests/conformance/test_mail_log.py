@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from conformance.boxes import Box, on_each
 from conformance.promises.given import MINUTE, Office, agent, an_office, never_made, put_message, reservation
-from postroom.contracts.project_log import LogBounds
+from postroom.contracts.mail import LogBounds
 from postroom.contracts.waking import AskedQuestion, MessageRun
 from postroom.stores.mail.store import MailStore
 
@@ -15,7 +15,7 @@ FURNISHED = 4
 
 
 def told(box: Box, office: Office, *, after: int = FURNISHED) -> list[tuple[object, ...]]:
-    """Return what was told since: kind, instant, agent and detail."""
+    """Return the new entries: kind, instant, agent and detail."""
     found = [one.happening for one in box.project_events(office.project.id, after=after, limit=999)]
     return [(one.kind, one.at, one.agent_id, dict(one.detail)) for one in found]
 

@@ -4,8 +4,7 @@ import pytest
 
 from conformance.boxes import Box, on_both
 from conformance.promises.given import Office, agent, file, project, reservation
-from postroom.contracts.mail import Agent, Project, Term
-from postroom.contracts.project_log import ProjectEvent
+from postroom.contracts.mail import Agent, Project, ProjectEvent, Term
 from postroom.contracts.tokens import SCOPES, KeptToken
 
 

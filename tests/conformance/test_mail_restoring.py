@@ -7,8 +7,7 @@ import pytest
 from conformance.boxes import Box, on_both
 from conformance.promises import given
 from postroom.contracts.errors import StateError, StoreError
-from postroom.contracts.mail import Term
-from postroom.contracts.project_log import LogBounds
+from postroom.contracts.mail import LogBounds, Term
 
 FAR = 2**53 + 1
 """The first whole number that a floating-point number cannot hold."""

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from conformance.boxes import Box, on_both
 from conformance.promises.given import Office, agent, file
-from postroom.contracts.mail import Term
-from postroom.contracts.retention import OldMessages
+from postroom.contracts.mail import OldMessages, Term
 from postroom.contracts.waking import MessageRun
 
 

@@ -1,4 +1,4 @@
-"""Attachments and search; each engine has an index of its own."""
+"""Attachments and search; each engine has its own index."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ def found(box: Box, office: Office, *queries: Query) -> list[list[int]]:
 
 
 def wrong(box: Box, office: Office, expected: dict[Query, list[int]]) -> dict[Query, list[int]]:
-    """Return what was found of a table of queries, where it is not what is expected."""
+    """Return the results of a table of queries that differ from the expected ones."""
     answers = zip(expected.items(), found(box, office, *expected), strict=True)
     return {query: answer for (query, wanted), answer in answers if answer != wanted}
 
@@ -221,7 +221,7 @@ FOLDED: dict[str, tuple[str, ...]] = {
     "ǡ Ǆ ᾳ": ("a", "dz", "αι"),
     "ﾊﾞﾅﾅ": ("バナナ",),
 }
-"""Texts, and queries that find them; no text is found by a query of another one."""
+"""Texts, and queries that find them; no query finds the text of another row."""
 
 
 @on_both

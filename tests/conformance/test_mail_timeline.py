@@ -1,8 +1,8 @@
-"""What happened within a span of time."""
+"""Events within a span of time."""
 
 from conformance.boxes import Box
 from conformance.promises.given import Office, reservation
-from postroom.contracts.timeline import Span
+from postroom.contracts.mail import Span
 
 DAY = Span(begin=100, end=200)
 

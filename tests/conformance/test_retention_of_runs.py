@@ -1,4 +1,4 @@
-"""Threads of runs that rested go whole, on both engines; what is at work, waits or has others below it stays."""
+"""Idle threads of runs are deleted whole, on both engines; threads that are active, wait or have child threads stay."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from postroom.app.retention import Retention
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.files import ChatFile, SpooledFile
 from postroom.contracts.runs import RunStatus
-from postroom.mail.tracing import run_trace
+from postroom.contracts.tracing import run_trace
 from postroom.stores.stores import Stores
 from postroom.testing import ManualClock
 from store_kinds import KINDS, opened, refuse_missing

@@ -20,7 +20,6 @@ from conformance.promises.run_given import (
     said,
     snapshot,
 )
-from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import (
     DuplicateRecord,
     ForeignThread,
@@ -31,6 +30,7 @@ from postroom.contracts.errors import (
     VersionConflict,
 )
 from postroom.contracts.events import AppendOptions, EventScope
+from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Message, PendingVersion, Role, ToolCall
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from conformance.boxes import on_both
 from conformance.promises.run_given import TOGETHER, a_thread, run, said
-from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.messages import (
     ContentBlock,
     Message,
@@ -18,7 +17,15 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
-from postroom.contracts.runs import PersistedState, RunMessageInput, RunRecord, RunStatus, TerminationReason
+from postroom.contracts.runs import (
+    PersistedState,
+    RunMessageInput,
+    RunRecord,
+    RunStatus,
+    Summary,
+    SummaryDraft,
+    TerminationReason,
+)
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 

@@ -24,7 +24,7 @@ def outbox(stores: RunStores) -> OutboxStore:
 
 
 async def dead(stores: RunStores, number: int = 0, **details) -> OutboxMessage:
-    """Store an effect and give it up; nothing else may be due where it is."""
+    """Store an effect and make it a dead letter; no other effect may be due there."""
     stored = await stores.outbox.enqueue(effect(number, **details))
     (found,) = await claim_effects(stores, kind=stored.kind, target=stored.target)
     outcome = await stores.outbox.nack(found.outbox_id, found.claim_token, error="gone", final=True)
@@ -124,7 +124,7 @@ async def test_a_key_gives_the_first_effect_back_whatever_became_of_it(
 async def test_an_effect_whose_lease_ended_is_claimed_again(
     stores: RunStores, outbox: OutboxStore, clock: ManualClock
 ) -> None:
-    """At that very instant, by anybody, under another token; the first owner's answer counts no more."""
+    """At that very instant, by any server, under another token; the first owner's answer no longer counts."""
     await outbox.enqueue(effect())
     first, old = await claim_one(stores)
     clock.set(first.lease_until - 1)

@@ -28,7 +28,7 @@ def stores(postgres_dsn: str, clock: ManualClock) -> Iterator[list[PostgresStore
 
 
 def somebody_waits(dsn: str) -> None:
-    """Return when a session waits for another; looked at again and again, for the server tells nobody."""
+    """Return when a session waits for another; the server sends no notice, so it polls."""
     with psycopg.connect(dsn, autocommit=True) as session:
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
         for _ in range(100_000):

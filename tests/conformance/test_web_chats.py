@@ -22,7 +22,7 @@ def _entry(position: int, *, of: str = "c", person: str = "ada", **body: Any) ->
 
 
 async def _shown(chats: ChatStores, *entries: WebEntry) -> None:
-    """Store entries in conversations that are opened where they do not exist."""
+    """Store entries in conversations, which are opened if they do not exist."""
     for one in entries:
         await chats.web_chats.open(one.person, one.conversation_id, title=f"title of {one.conversation_id}")
         assert await chats.web_chats.put([one])

@@ -61,7 +61,7 @@ class Room:
             await mailbox.aclose(timedelta(0))
 
     def passes(self, **span: float) -> None:
-        """Let this much time pass."""
+        """Advance the time by this much."""
         self.clock.advance(timedelta(**span))
 
     async def row(self, of: Any) -> RunDispatch:
@@ -105,7 +105,7 @@ class Room:
         return await self.comes_to(RunDispatchStatus.DEAD_LETTER, of)
 
     async def failed(self, mailbox: Mailbox, of: Any, times: int = 1) -> RunDispatch:
-        """Return a dispatch when so many of its attempts have failed and its mailbox rests."""
+        """Return a dispatch when this many of its attempts have failed and its mailbox is idle."""
         row = await dispatch_that(self.stores, of.dispatch_id, lambda row: row.attempt_count == times)
         await mailbox.settled()
         return row
@@ -116,7 +116,7 @@ class Room:
             await self.stores.threads.create_run(run)
 
     async def waits(self, thread_id: str, mode: Any, *words: str) -> None:
-        """Let messages wait on a thread, each with its text as its id, as a process that died left them."""
+        """Store messages that wait on a thread, each with its text as its id, as after the death of a process."""
         messages = [Message.user(word, id=word) for word in words]
         await self.stores.threads.append_pending(thread_id, messages, mode)
 

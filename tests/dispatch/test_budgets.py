@@ -8,8 +8,8 @@ from dispatch.conftest import both_engines
 from dispatch_room import Blocking, Counting, Deaf, RunActivation, ask, done, eventually, said
 from dispatch_runtime import runtime_of
 from postroom.contracts import errors
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow, Spending, window_of
 from postroom.contracts.inference import InferenceResult
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Spending, window_of
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, Usage, WaitingReason
@@ -40,7 +40,7 @@ ONE_A_MONTH = of_all(MONTH, zone="Europe/Berlin", runs=1)  # reads the zone, whi
 
 
 async def submitted(mailbox, count, *, prefix="t", agent=None, **delivery):
-    """Submit so many runs on threads of their own, and have those executed that may be."""
+    """Submit this many runs on separate threads, and execute those that the budget allows."""
     requests = [ask(f"{prefix}{n}", agent_id=agent, **(delivery or {"tenant": "acme"})) for n in range(count)]
     found = [await mailbox.submit_background(one) for one in requests]
     await mailbox.settled()
@@ -73,7 +73,7 @@ async def answered(room, mailbox, decision=YES):
 
 
 async def polled(mailbox):
-    """Start all that is due."""
+    """Start all due runs."""
     idle = 0
     while idle < 2:
         idle = 0 if await mailbox.poll() else idle + 1

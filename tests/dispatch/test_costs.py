@@ -1,8 +1,12 @@
-"""What waits costs nothing: changes and polls read as much with thousands waiting as with hundreds.
+"""Waiting work costs nothing: changes and polls read as much with thousands waiting as with hundreds.
 
-SQLite counts the steps of its own machine, which are the same on a busy computer. The statements are the same on
+What a run writes is bounded, too.
+
+SQLite counts the steps of its virtual machine, which are the same on a busy computer. The statements are the same on
 both engines.
 """
+
+import struct
 
 import pytest
 
@@ -42,7 +46,7 @@ async def steps(mailbox, change):
 
 
 async def queued(mailbox, waiting):
-    """Queue runs on one thread behind a claimed one, and one run on another thread behind them all."""
+    """Queue runs on one thread after a claimed one, and one run on another thread after them all."""
     await mailbox.enqueue_many([Item("deep", "x") for _ in range(waiting)])
     await mailbox.enqueue("other", "x")
     claim = ClaimRequest(consumer="elsewhere", lease_ms=600_000)
@@ -55,7 +59,7 @@ async def queued_and_known(mailbox, waiting):
 
 
 async def resting(mailbox, waiting):
-    """Store effects behind one that rests, and one of another order behind them all."""
+    """Store effects after an effect that is not due, and one of another order after them all."""
 
     def draft(order, available_at=0):
         key = {"order_key": order, "available_at": available_at}
@@ -132,6 +136,30 @@ async def test_what_is_looked_at_does_not_grow_with_what_waits(tmp_path, fill, c
             await fill(mailbox, waiting)
             found.append(await steps(mailbox, change))
     assert found[1] <= found[0] * AT_MOST, found
+
+
+def logged(log):
+    """Return how many bytes stand in the log of a SQLite database since it was last begun anew."""
+    written = log.read_bytes()
+    page_size, salts = struct.unpack(">I", written[8:12])[0], written[16:24]
+    at = 32
+    while written[at + 8 : at + 16] == salts:
+        at += 24 + page_size
+    return at
+
+
+async def test_a_run_writes_at_most_80_kilobytes_to_the_log_of_its_database(tmp_path):
+    async def work(run):
+        return "ok"
+
+    async with Mailbox.open(f"sqlite:///{tmp_path}/p.db", work) as mailbox:
+        before = 0
+        for number in range(60):
+            if number == 40:
+                before = logged(tmp_path / "p.db-wal")
+            handle = await mailbox.enqueue(f"t{number}", "hi")
+            await handle.result(timeout=60)
+        assert 0 < logged(tmp_path / "p.db-wal") - before <= 20 * 80_000
 
 
 async def test_a_repeated_message_that_the_release_before_stored_finds_its_run():

@@ -1,4 +1,4 @@
-"""What the event log is told: by the mailbox, by executions through their commits, and again when it missed it."""
+"""The entries of the event log: by the mailbox, by executions through their commits, and again after a lost write."""
 
 import asyncio
 
@@ -36,10 +36,10 @@ from postroom.contracts.events import EventScope, RuntimeEventDurability
 from postroom.contracts.live import LiveCommandKind
 from postroom.contracts.messages import Message, SeqRange
 from postroom.contracts.runs import RunMessageInput, RunStatus, TerminationKind
-from postroom.dispatch.capture import WRITER as RUNTIME
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.control import live_target
 from postroom.dispatch.events import CheckpointRepairTask, StoreEventPublisher
+from postroom.dispatch.sinks import WRITER as RUNTIME
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.testing.run_faults import failing_changes, with_parts
 
@@ -279,7 +279,7 @@ async def test_advisory_server_event_publish_failure_does_not_block_live_termina
 
 
 async def test_a_failure_that_is_tried_again_tells_no_end_and_the_reader_stays(room):
-    """Clients must not see a failure and then a history that knows of none."""
+    """Clients must not see a failure and then a history without it."""
 
     class LimitedOnce(Raising):
         async def execute(self, activation, sink):

@@ -1,4 +1,4 @@
-"""How executions end: acknowledged, tried again, given up, superseded; each end reaches the run and the queue."""
+"""How executions end: acknowledged, retried, dead-lettered, superseded; each end reaches the run and the queue."""
 
 import asyncio
 from collections import Counter
@@ -68,14 +68,14 @@ def scripted(room, *answers):
 
 
 async def executed(room, mailbox, thread_id="t"):
-    """Execute what is queued on a thread."""
+    """Execute the queued runs of a thread."""
     mailbox.get_or_create_worker(thread_id)
     assert await mailbox.try_dispatch_next(thread_id) is DispatchAttempt.CLAIMED
     await mailbox.settled()
 
 
 async def assert_given_up(room, of, *texts):
-    """Assert that dispatch and run both say that it failed for good, and why; return the dispatch."""
+    """Assert that dispatch and run both report a final failure and its reason; return the dispatch."""
     dead = await room.row(of)
     assert (dead.status, dead.run_status, dead.reconciled) == (DEAD, RunStatus.DONE, True)
     assert dead.termination.type is TerminationKind.ERROR
@@ -270,7 +270,7 @@ async def test_reconstruct_failure_dead_letters_once_and_is_not_polled_again(roo
 
 
 async def test_interrupt_between_claim_and_execution_supersedes_without_runtime_start(room):
-    """Where a tenant is looked at between the claim and the begin, others may interrupt between the two."""
+    """If a tenant is read between the claim and the begin, others may interrupt between the two."""
     executor, interrupts = Counting(), []
     config = MailboxConfig(lease_ms=100, lease_renewal_interval=ms(20), max_concurrent_runs_per_tenant=1)
 

@@ -1,4 +1,4 @@
-"""Cancelling by any id at every moment, and what one process asks of a run that another has at work: nothing is lost.
+"""Cancels by any id at every moment, and commands to a run in another process: none is lost.
 
 The executors elsewhere are a program's own: no live channel leads to them. Hints are lost in none of these, and
 needed by none.
@@ -63,7 +63,7 @@ async def ended(room, of):
 
 
 class Working(Deaf):
-    """Works until it is let go on; then it fails, asks `c1`, or ends, as it is told."""
+    """Works until it is released; then it fails, asks `c1`, or ends, as the test says."""
 
     def __init__(self, *then, takes=False):
         super().__init__()
@@ -137,7 +137,7 @@ async def test_what_is_queued_behind_another_run_is_cancelled_and_that_one_goes_
 
 
 class Obeying(Blocking):
-    """Ends when it is told to, with a failure that would be tried again."""
+    """Ends at the command of the test, with a failure that allows a retry."""
 
     def cancel(self, id):
         self.release.set()
@@ -189,7 +189,7 @@ async def elsewhere(room, run_place, clock):
 
 
 class Two:
-    """Two mailboxes of one database, of which the first has a run at work."""
+    """Two mailboxes of one database, of which the first has an active run."""
 
     def __init__(self, room, stores, executor, config=SOON):
         self.room, self.executor = room, executor
@@ -206,12 +206,14 @@ class Two:
         return await self.other.submit_background(request)
 
     async def goes_on(self):
-        """Let the run go on; return the activation with which it is begun again."""
+        """Release the run; return the activation with which it starts again."""
         self.executor.going.set()
         return await asyncio.wait_for(self.executor.begun.get(), 30)
 
     async def submits_in_front(self, is_told=lambda: True):
-        """Submit at once from elsewhere; time passes when the run at work is told. Return the result, or the error."""
+        """Submit at once from another process; the time passes when the active run gets the command. Return the result, or
+        the error.
+        """
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
 
             async def submit():
@@ -291,7 +293,7 @@ async def test_a_run_that_stopped_for_a_refused_submission_is_queued_again_unles
 
 
 class Leaving:
-    """A process that has a run at work, and leaves it before it has heard what is asked of that."""
+    """A process with an active run that it abandons before it receives a command for it."""
 
     def __init__(self, room, stores, leaves):
         self.room, self.leaves = room, leaves
@@ -301,7 +303,7 @@ class Leaving:
         self.other = room.mailbox(self.next, stores=stores, live=None, config=SOON, consumer_id="elsewhere")
 
     async def left_with(self, command):
-        """Have something kept for a run at work, without a hint, and the run left; return its submission."""
+        """Store a command for an active run, without a hint, and abandon the run; return its submission."""
         dispatches = self.room.stores.dispatches
         if self.leaves == "is gone":
             work = await self.owner.submit_background(ask(delay_ms=60_000))

@@ -1,4 +1,4 @@
-"""Everything that waits says why; what was given up can be looked at, tried again, and thrown away."""
+"""Everything that waits has a reason; dead letters can be inspected, replayed, and discarded."""
 
 from datetime import timedelta
 
@@ -90,7 +90,7 @@ async def test_why_not_of_what_is_paused_superseded_or_given_up(room):
 
 
 class Mended(Deaf):
-    """Is refused at first; works once the credentials are mended."""
+    """Is refused at first; works once the credentials are corrected."""
 
     mended = False
 

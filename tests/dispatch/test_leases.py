@@ -1,4 +1,4 @@
-"""A lease is kept while its run is at work, a lost one stops the work; what failed is told; numbers say how long it took."""
+"""A lease is kept during its run, a lost lease stops the work, failures are reported, and metrics give durations."""
 
 import asyncio
 from collections import Counter
@@ -58,7 +58,7 @@ class Stubborn(Blocking):
 
 
 async def at_work(room, executor, config=None, **settings):
-    """Return a mailbox in which a run is at work, and its submission."""
+    """Return a mailbox with an active run, and its submission."""
     mailbox = room.mailbox(executor, config=config, **settings)
     result = await mailbox.submit_background(ask())
     async with asyncio.timeout(60):
@@ -67,7 +67,7 @@ async def at_work(room, executor, config=None, **settings):
 
 
 async def as_time_goes(room, look):
-    """Let time pass until there is what is looked for."""
+    """Advance the time until the condition is met."""
 
     async def passing():
         room.passes(milliseconds=250)
@@ -262,7 +262,7 @@ async def test_suspension_aware_sink_sets_flag_on_suspended_tool_call():
 
 
 async def failures_of(room, failure, attempts=1):
-    """Return what is kept of each attempt of a run that fails so."""
+    """Return the stored data of each attempt of a run that fails in this way."""
 
     class Failing(Deaf):
         async def execute(self, activation, sink):
@@ -328,7 +328,7 @@ class Taking(Deaf):
 
 
 async def test_mailbox_execution_records_dispatch_latency_metrics(room):
-    """An operator counts what was enqueued and claimed, though that was one transaction."""
+    """An operator counts enqueues and claims, although both were one transaction."""
     mailbox = room.mailbox(Taking(room.clock))
     await mailbox.submit_background(ask())
     await mailbox.settled()
@@ -396,7 +396,7 @@ def test_a_number_that_does_not_exist_is_not_read_as_zero(room):
 
 
 async def test_what_ended_well_is_counted_to_a_bound_and_what_failed_to_the_last(room, monkeypatch):
-    """What has ended stays for days; a sweep that counted all of it took longer every day."""
+    """Ended rows stay for days; a sweep that counted all of them took longer every day."""
     monkeypatch.setattr("postroom.stores.runs.dispatches.MOST_COUNTED", 2)
     for status in (ACKED, CANCELLED, DEAD):
         for number in range(3):

@@ -34,17 +34,17 @@ TICK = ms(10)
 GC_EACH_TICK = MailboxConfig(gc_interval=TICK, sweep_interval=timedelta(seconds=60))
 HOUR = timedelta(hours=1)
 QUIET = MailboxConfig(poll_interval=HOUR, sweep_interval=HOUR, gc_interval=HOUR)
-"""No round comes by itself: what is found was hinted at, or tried again."""
+"""No round starts by itself: each discovery comes from a hint or a retry."""
 
 
 def attempts(max_attempts, **settings):
-    """Return how to start with so many attempts to recover, one right after the other."""
+    """Return a start with this many attempts to recover, one right after the other."""
     recovery = StartupRecoveryConfig(max_attempts=max_attempts, retry_delay=timedelta(0))
     return MailboxLifecycleConfig(startup_recovery=recovery, **settings)
 
 
 def watched(room, failures=0):
-    """Return a mailbox whose first recoveries fail so often, and how many there were: each looks once for ended runs."""
+    """Return a mailbox whose first recoveries fail this often, and their number: each looks once for ended runs."""
     counts, look = Counter(), "unreconciled_dispatches"
     flaky = failing(
         room.stores.dispatches,
@@ -282,7 +282,7 @@ async def test_lifecycle_shutdown_waits_for_maintenance_to_quiesce(room):
 
 
 class Waits:
-    """The hints of stores, with the longest waits that were asked for; they end by the clock of the test."""
+    """The hints of stores, with the longest requested waits; they end by the clock of the test."""
 
     def __init__(self, wakeups, clock):
         self._wakeups, self._clock, self.asked = wakeups, clock, []
@@ -313,7 +313,7 @@ class Hinted:
         return await enqueue_prepared_dispatch(self.mailbox, self.stores, "t", text)
 
     async def waited(self, times):
-        """Return when the rounds wait for a hint for so many times."""
+        """Return when the rounds wait for a hint for the given number of times."""
         await until(lambda: len(self.waits.asked) >= times)
 
     @asynccontextmanager

@@ -19,7 +19,7 @@ NO_WORK = MailboxConfig(max_concurrent_runs=0)
 
 
 class Gauge(Deaf):
-    """Counts how many execute, in all, of each tenant and of each key; each goes on when it is let go."""
+    """Counts how many execute, in all, of each tenant and of each key; each continues when it is released."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Gauge(Deaf):
 
 
 async def queued(room, count, prefix="t", mailbox=None, **delivery):
-    """Submit so many runs, by a mailbox that executes none if no other is given."""
+    """Submit this many runs, by default through a mailbox that executes none."""
     writer = mailbox or room.mailbox(Counting(), consumer_id="writer", config=NO_WORK)
     threads = [f"{prefix}{number:03d}" for number in range(count)]
     return [await writer.submit_background(ask(thread, **delivery)) for thread in threads]
@@ -217,7 +217,7 @@ async def test_tenants_share_the_slots_also_without_a_bound_of_each(room):
 
 
 async def test_a_thread_with_a_long_queue_gives_way_to_what_became_due_meanwhile(room):
-    """All slots are taken by one thread that always has more to do; another tenant's run was delayed."""
+    """All slots are taken by one thread that always has more work; another tenant's run was delayed."""
     executor = Gauge()
     mailbox = room.mailbox(executor, config=MailboxConfig(max_concurrent_runs=1))
     for _ in range(20):

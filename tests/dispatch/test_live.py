@@ -1,4 +1,4 @@
-"""Messages for a thread that is busy: they steer the run at work, here or elsewhere, or wait, and are read once."""
+"""Messages for a busy thread: they steer the active run, here or elsewhere, or wait, and are read once."""
 
 import asyncio
 from collections import Counter
@@ -67,7 +67,7 @@ async def running_elsewhere(room, run_id="r"):
 
 
 def works_here(mailbox, run_id, dispatch_id):
-    """Let the thread's worker say that it runs this."""
+    """Make the thread's worker report that it executes this."""
     put_to_work(mailbox, sample_dispatch("t", run_id, dispatch_id, now=0), ReconnectableEventSink())
 
 
@@ -235,7 +235,7 @@ async def all_read(room, mailbox, executor, *expected):
 
 
 class Reading(Blocking):
-    """Looks for input at so many steps, when it is released or told that there is some."""
+    """Looks for input at this many steps, when it is released or notified of input."""
 
     def __init__(self, looks=1):
         super().__init__()
@@ -408,7 +408,7 @@ async def test_a_run_reads_the_messages_of_its_group_from_far_behind_and_no_othe
 
 
 async def test_what_is_handed_in_on_an_idle_thread_has_begun_with_its_commit(room):
-    """One change, and no look back at it: what the run reads is what was written. Its end is the second."""
+    """One change, without another read: the run reads what the change wrote. Its end is the second. Its end is the second."""
     changes, executor = Counter(), Blocking()
     mailbox = room.mailbox(executor, stores=failing_changes(room.stores, counts=changes))
     started = await mailbox.deliver("t", of("one"), ALONE)
@@ -473,7 +473,7 @@ async def test_a_request_that_brings_nothing_and_finds_nothing_is_refused(room):
 
 
 async def test_a_message_that_waits_on_an_idle_thread_is_read_once_when_it_is_delivered_again(room):
-    """It waits without a run where a process was killed between its delivery and the look that follows."""
+    """It waits without a run if a process was killed between its delivery and the following look."""
     executor = Counting()
     mailbox = room.mailbox(executor)
     await room.waits("t", ALONE, "one")

@@ -21,7 +21,7 @@ async def placed(room, place, thread="t"):
 
 
 async def polled(mailbox):
-    """Return how many runs a look for due work began; they have ended."""
+    """Return how many runs one poll for due work started; they have ended."""
     begun = await mailbox.poll()
     await mailbox.settled()
     return begun

@@ -29,11 +29,10 @@ from dispatch_room import (
 )
 from postroom.contracts import activation, errors, runs
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunRequestOrigin
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.clock import time_ordered_ids
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan
-from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Limit, LimitScope
 from postroom.contracts.messages import Message, SeqRange
 from postroom.contracts.registry import PinnedEntry, RegistrySet
 from postroom.contracts.tools import ToolCallResume, ToolDescriptor
@@ -284,7 +283,7 @@ async def test_prepare_run_for_dispatch_inherits_previous_runtime_state(room):
 
 
 class Resolving(Deaf):
-    """Takes every pin as it is; without one, its own."""
+    """Accepts every pin unchanged; without one, its own."""
 
     def __init__(self):
         super().__init__()
@@ -387,7 +386,7 @@ def test_dispatch_status_queued_zero():
 
 
 async def test_mailbox_construction_depends_on_runtime_boundary_not_agent_runtime(room):
-    """Anything that keeps the executor's port does; what is claimed is claimed in the consumer's name."""
+    """Any executor with the port's methods works; dispatches are claimed in the consumer's name."""
     with pytest.raises(errors.InvalidRecord):
         room.mailbox(Noop(), consumer_id=" ")
     executor = Blocking()
@@ -412,7 +411,7 @@ def test_mailbox_error_display():
 
 
 async def test_mailbox_error_store_variant(room):
-    """A store's failure comes out of the mailbox as what it is, and says so."""
+    """The mailbox raises a store's failure unchanged."""
     of_stores = [kind for kind in errors.all_errors() if issubclass(kind, errors.StoreError)]
     assert {kind("x").describe() for kind in of_stores} == {"store error: x"}
     mailbox = room.mailbox(Noop(), stores=failing_changes(room.stores, before={"submit": [True]}))
@@ -749,7 +748,7 @@ async def test_mailbox_config_custom_values(room):
 
 
 async def test_inline_claim_guard_is_reasonable(room):
-    """What somebody waits for is claimed in the commit that stores it: no time has to keep others off."""
+    """Work that a caller waits for is claimed in the commit that stores it: no delay has to keep others off."""
     executor, thief = Blocking(), room.mailbox(Noop(), consumer_id="thief")
     mailbox = room.mailbox(executor, consumer_id="inline")
     result, _ = await mailbox.submit(ask())
@@ -765,7 +764,7 @@ async def test_inline_claim_guard_is_reasonable(room):
 
 
 async def test_nack_backoff_progression(room):
-    """The table holds for the function, and for a dispatch that fails again and again."""
+    """The table holds for the function, and for a dispatch that fails repeatedly."""
     assert {attempt: backoff_ms(MailboxConfig(), attempt) for attempt in BACKOFF} == BACKOFF
     mailbox = room.mailbox(rate_limited(), config=MailboxConfig(default_max_attempts=9), random=Longest())
     submitted = await mailbox.submit_background(ask())

@@ -1,4 +1,4 @@
-"""What a mailbox takes up by itself: what is due, leases that ended, runs that nobody told or queued, whatever clocks do."""
+"""The work that a mailbox finds by itself: due runs, ended leases, runs without a hint, whatever clocks do."""
 
 import asyncio
 
@@ -45,7 +45,7 @@ ASKS = RunWaitingState(reason=WaitingReason.USER_INPUT, message="waiting for use
 
 
 async def claimed_by_the_dead(room, thread_id="t", *, lease_ms=100, consumer="crashed-consumer"):
-    """Have the thread's next dispatch claimed by a worker that is not heard of again."""
+    """Let a worker that then disappears claim the thread's next dispatch."""
     claimed = await room.stores.dispatches.claim(thread_id, consumer, lease_ms=lease_ms)
     assert claimed.lease_until == room.clock.now() + lease_ms
     return claimed
@@ -370,7 +370,7 @@ async def test_a_run_that_is_being_woken_is_not_woken_by_the_recovery_of_another
 
 
 async def test_a_look_for_due_work_takes_back_what_a_process_holds_that_has_surely_ended(room):
-    """Not when its lease ends, nor at the next sweep. What another of that name claims later is its own."""
+    """Not when its lease ends, nor at the next sweep. Later claims of another consumer with that name are its own."""
     executor, ended = Counting(), set()
     await enqueue_prepared_dispatch(room.mailbox(Noop(), consumer_id="killed"), room.stores, "a", "x")
     await claimed_by_the_dead(room, "a", consumer="killed", lease_ms=600_000)

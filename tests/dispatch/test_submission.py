@@ -1,4 +1,4 @@
-"""Accepting work, one or many, in the foreground and behind others; what is refused; cancel and interrupt."""
+"""Accepted work, single or many, in the foreground and queued; refusals; cancel and interrupt."""
 
 import asyncio
 from collections import Counter
@@ -391,7 +391,7 @@ async def test_interrupt_marks_superseded_queued_runs_cancelled(room):
 
 
 async def active_elsewhere(room, mailbox):
-    """Return a run that another worker has claimed, before another that is queued, and all that is there."""
+    """Return a run that another worker has claimed, which is before a queued one, and all runs."""
     active = (await enqueue_prepared_dispatch(mailbox, room.stores, "t", "active")).dispatch
     claimed = await room.stores.dispatches.claim_dispatch(
         active.dispatch_id, "remote-consumer", lease_ms=30_000
@@ -430,7 +430,7 @@ async def test_foreground_submit_marks_prior_queued_run_cancelled(room):
 
 
 async def test_submit_inline_claim_empty_cancels_precreated_run(room):
-    """A foreground submission that cannot be claimed leaves no run of its own behind, and no dispatch."""
+    """A foreground submission that cannot be claimed leaves neither a run nor a dispatch."""
     changes = Counter()
 
     async def another_is_faster(change):

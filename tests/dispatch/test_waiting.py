@@ -1,4 +1,4 @@
-"""Runs that wait: new input, or the end of their own background work, lets the same run go on; what models are shown."""
+"""Runs that wait: new input, or the end of their background work, resumes the same run; the input of models."""
 
 import asyncio
 
@@ -122,7 +122,7 @@ async def test_background_task_completion_should_enqueue_internal_wake_message(r
 
 
 async def both_submitted(room, first, second):
-    """Submit twice to a run that waits, before it goes on; return both, and the only execution."""
+    """Submit twice to a waiting run before it resumes; return both, and the only execution."""
     await room.place(waiting_run("w", "t", WaitingReason.USER_INPUT))
     executor = Counting()
     mailbox = room.mailbox(executor)

@@ -1,4 +1,4 @@
-"""The workers of one process, what a thread is looked at for, and many submissions at once: one run of a thread at a time."""
+"""The workers of one process, the polls of a thread, and many submissions at once: one run of a thread at a time."""
 
 import asyncio
 
@@ -114,7 +114,7 @@ async def thread_with(room, run, text="first"):
 
 
 async def said_then(room, text, run):
-    """Commit what a run says behind the first message."""
+    """Commit a run's message after the first message."""
     messages = (Message.assistant(text, id=f"message-{text}"),)
     commit = ThreadCommit(thread_id="t", messages=messages, expected_message_count=1, run=run)
     await room.stores.coordinator.commit(commit)
@@ -194,7 +194,7 @@ async def test_mailbox_try_new_rejects_coordinator_run_store_mismatch(room):
 
 
 class OneAtATime(Blocking):
-    """Holds every run until it is released, and knows how many of a thread were at work at once."""
+    """Holds every run until it is released, and knows how many of a thread were active at once."""
 
     def __init__(self, at_work=None):
         super().__init__()
@@ -257,7 +257,7 @@ async def statuses(room):
 
 
 async def submitted_at_once(mailboxes, count):
-    """Submit so many at once, to the mailboxes in turn; return the results by dispatch."""
+    """Submit this many at once, to the mailboxes in turn; return the results by dispatch."""
     async with asyncio.TaskGroup() as group:
         turns = [
             mailboxes[number % len(mailboxes)].submit_background(request(number)) for number in range(count)
@@ -314,7 +314,7 @@ async def test_concurrent_submit_same_thread_only_one_claims(room):
             refused.append(number)
 
     async def tick():
-        """Let time pass for those who wait for another run to give way, no faster than the store works."""
+        """Advance the time for calls that wait until another run has ended, no faster than the store works."""
         while len(accepted) + len(refused) < 3:
             await room.stores.dispatches.cancel("nothing has this id")
             room.passes(milliseconds=5)

@@ -1,4 +1,4 @@
-"""What `deploy/` has: read by a parser, for no machine of the tests has a container engine; Caddy is run in e2e."""
+"""The files of `deploy/`: read by a parser, because the test machines have no container engine; Caddy is run in e2e."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 COMPOSE: Any = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 NAMES = {f"POSTROOM_{name.upper()}" for name in SETTINGS}
-"""What a server reads from its environment."""
+"""The settings that a server reads from its environment."""
 SERVERS = ("one", "two")
 
 

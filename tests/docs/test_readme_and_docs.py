@@ -1,4 +1,4 @@
-"""What README and the pages of `docs/` show is executed; what they point to is there.
+"""The examples in README and `docs/` are executed, and their links lead to existing targets.
 
 The marks are HTML comments on the line above a block, explained for readers in `docs/index.md`:
 

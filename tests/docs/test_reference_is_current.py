@@ -1,4 +1,4 @@
-"""The pages of `docs/reference/` are those that `docs/generate.py` makes of the code as it is."""
+"""The pages of `docs/reference/` match the output of `docs/generate.py` for the present code."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages, made anew."""
+    """The pages, generated again."""
     folder = tmp_path_factory.mktemp("reference")
     subprocess.run([sys.executable, ROOT / "docs" / "generate.py", folder], check=True, timeout=50)
     return folder
@@ -78,11 +78,11 @@ def test_the_commands_without_json_are_named() -> None:
     named = re.sub(r"`, `|` and `", ", ", " ".join(str(tree().info.epilog).split()))
     assert f"All but {said} accept --json" in named
     named = re.sub(r"`, `|` and `", ", ", " ".join(page("commands").split()))
-    assert f"{said} do not take `--json`" in named
+    assert f"{said} do not accept `--json`" in named
 
 
 class NoWriter:
-    """A store as far as metrics look at it."""
+    """The part of a store that metrics read."""
 
     grouping = (0, 0)
 

@@ -69,7 +69,7 @@ class Browser:
         self.ask("Network.clearBrowserCookies")
 
     def new_tab(self) -> str:
-        """Open another tab, in a window of its own, and go to it; return its name, for `go_to`."""
+        """Open another tab, in a new window, and go to it; return its name, for `go_to`."""
         self._session = None
         target = self.ask("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
         session = str(self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
@@ -82,7 +82,7 @@ class Browser:
 
     @property
     def tab(self) -> str:
-        """The tab that is spoken to."""
+        """The tab that gets the commands."""
         assert self._session is not None
         return self._session
 
@@ -172,7 +172,7 @@ class Browser:
         return wrong + [str(one["params"]) for one in self.events if one["method"] in told]
 
     def fetched(self) -> list[str]:
-        """Return every address that was asked for since the page was opened."""
+        """Return every address that was requested since the page was opened."""
         asked = [one["params"] for one in self.events if one["method"] == "Network.requestWillBeSent"]
         return [one["request"]["url"] for one in asked]
 

@@ -53,7 +53,7 @@ class Journalling(RunDispatchExecutor):
 
 
 async def submit_all(mailbox: Mailbox, threads: int, runs: int) -> None:
-    """Submit each thread in order; what was accepted before is passed over."""
+    """Submit each thread in order; skip work that was accepted before."""
     waiting = iter(range(threads))
 
     async def work() -> None:

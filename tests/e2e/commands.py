@@ -1,4 +1,4 @@
-"""The command line, run in the process of the tests: a process of its own takes a second to come to its command."""
+"""The command line, run in the process of the tests: a new process takes a second until it reaches its command."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""What tests of whole processes share: a server of their own, on a port that the system chose."""
+"""Shared by tests of whole processes: a separate server, on a port that the system chose."""
 
 from collections.abc import Iterator
 

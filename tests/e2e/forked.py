@@ -1,6 +1,6 @@
 """Starts `postroom` by a fork of a process that has loaded it: a start costs a fifth of what a new Python costs.
 
-What runs is what runs after `python -m postroom`. How a new Python comes to it is seen by the tests of the command
+It runs the code of `python -m postroom`. How a new Python comes to it is seen by the tests of the command
 line, of the proxy and of the documentation, which start one.
 """
 
@@ -70,7 +70,7 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended: its pid is nobody else's before `wait`."""
+        """Send a signal, unless it has ended: before `wait`, no other process gets its pid."""
         if self.returncode is None:
             signal.pidfd_send_signal(self._ends, number)
 

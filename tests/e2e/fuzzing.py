@@ -12,7 +12,7 @@ LEAK = re.compile(
     r'Traceback|File \\?"[^"]+\\?", line \d|site-packages|/postroom/|pydantic|msgspec|sqlite3|starlette'
     r"|\b[A-Z]\w*(?:Error|Exception|Warning)\b|internal_error|Internal [Ss]erver [Ee]rror|-32603"
 )
-"""What only the inside of the server would write. No value below holds anything of the kind."""
+"""Fields that only the inside of the server would write. No value below holds anything of the kind."""
 
 WORDS = ("lake", "harbor", "please", "review", "Straße", "naïve", "日本語", "ship", "why?", "x")
 _PLAIN_TEXTS = """
@@ -131,13 +131,13 @@ ODD = (
     {"a": 1},
 )
 RAW = ("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 4_000, "1" * 5_000, "0.1e-400", "-0")
-"""Written into the JSON as they are; some of them are no JSON."""
+"""Written into the JSON unchanged; some of them are not JSON."""
 _MARK = "@@raw@@"
 
 
 @dataclass(slots=True)
 class World:
-    """What is there to be named: projects, agents, messages and reservations."""
+    """The existing names: projects, agents, messages and reservations."""
 
     folder: str
     """A project's folder that is really there, with things in it that must not be read."""

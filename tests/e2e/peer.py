@@ -1,4 +1,4 @@
-"""One of two agents that know of each other only through the server: run as a process of its own.
+"""One of two agents that know of each other only through the server: run as a separate process.
 
     python peer.py <role> <url> <token> <client> <project>
 
@@ -60,7 +60,7 @@ CLIENTS: Final = {"fastmcp": by_fastmcp, "handshake": by_sdk("legacy"), "2026": 
 
 
 async def first(look: Callable[[], Awaitable[Any]]) -> Any:
-    """Look again and again until there is something; whoever waits for it bounds the time."""
+    """Poll until there is a result; the caller bounds the time."""
     while not (found := await look()):
         await asyncio.sleep(0.02)
     return found

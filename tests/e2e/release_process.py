@@ -1,4 +1,4 @@
-"""`postroom` of one of three releases that follow one another, run as a process of its own.
+"""`postroom` of one of three releases that follow one another, run as a separate process.
 
     python release_process.py <release> <place> <words of the command line>
 
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from postroom.stores import migrations, statements
+from postroom.stores import migrations, sql_transaction
 from postroom.stores.migrations import Migration, newest_of, shipped_migrations
 
 NEWEST = newest_of(shipped_migrations("postgres"))
@@ -35,7 +35,7 @@ STEPS = tuple(
 
 
 def become(release: int, place: str) -> None:
-    """Let the store be that of a release; before anything else is imported. `place` stands in what it writes."""
+    """Change the store to that of a release, before any other import. `place` stands in what it writes."""
     assert "postroom.stores.postgres.schema" not in sys.modules
     shipped = migrations.shipped_migrations
 
@@ -43,7 +43,7 @@ def become(release: int, place: str) -> None:
         return [*shipped(engine), *(STEPS[: release + 1] if engine == "postgres" else ())]
 
     vars(migrations)["shipped_migrations"] = of_release
-    found = statements.statements("postgres")
+    found = sql_transaction.statements("postgres")
     insert = found["mail.insert_message"]
     text = insert.text.replace("(id, ", f"(id, {WRITES[release]}, ").replace(
         "($1, ", f"($1, '{release} at {place}', "

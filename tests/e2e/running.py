@@ -1,4 +1,4 @@
-"""A real `postroom up` in a process of its own, and one connection of raw HTTP to it."""
+"""A real `postroom up` in a separate process, and one raw HTTP connection to it."""
 
 import contextlib
 import json
@@ -68,7 +68,7 @@ class RunningServer:
         self.stop()
 
     def start(self, *, port: int = 0) -> Self:
-        """Start the process, on a free port or this one, and wait, within a bound, until it says that it is ready."""
+        """Start the process, on a free port or this one, and wait, within a bound, until it is ready."""
         self.note.unlink(missing_ok=True)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         words = ["up", "--port", str(port), "--data-dir", str(self.data_dir), *self._flags]
@@ -186,7 +186,7 @@ class RunningServer:
         return Line(self.address, headers=self.headers)
 
     def await_archive(self, *, patience: float = 60.0) -> None:
-        """Wait, within a bound, until nothing waits for the archive any more."""
+        """Wait, within a bound, until the archive has no backlog."""
         pause = threading.Event()
         until = time.monotonic() + patience
         with self.line() as line:
@@ -199,7 +199,7 @@ class RunningServer:
 
 
 def soon(look: Callable[[], T], what: str = "there is something", *, patience: float = 60.0) -> T:
-    """Look again and again, within a bound, and return what a look finds."""
+    """Poll, within a bound, and return the first result."""
     pause, until = threading.Event(), time.monotonic() + patience
     while not (found := look()):
         assert time.monotonic() < until, f"in {patience} s it did not come to it that {what}"
@@ -220,7 +220,7 @@ def postroom(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def plain_environment(home: Path) -> dict[str, str]:
-    """Return this environment without any setting of ours in it."""
+    """Return this environment without any setting of postroom."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -231,7 +231,7 @@ def plain_environment(home: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: all of it, or the head of a stream of events."""
+    """The response: all of it, or the head of a stream of events."""
 
     status: int
     headers: Mapping[str, str]
@@ -258,7 +258,7 @@ class Cut(Exception):
 
 
 class Line:
-    """One connection, kept alive and made again when need be; it sends whatever it is told to send."""
+    """One connection, kept alive and opened again when needed; it sends any bytes."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class Line:
         """Send a well formed request and return its answer.
 
         Raises:
-            Cut: the server ended the connection; perhaps it did what was asked.
+            Cut: the server ended the connection; the request may have been performed.
             TimeoutError: no answer came in time.
         """
         lengths = {} if body is None else {"Content-Length": str(len(body))}
@@ -334,7 +334,7 @@ class Line:
         return slug
 
     def exchange(self, raw: bytes, *, method: str = "GET", is_last: bool = False) -> Answer:
-        """Send bytes and read one answer to them; after the last ones the server is told that none follow."""
+        """Send bytes and read one answer to them; after the last bytes, the sending side is closed."""
         until = time.monotonic() + self._patience
         try:
             self.send(raw, is_last=is_last)
@@ -401,7 +401,7 @@ class Line:
                 return b"".join(parts)
 
     def events(self, count: int) -> list[Any]:
-        """Return the next documents of a stream of events, once its head was read; signs of life are none."""
+        """Return the next documents of a stream of events, after its head was read; signs of life are skipped."""
         found: list[Any] = []
         until, kind = time.monotonic() + self._patience, b""
         while len(found) < count:

@@ -1,10 +1,10 @@
 """An endpoint that enforces its window and the order of turns, as real ones do.
 
-It counts what it is sent and refuses what is more. Like the templates of Gemma and Mistral it refuses a conversation
-in which user and assistant do not take turns.
+It counts the tokens that it is sent and refuses larger requests. Like the templates of Gemma and Mistral it refuses a
+conversation in which user and assistant do not take turns.
 
-It remembers nothing: it answers a question by what it is shown, and sums up by keeping the facts. A token is four
-bytes of what is said.
+It remembers nothing: it answers a question by what it is shown, and sums up by keeping the facts. A token is four bytes of
+text.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class StrictModel(FakeEndpoint):
         self.rambles = False
         """Whether summaries are longer than what they sum up."""
         self.summing_up: Any = None
-        """Is called when a summary is asked for, before it is answered."""
+        """Called when a summary is requested, before it is answered."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()

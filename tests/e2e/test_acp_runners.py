@@ -1,4 +1,4 @@
-"""An agent that speaks ACP behind a real server: a message to it is answered by mail, a permission by a person."""
+"""An ACP agent of a real server: a message to it is answered by mail, a permission by a person."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A chat's message reaches an agent that the server runs; it asks, the server is started anew, a button lets it go on."""
+"""A chat's message reaches an agent that the server runs; it asks, the server restarts, a button resumes it."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ else:
 
 
 def agent_of(server: RunningServer, yard: Path) -> None:
-    """Have an agent run by the server."""
+    """Make the server run an agent."""
     yard.mkdir()
     (yard / "agent.py").write_text(AGENT)
     runner = {

@@ -1,4 +1,4 @@
-"""Two real servers on one PostgreSQL: what one of them does is asked for, and had, at the other."""
+"""Two real servers on one PostgreSQL: the work of one of them can be requested and read at the other."""
 
 import json
 import os
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 class Pair(NamedTuple):
-    """Two servers: the one that has the chat channels, and the other."""
+    """Two servers: the holder of the chat channels, and the other."""
 
     has: RunningServer
     other: RunningServer

@@ -1,6 +1,6 @@
-"""Every benchmark runs to its end with tiny sizes, in a process of its own as `make bench` starts it.
+"""Every benchmark runs to its end with tiny sizes, in a separate process as `make bench` starts it.
 
-Its figures mean nothing then and are not looked at; what is, is that it measures the code as it stands.
+Its figures mean nothing then and are not checked; the test checks that it measures the present code.
 """
 
 import os
@@ -14,7 +14,7 @@ from postgres_server import missing_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {"__init__", "__main__", "application", "figures", "http_server"}
-"""What is no benchmark."""
+"""Modules that are not benchmarks."""
 ALL = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in PARTS)
 PATIENCE = 150
 pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE * len(ALL))]

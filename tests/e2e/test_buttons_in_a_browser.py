@@ -20,7 +20,7 @@ __all__ = ["axe"]
 
 
 class Look(NamedTuple):
-    """How somebody sees the pages."""
+    """The appearance of the pages."""
 
     width: int
     dark: bool
@@ -75,7 +75,7 @@ class Shop:
         return f"{self.server.url}/p/{self.slug}"
 
     def stir(self, path: str) -> None:
-        """Have runs ask, fail and work, files held by two agents, and Ana written to; `path` tells times apart."""
+        """Make runs ask, fail and work, two agents reserve files, and Ana get a message; `path` tells times apart."""
         with self.server.line() as line:
             for name, held in product(("Bo", "Cy"), (f"{path}/a.py", f"{path}/b.py")):
                 line.tool("file_reservation_paths", **self.project, agent_name=name, paths=[held])
@@ -107,7 +107,7 @@ class Person:
         soon(there)
 
     def press(self, address: str, selector: str, told: str) -> None:
-        """Press a button once a page has it; what comes then says that it was done."""
+        """Press a button once a page has it; the next content confirms the action."""
         self.until(address, selector)
         press(self.browser, selector)
         assert told in self.text(), (address, selector, self.text()[:500])
@@ -182,7 +182,7 @@ def at_work(ana: Person) -> tuple[str, str]:
 
 
 def hit_everything(ana: Person, run: str, axe: str) -> None:
-    """No page is wider than the window, nothing covers a button, and axe finds nothing where it can run."""
+    """No page is wider than the window, no element covers a button, and axe finds no fault if it can run."""
     number = LOOKS.index(ana.look)
     paths = ("", "/threads", "/t/ask-1", f"/t/mail-src{number}-true", "/runs", "/questions", "/reservations")
     for address in (*(f"{ana.shop.home}{path}" for path in paths), f"{ana.shop.home}/write", run):

@@ -1,4 +1,4 @@
-"""A process is killed again and again; every run ends once, in order, and none is lost.
+"""A process is killed repeatedly; every run ends once, in order, and none is lost.
 
 `POSTROOM_CHAOS_SECONDS` is for how long it is killed (5 by default), `POSTROOM_CHAOS_RUNS` how many runs there are
 at least. The full test is 120 seconds with 5,000 runs. Workers on PostgreSQL are killed in `tests/faults/test_storm.py`.
@@ -45,7 +45,7 @@ def lines(journal: Path) -> list[list[str]]:
 
 
 def assert_in_order_and_one_at_a_time(journal: Path) -> None:
-    """Whoever ended on a thread was the last who had begun on it; runs began in the order they were submitted."""
+    """The last to end on a thread was the last to begin on it; runs began in the order of submission."""
     last: dict[str, list[str]] = {}
     first: dict[str, list[str]] = defaultdict(list)
     for word, *words in lines(journal):

@@ -1,4 +1,4 @@
-"""A shell completes commands of `postroom` when Tab is pressed: real shells, each on a terminal of its own."""
+"""A shell completes commands of `postroom` when Tab is pressed: real shells, each on a separate terminal."""
 
 import os
 import pty
@@ -22,7 +22,7 @@ SET_UP = {
 
 
 class Terminal:
-    """A shell at work on a terminal."""
+    """An interactive shell on a terminal."""
 
     def __init__(self, words: list[str], environment: dict[str, str]) -> None:
         self._pid, self._screen = pty.fork()
@@ -30,7 +30,7 @@ class Terminal:
             os.execvpe(words[0], words, environment)
 
     def types(self, text: str, *, expecting: str) -> None:
-        """Press keys, and wait until the screen shows a text behind them."""
+        """Press keys, and wait until the screen shows a text after them."""
         os.write(self._screen, text.encode())
         shown = b""
         while expecting.encode() not in shown:

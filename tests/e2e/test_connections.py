@@ -28,7 +28,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def serving(monkeypatch: pytest.MonkeyPatch, *, most: int = 100) -> AsyncIterator[tuple[str, int]]:
-    """Serve an echo on connections of ours, which wait for a short time only."""
+    """Serve an echo on postroom's connections, which wait for a short time only."""
     monkeypatch.setattr(connection, "PATIENCE", SHORT)
     monkeypatch.setattr(connection, "room", lambda: most)
     settings = {"log_config": None, "lifespan": "off", "ws": "none", "timeout_keep_alive": 30}

@@ -1,4 +1,4 @@
-"""A database that is taken away under a running server: nothing more is accepted, and what was is not lost."""
+"""A database that disappears under a running server: no further change is accepted, and no earlier change is lost."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The demonstration, as a person runs it beside a server: it ends by itself and does what it says."""
+"""The demonstration with a server, as a person runs it: it ends by itself and does what it announces."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def wait_for(shown: Callable[[], str], text: str) -> None:
 
 @contextmanager
 def at_a_terminal(data: Path, *words: str) -> Iterator[tuple[int, Callable[[], str]]]:
-    """Run a command at a terminal; yield the terminal, and a function that reads on and returns all that was shown."""
+    """Run a command at a terminal; yield the terminal, and a function that reads on and returns all output."""
     terminal, inside = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "postroom", *words],

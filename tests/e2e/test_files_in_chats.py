@@ -81,7 +81,7 @@ class Harbour:
         self.adapters = [TelegramAdapter(platforms[Platform.TELEGRAM]), self.web]
 
     async def all_answered(self, messages: int) -> None:
-        """Return when so many messages have their answers."""
+        """Return when this many messages have their answers."""
         async with asyncio.timeout(PATIENCE):
             while await self.stores.chat.intake_log.counts() != {InboundStatus.DONE: messages}:
                 await asyncio.sleep(0)

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200 if FULL else 120)]
 
 @dataclass(slots=True)
 class Tally:
-    """What came back, and everything that should not have."""
+    """The responses, and everything that should not have been in them."""
 
     seen: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Tally:
         self.slowest = max(self.slowest, other.slowest)
 
     def check(self, count: int) -> None:
-        """See that every one of `count` was judged and that none was found wrong."""
+        """Check that every one of `count` was judged and that none was found wrong."""
         print(
             f"\n{self.seen.total()} judged, slowest {self.slowest:.2f} s: {dict(self.seen.most_common(40))}"
         )

@@ -1,4 +1,4 @@
-"""`postroom up` with chats: a real process with a gateway.toml, a model's endpoint that is ours, and people."""
+"""`postroom up` with chats: a real process with a gateway.toml, a model's endpoint of the test, and people."""
 
 import asyncio
 import json
@@ -133,7 +133,7 @@ def configured(tmp_path: Path, model_url: str, more: str = "", name: str = "data
 
 
 def command(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours over a data folder."""
+    """Run a command of postroom on a data folder."""
     return subprocess.run(
         [sys.executable, "-m", "postroom", *words, "--data-dir", str(data)],
         env=plain_environment(data.parent),
@@ -150,7 +150,7 @@ def told(data: Path, *words: str) -> Any:
 
 
 def ask(server: RunningServer, text: str, session: str = "harbour") -> str:
-    """Say something over the API and return the answer."""
+    """Send a message over the API and return the answer."""
     answer = httpx2.post(
         f"{server.url}/v1/chat/completions",
         json={"model": "postroom", "messages": [{"role": "user", "content": text}]},
@@ -343,7 +343,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """Refuses every key: a failure that is told at once, for it does not pass by itself."""
+    """Refuses every key: a failure that is reported at once, because it does not pass by itself."""
 
     def do_POST(self) -> None:
         self.send_error(401)

@@ -276,7 +276,7 @@ def test_one_who_waits_to_wake_a_session_tells_of_each_unread_message_once(
 
 
 def test_the_p95_of_a_hook_is_below_two_starts_of_the_interpreter(server: RunningServer, repo: Path) -> None:
-    """Both are counted in time of the processor, in turns, so that other work of the machine slows both alike."""
+    """Both are counted in processor time, in turns, so that other work of the machine slows both equally."""
     furnished(server, repo).close()
     given = json.dumps(
         {"session_id": "s1", "cwd": str(repo), "tool_name": "Write", "tool_input": {"file_path": "a"}}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class FakeRemote(ThreadingHTTPServer):
-    """A fake of another server that runs agents, for tests: it takes each run, and answers when it is told to."""
+    """A fake of another server that runs agents, for tests: it accepts each run, and answers at the command of the test."""
 
     daemon_threads = True
 
@@ -114,7 +114,7 @@ def give(
 
 
 def answers(server: RunningServer, project: Path) -> list[str]:
-    """Return what was mailed back, as soon as anything was."""
+    """Return the mailed answer as soon as there is one."""
     pause, until = threading.Event(), time.monotonic() + 20
     with server.line() as line:
         asked = {"project_key": str(project), "agent_name": "Ada"}

@@ -1,4 +1,6 @@
-"""What the parser takes and refuses, on raw connections to a running server: limits hold, doubt ends a line."""
+"""The requests that the parser accepts and refuses, on raw connections to a running server: limits hold, and an unclear
+request ends the connection.
+"""
 
 import re
 import socket
@@ -19,7 +21,7 @@ PIECE = 1_000
 
 
 def answered(server: RunningServer, *pieces: bytes) -> bytes:
-    """Send pieces, each as a write of its own, and return all that comes until the server ends the connection.
+    """Send pieces, each as a separate write, and return all data until the server ends the connection.
 
     Raises:
         TimeoutError: the server keeps the connection open.
@@ -41,7 +43,7 @@ def statuses(received: bytes) -> list[int]:
 
 
 def head(size: int) -> bytes:
-    """Return a request whose head has so many bytes, so that an answer to it ends the connection."""
+    """Return a request whose head has this many bytes, so that an answer to it ends the connection."""
     begun = GET + b"Connection: close\r\nX-Long: "
     return begun + b"a" * (size - len(begun) - 4) + b"\r\n\r\n"
 
@@ -68,7 +70,7 @@ def test_a_head_has_a_limit_whole_or_in_pieces_and_no_part_of_it_goes_round(serv
 
 
 def test_a_head_behind_another_request_has_the_same_limit(server: RunningServer) -> None:
-    """The first request is answered; what came behind it is refused, whether in one write or in two."""
+    """The first request is answered; a request after it is refused, whether in one write or in two."""
     first = GET + b"\r\n"
     assert statuses(answered(server, first + head(70_000))) in ([200], [])
     assert statuses(answered(server, first + head(60_000))) == [200, 200]

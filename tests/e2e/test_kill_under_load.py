@@ -1,4 +1,4 @@
-"""A server killed under load: what was answered is there exactly once, and what was asked again is there once.
+"""A server killed under load: each answered call is stored exactly once, and each repeated call once.
 
 Eight writers send over connections that are kept alive, half of them under keys. At a random moment the server
 is killed; it is started again on the same data, and every keyed message without an answer is sent again with its
@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(slots=True)
 class Ledger:
-    """What all writers know: which messages were answered, with which id, and which were not."""
+    """The knowledge of all writers: which messages were answered, with which id, and which were not."""
 
     answered: dict[str, tuple[Message, int]] = field(default_factory=dict)
     unanswered: list[Message] = field(default_factory=list)
@@ -61,14 +61,14 @@ class Ledger:
 
 @dataclass(slots=True)
 class Writer:
-    """One sender with a connection of its own; its messages are the same for the same seed."""
+    """One sender with a separate connection; its messages are the same for the same seed."""
 
     number: int
     dice: random.Random
     sent: int = 0
 
     def write(self, server: RunningServer, stop: threading.Event, ledger: Ledger) -> None:
-        """Send until the server is gone; leave open what was not answered."""
+        """Send until the server is gone; leave the unanswered calls open."""
         with server.line() as line:
             while not stop.is_set():
                 message = self.message()
@@ -95,7 +95,7 @@ def send(line: Line, message: Message) -> int:
 
 @pytest.fixture
 def cut_server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server on data of its own, which the test kills and starts again."""
+    """A server on separate data, which the test kills and starts again."""
     with RunningServer(tmp_path / "data") as running:
         with running.line() as line:
             line.tool("ensure_project", human_key=FOLDER)
@@ -127,7 +127,7 @@ def test_what_was_answered_before_a_kill_is_there_exactly_once(cut_server: Runni
 
 
 def cut(server: RunningServer, writers: list[Writer], ledger: Ledger, *, after: float) -> None:
-    """Let all writers write, and kill the server in the midst of it."""
+    """Make all writers write, and kill the server during it."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(writers)) as pool:
         working = [pool.submit(writer.write, server, stop, ledger) for writer in writers]
@@ -187,7 +187,7 @@ def check_cursors(server: RunningServer) -> None:
 
 
 def check_log(server: RunningServer) -> None:
-    """The project's log has no gap, and tells of every message that is there, once, and of no other."""
+    """The project's log has no gap, and names every stored message once, and no other."""
     told: list[int] = []
     cursor = 0
     with server.line() as line:

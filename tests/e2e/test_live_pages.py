@@ -1,4 +1,4 @@
-"""What people watch and press on the pages of a real server: nothing jumps, nothing is covered, all is reached."""
+"""The pages of a real server for readers and editors: nothing jumps, nothing is covered, everything can be reached."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 class Yard:
-    """A project with an agent that puts out whatever is written to a file, until it is cancelled."""
+    """A project with an agent that outputs the content of a file, until it is cancelled."""
 
     def __init__(self, server: RunningServer, folder: Path) -> None:
         folder.mkdir()

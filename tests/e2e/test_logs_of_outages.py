@@ -1,4 +1,4 @@
-"""What the log of a real server says while its PostgreSQL is away: that, and not what each round of work met."""
+"""The log of a real server while its PostgreSQL is unavailable: the outage, and not each failed round of work."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Conversations that go on: behind a message that the model refuses, and beyond the model's window.
+"""Conversations that continue: after a message that the model refuses, and beyond the model's window.
 
 `POSTROOM_LONG_CHAT` is how many messages the long one has (150 by default); the full test is 500.
 """
@@ -35,7 +35,7 @@ def model() -> Iterator[StrictModel]:
 
 
 def say(server: RunningServer, text: str) -> str:
-    """Say something in the one session of these tests, and return the answer."""
+    """Send a message in the one session of these tests, and return the answer."""
     answer = httpx2.post(
         f"{server.url}/v1/chat/completions",
         verify=False,  # without reading the certificates of the system each time
@@ -94,7 +94,7 @@ FACT = "FACT: the key of the north shed hangs behind the clock."
 
 
 def told(number: int) -> str:
-    """Return a message of some 130 tokens; the third one is worth remembering."""
+    """Return a message of some 130 tokens; the third message is worth remembering."""
     filler = " ".join(f"{number * place % 9973} boats" for place in range(1, 45))
     return f"message {number}: {FACT if number == 3 else ''} {filler}"
 

@@ -1,4 +1,4 @@
-"""A careless administrator: the database is gone, empty, older or another one, and the server says so."""
+"""A careless administrator: the database is gone, empty, older or belongs to another server, and the server reports it."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_a_data_folder_that_was_there_for_all_to_read_is_tightened(folder: Path)
 
 
 def former(folder: Path) -> dict[Path, bytes]:
-    """Return what is in a folder; of another's database it counts only that it is there."""
+    """Return the content of a folder; of another's database, only whether it exists."""
     return {
         path: b"" if path.name == "postroom.db" else path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""`postroom projects merge` beside a server: tried first, done in one change, and killed in the middle of it."""
+"""`postroom projects merge` with a server: as a dry run, in one change, and killed in the middle."""
 
 import json
 import sqlite3

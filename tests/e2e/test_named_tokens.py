@@ -117,7 +117,7 @@ def test_a_revoked_token_opens_nothing_at_once_and_a_restart_changes_nothing(
 
 
 def test_a_stream_of_a_revoked_token_is_told_nothing_more(server: RunningServer) -> None:
-    """The server's stop ends the stream with its result: nothing of what was written since stands before it."""
+    """The server's stop ends the stream with its result: no later entry comes before it."""
     inbox = "mail://inbox/yard-named/Ada"
     gone, good = create(server, "gone", "mail:read"), create(server, "good", "mail:read", more=("-p", FOLDER))
     with line(server, gone) as ear, line(server, good) as other, server.line() as operator:

@@ -13,9 +13,9 @@ import pytest
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "nightly_batch.py"
 JOBS = 1_500
 CENTS = 10
-"""What a thousand jobs cost."""
+"""The cost of a thousand jobs."""
 AT_MOST = 0.1003
-"""What they may cost: a server that has just started knows no cost, and starts 4 jobs beside each other."""
+"""Their allowed cost: a server that has just started knows no cost, and starts 4 jobs concurrently."""
 PATIENCE = 240
 pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE + 30)]
 KILLED = """
@@ -29,7 +29,7 @@ builtins.print = said
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs the example, and kills the process where it prints a line."""
+"""Runs the example, and kills the process when it prints a certain line."""
 ENTERED = """
 SELECT replace(scope, 'thread:page-', '') FROM event_scopes JOIN events USING (event_id)
  WHERE event_kind = 'StepStored' AND payload ->> 'name' = 'enter' AND scope LIKE 'thread:page-%'

@@ -50,7 +50,7 @@ def crew(line: Line, folder: Path) -> None:
 
 
 def send(line: Line, folder: Path, sender: str, mark: str) -> str:
-    """Send a message on a thread of its own, and return the thread."""
+    """Send a message on a new thread, and return the thread."""
     sent = line.tool(
         "send_message", project_key=str(folder), sender_name=sender, to=["Bo"], subject=mark, body_md=mark
     )

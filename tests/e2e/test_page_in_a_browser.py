@@ -59,7 +59,7 @@ class Site:
 
 
 def fill(writes) -> tuple[int, int]:
-    """Store mail of every shape; return the number of the hostile message, and of one with a picture."""
+    """Store mail of every shape; return the number of the hostile message, and of a message with a picture."""
     write = Writer(writes)
     now = SystemClock().now()
     project = write.project("orchard", "/home/ana/a-folder-with-a-very-long-name/" * 4 + "orchard")

@@ -235,7 +235,7 @@ RENEW = "document.dispatchEvent(new CustomEvent('postroom:renew', {detail: ['mai
 
 @contextlib.contextmanager
 def stopped(server: RunningServer) -> Iterator[None]:
-    """A server that stands still, and goes on afterwards whatever happens."""
+    """A suspended server, which is continued in any case."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
         yield

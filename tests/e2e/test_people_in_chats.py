@@ -1,4 +1,4 @@
-"""An agent writes to a person, the message is said in their chat, and what they say there comes back as mail."""
+"""An agent writes to a person, the message is shown in their chat, and their reply comes back as mail."""
 
 import json
 from pathlib import Path

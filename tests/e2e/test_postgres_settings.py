@@ -1,4 +1,4 @@
-"""What PostgreSQL itself is set to: a limit of connections, a standby, an old release, TLS and passwords by its variables."""
+"""Settings of PostgreSQL itself: a limit of connections, a standby, an old release, TLS and passwords by its variables."""
 
 import asyncio
 import os

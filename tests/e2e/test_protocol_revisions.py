@@ -24,7 +24,7 @@ SLUG = "yard-rev"
 INBOX = f"mail://inbox/{SLUG}/Ben"
 PLAN = b"the plan"
 STOPPING = 3.0
-"""Seconds in which a server that is told to stop must be gone, whoever listens; its grace is longer."""
+"""Seconds in which a stopping server must end, whatever its listeners; its grace is longer."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`postroom prune` beside a server: counted first, deleted in steps, and killed in the middle of it."""
+"""`postroom prune` with a server: counted first, deleted in steps, and killed in the middle."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""A start that is refused says why in words, with a code and a remedy, in the form that the log has."""
+"""A refused start gives the reason in words, with a code and a remedy, in the form of the log."""
 
 import json
 from pathlib import Path

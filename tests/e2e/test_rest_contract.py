@@ -47,8 +47,9 @@ CHECKS = [
     unsupported_method,
     ignored_auth,
 ]
-"""Not: that every wrong request is refused (numbers may come as text) and every right one taken (a folder must
-be an absolute path, and a message has recipients who are there)."""
+"""Not: that every wrong request is refused (numbers may come as text) and every right one accepted (a folder must be an
+absolute path, and a message has existing recipients).
+"""
 NAMES = [*all_names(), "events"]
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 KNOWN: dict[str, Any] = {
@@ -61,7 +62,7 @@ KNOWN: dict[str, Any] = {
     "reservation_id": 1,
     "thread_id": "msg-1",
 }
-"""What is there, so that a call comes further than to the first name that it looks for."""
+"""The existing records, so that a call fails later than at its first name."""
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200 if FULL else 300)]
 
 
@@ -119,7 +120,7 @@ def furnish(world: World) -> None:
 
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[World]:
-    """The mail room behind its door, asked without a socket."""
+    """The mail room with its HTTP middleware, called without a socket."""
     edge = Edge(allowed_hosts=(HOST,))
     world = World(schemathesis.openapi.from_asgi("/v1/openapi.json", edge.app, headers=OPERATOR), TOKEN, None)
     furnish(world)

@@ -1,4 +1,4 @@
-"""A backup of a running server is restored elsewhere, and a server over it serves what was in it."""
+"""A backup of a running server is restored elsewhere, and a server over it serves its content."""
 
 import json
 from pathlib import Path

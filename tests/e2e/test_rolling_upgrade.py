@@ -1,4 +1,4 @@
-"""Servers behind a real Caddy are replaced by those of the next release, one after the other, while clients go on.
+"""Servers with a real Caddy in front are replaced by those of the next release, one after the other, during clients' calls.
 
 Clients are the official MCP SDK's. They try a call once more whose answer they did not get, with the same
 idempotency key; nothing else is forgiven.
@@ -55,7 +55,7 @@ class Place:
         return [str(PROGRAM), str(release), self.name]
 
     def start(self, release: int) -> None:
-        """Stop the server that is there, in good order, and start that of a release in its place."""
+        """Stop the present server in an orderly way, and start the server of a release in its place."""
         assert self.server.stop() == 0
         self.server = self._of(release).start(port=self._port)
         self._port = self.server.address[1]
@@ -106,7 +106,7 @@ class Client:
             await self._line.close()
 
     async def read(self) -> None:
-        """Take what is in the inbox, once and in order, to its end."""
+        """Read the inbox, once and in order, to its end."""
         after = 0
         try:
             while True:
@@ -128,7 +128,7 @@ class Client:
 
 @asynccontextmanager
 async def sending(clients: list[Client]) -> AsyncIterator[None]:
-    """Have clients send while the block lasts, and each so many messages before it begins; a call that fails ends it."""
+    """Make clients send during the block, and each this many messages before it; a failed call ends it."""
     stop = asyncio.Event()
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for client in clients:

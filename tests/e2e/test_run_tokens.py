@@ -1,4 +1,4 @@
-"""A program that a real server starts reaches that server as its agent, until its run ends and not behind it."""
+"""A program that a real server starts reaches that server as its agent, until its run ends and not afterwards."""
 
 import json
 import sys

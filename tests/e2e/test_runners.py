@@ -61,7 +61,7 @@ class Crew:
             return line.tool(tool, project_key=str(self.folder), **arguments)
 
     def answers(self) -> list[dict[str, Any]]:
-        """Return what came back for whoever wrote."""
+        """Return the answer to the sender."""
         return self.call("fetch_inbox", agent_name="Hal", after=0, limit=1000)
 
     def unread(self) -> list[dict[str, Any]]:

@@ -274,7 +274,7 @@ def test_what_listens_there_and_is_no_postgresql_is_told_as_that(tmp_path: Path,
 
 @pytest.fixture
 def here(tmp_path: Path) -> Command:
-    """Runs a command in this process; that a process of its own ends in the same way is seen with others."""
+    """Runs a command in this process; other tests check that a separate process ends in the same way."""
     return partial(run_here, environment=plain_environment(tmp_path))
 
 

@@ -23,7 +23,7 @@ PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 class Shell:
-    """A project folder in a home of its own, and the installed command."""
+    """A project folder in a separate home, and the installed command."""
 
     def __init__(self, home: Path, server: RunningServer) -> None:
         self.project = home / "harbour"

@@ -1,4 +1,4 @@
-"""What an operator of PostgreSQL relies on: a standby that takes over, a dump that is restored. All of it is real."""
+"""The needs of an operator of PostgreSQL: a standby that takes over, a dump that is restored. All of it is real."""
 
 import subprocess
 import threading
@@ -35,7 +35,7 @@ def primary() -> Iterator[PostgresServer]:
 
 
 def sent(server: RunningServer, number: int) -> int:
-    """Send a message, again and again until it is accepted, and return its id."""
+    """Send a message, repeatedly until it is accepted, and return its id."""
     pause = threading.Event()
     for _ in range(int(PATIENCE / 0.2)):
         try:

@@ -481,7 +481,7 @@ def test_ctrl_c_ends_it_quietly(fake: FakePostroom, proxy: Proxy) -> None:
 
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of an installation that has no server yet; one that was started is stopped."""
+    """The environment of an installation without a server; a started server is stopped."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
     data = tmp_path / "data"
     yield {

@@ -1,4 +1,6 @@
-"""Two real servers of which one stands still beyond its leases and goes on: what it did alone is the other's from then on."""
+"""Two real servers of which one is suspended beyond its leases and continued: its former work belongs to the other from then
+on.
+"""
 
 import os
 import signal
@@ -33,7 +35,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 class Chat:
-    """A chat of Telegram: what is said in it, and what the bot said, by how often."""
+    """A chat of Telegram: the messages in it, and the bot's messages with their counts."""
 
     def __init__(self, telegram: Telegram, loop: Any, said: Counter[str]) -> None:
         self.telegram, self.said, self._loop, self._ids = telegram, said, loop, count(1)

@@ -1,4 +1,4 @@
-"""Ctrl-C at the terminal of a server with an active run: it says what the stop waits for, and ends without a traceback."""
+"""Ctrl-C at the terminal of a server with an active run: it names the runs that it waits for, and ends without a traceback."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`examples/support_chat.py` as people run it: processes of its own on PostgreSQL, and the OpenAI SDK to an endpoint."""
+"""`examples/support_chat.py` as people run it: separate processes on PostgreSQL, and the OpenAI SDK to an endpoint."""
 
 import asyncio
 import signal

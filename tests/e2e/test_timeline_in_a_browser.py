@@ -46,7 +46,7 @@ WIDEN = """
   window.widths = [...widths, moved.getBoundingClientRect().width > width];
 })()
 """
-"""A wheel widens the picture at the next frame, and what is fetched then has its own width again."""
+"""A wheel widens the picture at the next frame, and the following fetch has the new width."""
 END = "Number(document.querySelector('.tl-picture').dataset.end)"
 NOW = "Number(document.querySelector('.tl-picture').dataset.now)"
 BEGIN = "Number(document.querySelector('.tl-picture')?.dataset.begin)"
@@ -65,7 +65,7 @@ NAMED = """
   return [name.getBoundingClientRect().height <= line, link.scrollWidth > link.clientWidth ? 'cut' : 'whole'];
 })(document.querySelector(%r), %r)
 """
-"""A long name, beside a note where there may be one: whether it has one line, and is whole."""
+"""A long name, with or without a note: whether it has one line, and is whole."""
 LOG = "document.querySelector('#log')"
 HOUR = 3_600_000
 
@@ -204,7 +204,7 @@ def test_the_wheel_keeps_to_the_limits_of_the_buttons_and_ends_at_most_a_moment_
     browser.see("(window.changes = 0, document.addEventListener('postroom:changed', () => window.changes++))")
 
     def moved(act: Callable[[], object]) -> None:
-        """Move the picture, and wait until what is fetched then is there."""
+        """Move the picture, and wait until the fetched content is there."""
         before = browser.see("window.changes")
         act()
         soon(lambda: browser.see("window.changes") > before)
@@ -238,7 +238,7 @@ def test_lengths_zoom_and_choice_are_links_of_which_a_script_makes_changes_in_pl
     browser.see("window.untouched = true")
 
     def follows(link: str, seen: str, expected: object) -> None:
-        """A link can be hit, and leads to what is expected."""
+        """A link can be clicked, and leads to the expected page."""
         assert browser.see(HIT % link) is True, link
         browser.see(f"document.querySelector({link!r}).click()")
         # One look for both: of two, the first may see the page that is left, the second half of the next.
@@ -291,7 +291,7 @@ def test_ten_thousand_lines_stick_to_the_end_unless_one_scrolls(address, browser
     told = []
 
     async def output_after(self, run_id, after):
-        """Tell each part to whoever asks after the one before it, however often a page asks."""
+        """Send each part to readers that have the part before it, however often a page asks."""
         parts = told[after:]
         return "".join(parts), after + len(parts)
 

@@ -1,4 +1,4 @@
-"""Two processes, each with a real MCP client, that meet in one server: what each saw, and what was kept."""
+"""Two processes, each with a real MCP client, that meet in one server: what each saw, and the stored data."""
 
 import json
 import statistics
@@ -21,7 +21,7 @@ SLOWEST_TYPICAL = 0.025
 
 
 def play(server: RunningServer, project: str, home: Path, **clients: str) -> dict[str, Any]:
-    """Let Ada and Ben run side by side and return what each saw."""
+    """Run Ada and Ben concurrently and return what each saw."""
     running = {
         role: subprocess.Popen(
             [sys.executable, str(PEER), role, f"{server.url}/mcp", server.token, client, project],

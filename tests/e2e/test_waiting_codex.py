@@ -1,4 +1,4 @@
-"""What the hooks of Codex leave behind an idle session queues a turn, once, and goes with the client."""
+"""The process that a hook of Codex starts for an idle session queues a turn, once, and ends with the client."""
 
 import json
 import os

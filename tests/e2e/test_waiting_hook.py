@@ -1,4 +1,4 @@
-"""`postroom hook claude wait`: behind an idle session it waits for mail, and only then ends with 2."""
+"""`postroom hook claude wait`: in an idle session it waits for mail, and only then ends with 2."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 @contextmanager
 def waiting(data: Path, event: str = "SessionStart", **more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start one that waits, as the client does, and end it."""
+    """Start a waiting hook, as the client does, and end it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
     surroundings = {**kept, "POSTROOM_DATA_DIR": str(data), "POSTROOM_AGENT": "Bo", **more}
     sent = {"session_id": "s", "cwd": PROJECT, "hook_event_name": event}

@@ -1,4 +1,4 @@
-"""The chat page in a real browser, with a fake agent behind it: sending, drafts, cards, cuts, and how it looks."""
+"""The chat page in a real browser, with a fake agent: sending, drafts, cards, cuts, and appearance."""
 
 import asyncio
 import socket
@@ -43,7 +43,7 @@ Shall I switch the south one on too?"""
 
 
 class FakeAgent:
-    """Stands for the gateway and the agent behind it: keeps what it gets, and may refuse to."""
+    """A fake gateway with its agent: keeps the messages that it gets, and may refuse them."""
 
     def __init__(self) -> None:
         self.accepted: list[MessageEvent] = []
@@ -75,7 +75,7 @@ class FakeAgent:
 
 
 class Harbour:
-    """The page, served on a loop of its own."""
+    """The page, served on a separate loop."""
 
     def __init__(self) -> None:
         self.agent = FakeAgent()
@@ -106,7 +106,7 @@ class Harbour:
         self.app.router.routes[:] = [Mount("/channels", routes=list(self.adapter.routes()))]
 
     def restart(self) -> None:
-        """Serve the page by another adapter, which knows only what is in the store."""
+        """Serve the page by another adapter, which knows only the stored data."""
         self.run(self.adapter.disconnect())
         self.run(self._begin())
 
@@ -141,7 +141,7 @@ def harbour() -> Iterator[Harbour]:
 
 @pytest.fixture
 def page(browser: Browser, harbour: Harbour) -> Browser:
-    """The chat, opened by somebody who has signed in."""
+    """The chat, opened by a person who has signed in."""
     browser.ask("Network.clearBrowserCookies")
     browser.open(harbour.address)
     sign_in(browser)

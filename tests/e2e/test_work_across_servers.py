@@ -1,4 +1,6 @@
-"""Two real servers on one PostgreSQL: who looks, listens, logs in, decides or ends work at the one that does not do it."""
+"""Two real servers on one PostgreSQL: reading, listening, logging in, deciding and ending work at the server that does not
+do it.
+"""
 
 import json
 import os

@@ -86,7 +86,7 @@ def press(browser: Browser, selector: str) -> None:
 
 
 def fill(browser: Browser, selector: str, text: str) -> None:
-    """Write into a field in the place of what stands there, such as a name that the browser remembers."""
+    """Replace the content of a field, such as a name that the browser remembers."""
     browser.see(f"document.querySelector({selector!r}).focus()")
     browser.see(f"document.querySelector({selector!r}).select()")
     browser.ask("Input.insertText", text=text)
@@ -230,4 +230,4 @@ def test_the_command_line_sees_and_does_the_same(server: RunningServer, tmp_path
     for listed in (runs("dead")["dead"], runs("overview", "--project", str(folder))["given_up"]):
         assert again["run_id"] not in [one["run_id"] for one in listed]
     late = command(server, "runs", "hasten", again["run_id"])
-    assert (late.returncode, "does not wait for another attempt" in late.stderr) == (2, True), late.stderr
+    assert (late.returncode, "has no attempt to wait for" in late.stderr) == (2, True), late.stderr

@@ -28,13 +28,13 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 @pytest.fixture
 def opening(database: Database) -> Any:
-    """Open a mailbox on the database of this test, again and again."""
+    """Open a mailbox on the database of this test, repeatedly."""
     return lambda work, config=SOON: Mailbox.open(database.url, work, config=config, schema=database.schema)
 
 
 @pytest.fixture
 def manual(database: Database) -> Any:
-    """Open a mailbox whose time stands still until the test moves it."""
+    """Open a mailbox whose time the test moves."""
     return lambda work, config=None: testing.mailbox(
         work, database.url, config=config, schema=database.schema
     )

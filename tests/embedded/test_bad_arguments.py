@@ -1,4 +1,4 @@
-"""Invalid arguments of the library: each is refused by its name, with what was given, and changes nothing."""
+"""Invalid arguments of the library: each is refused with its name and its value, and changes nothing."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -96,7 +96,7 @@ NAMING = (
 
 
 async def wrongly(why, call, *arguments, **options):
-    """Assert that a call is refused so, and that the refusal says what to do."""
+    """Assert that a call is refused in this way, and that the refusal has a remedy."""
     with pytest.raises(REFUSED, match=why) as refused:
         await call(*arguments, **options)
     assert refused.value.remedy

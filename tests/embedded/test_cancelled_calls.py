@@ -1,4 +1,4 @@
-"""A call that is cancelled at any of its awaits leaves no run behind: each accepted run executes, once."""
+"""A call that is cancelled at any of its awaits leaves no run unexecuted: each accepted run executes once."""
 
 import asyncio
 import inspect
@@ -89,7 +89,7 @@ class Cut:
 
 
 async def cut_at_each_await(prepare: Callable[[], Awaitable[Call]], moment: Moment) -> int:
-    """Make a call anew for each of its awaits, cut there; return at how many awaits it was."""
+    """Repeat a call for each of its awaits, cut there; return the number of awaits."""
     at = 0
     while True:
         call = await prepare()
@@ -161,10 +161,10 @@ class Office:
     async def settled(self) -> None:
         """Return when nothing is queued or claimed, and no run is open that does not wait.
 
-        The change of a cancelled call may reach the store after a look.
+        The change of a cancelled call may reach the store after a read.
 
         Raises:
-            TimeoutError: a run was left behind.
+            TimeoutError: A run was left.
         """
         queue, runs = self.mailbox.stores.dispatches, self.mailbox.stores.threads
         async with asyncio.timeout(PATIENCE):
@@ -176,7 +176,7 @@ class Office:
                 await asyncio.sleep(0)
 
     async def check(self) -> None:
-        """Refuse runs that were left behind or executed twice, and slots that are lost."""
+        """Refuse unexecuted runs, runs that executed twice, and lost slots."""
         await self.settled()
         after, runs = "", self.mailbox.stores.threads
         while page := await runs.list_runs(RunQuery(after=after)):
@@ -319,7 +319,7 @@ def calls_of(office: Office) -> dict[str, Prepare]:
 def queue_calls_of(
     mailbox: Mailbox, plain: Callable[..., Prepare], of_run: Callable[..., Prepare]
 ) -> dict[str, Prepare]:
-    """Return, by name, what prepares the calls of the queue that begin work, end it or look at it."""
+    """Return, by name, the functions that prepare the calls of the queue that begin, end or read work."""
     queue = mailbox.admin
 
     async def dispatch_of(handle: RunHandle) -> str:

@@ -292,7 +292,7 @@ async def test_a_decision_is_sent_live_only_to_an_active_run_and_submitted_to_a_
 
 
 async def test_a_submission_that_someone_waits_for_is_refused_at_once_behind_a_question(manual):
-    """The run that asks gives way to no submission: to try again and again would only load the database."""
+    """The asking run yields to no submission: repeated attempts would only load the database."""
 
     async def asks(run):
         return (await run.ask("May I?")).text

@@ -1,4 +1,4 @@
-"""Much work handed over in one call, once for each key; budgets that runs beside each other share; schedules."""
+"""Much work in one call, once for each key; budgets of concurrent runs; schedules."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ async def test_each_item_is_answered_and_handles_come_in_order(opening):
 
 
 async def rows_of(mailbox, handle):
-    """Return what is stored of a thread and its newest run, without ids and instants."""
+    """Return the stored records of a thread and its newest run, without ids and instants."""
     threads = mailbox.stores.threads
     run = await threads.load_run(handle.id)
     [row] = [one for one in await mailbox.admin.list_dispatches(handle.thread_id) if one.run_id == handle.id]

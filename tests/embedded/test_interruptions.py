@@ -1,4 +1,4 @@
-"""The end of a server interrupts a run and is no failure of it; a deadline that has passed is refused or fails its run."""
+"""The end of a server interrupts a run and is not a failure of it; a passed deadline is refused or fails its run."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from postroom.dispatch.inspection import WhyNot
 
 
 class LongWork:
-    """Hangs until it was begun for the last time, then fails or answers."""
+    """Hangs until its last start, then fails or answers."""
 
     def __init__(self, interruptions, *, failures=0, error=OSError):
         self._left, self._failures, self._begun = interruptions, failures, asyncio.Event()
@@ -37,7 +37,7 @@ class LongWork:
 
 
 async def killed(mailbox, work, times):
-    """Kill the process each time the work has begun; the next process takes the run over."""
+    """Kill the process each time the work has begun; the next process continues the run."""
     for _ in range(times):
         mailbox.clock.advance(timedelta(seconds=5))  # longer than any delay between two interruptions
         await mailbox.admin.poll()

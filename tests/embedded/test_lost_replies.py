@@ -32,7 +32,7 @@ class LosingEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.left = -1
-        """How many changes are answered before the one whose reply is lost; -1: all."""
+        """Changes that are answered before the one whose reply is lost; -1: all."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -57,10 +57,10 @@ async def runs_of(mailbox: Mailbox) -> list[RunRecord]:
 
 
 async def executed(mailbox: Mailbox, begun: Counter[str], case: str) -> None:
-    """Return when all that is stored has been executed, long before a lease ends.
+    """Return when all stored runs have been executed, long before a lease ends.
 
     Raises:
-        AssertionError: a run lies there, or was executed twice.
+        AssertionError: A run was not executed, or executed twice.
     """
     try:
         async with asyncio.timeout(PATIENCE):

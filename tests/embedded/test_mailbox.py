@@ -48,7 +48,7 @@ def failing(why):
 
 
 class Gate:
-    """Work that tells of its start, and says what it was asked once it may go on."""
+    """Work that reports its start, and returns its input once it may continue."""
 
     def __init__(self):
         self.begun, self.going = asyncio.Event(), asyncio.Event()
@@ -659,7 +659,7 @@ async def test_a_job_that_rejects_a_busy_conversation_is_refused_and_stores_noth
 
 
 class Listening(RunDispatchExecutor):
-    """Answers with what it was told, and with what it is told while it works, once it is let go."""
+    """Answers with its input, and with the input that arrives during its work, once it is released."""
 
     def __init__(self):
         self.let_go = asyncio.Event()

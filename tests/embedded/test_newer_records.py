@@ -1,4 +1,4 @@
-"""Rows of other releases: a newer one is passed over and said to be newer, and read again; an answer is stored once."""
+"""Rows of other releases: a newer row is skipped and reported, and read later; an answer is stored once."""
 
 import asyncio
 import base64

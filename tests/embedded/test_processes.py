@@ -184,7 +184,7 @@ async def test_a_function_at_work_elsewhere_is_cancelled_and_its_question_answer
 @on("postgres")
 @pytest.mark.parametrize("hints", ["heard", "lost"])
 async def test_what_a_run_tells_is_followed_elsewhere_while_it_is_at_work(opening, hints, monkeypatch):
-    """A lost hint costs one look at most: the run goes on only when the follower has its text."""
+    """A lost hint costs one poll at most: the run continues only when the follower has its text."""
     going = asyncio.Event()
 
     async def slowly(run):
@@ -285,7 +285,7 @@ async def main():
 
 asyncio.run(main())
 """
-SAID = ["ValueError: no forged line", "Odd: its text cannot be told (KeyError)", f"RuntimeError: {'x' * 46}"]
+SAID = ["ValueError: no forged line", "Odd: its text cannot be read (KeyError)", f"RuntimeError: {'x' * 46}"]
 
 
 @pytest.mark.long

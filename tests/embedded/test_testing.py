@@ -145,7 +145,7 @@ async def test_what_workers_write_is_read_as_the_history_of_all_of_them(manual, 
 
 
 async def broken(mailbox, statement):
-    """Do to the database what no change of ours does."""
+    """Change the database in a way that postroom never does."""
 
     def change(tx):
         connection = tx.sql.connection
@@ -216,7 +216,7 @@ BROKEN = {
 
 
 async def seen_after(manual, statements):
-    """Return what is found in a database to which this was done, and which runs are which."""
+    """Return the findings for a database with this change, and the names of the runs."""
 
     async def work(run):
         if run.thread_id == "nap":

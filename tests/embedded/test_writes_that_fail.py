@@ -1,4 +1,4 @@
-"""Each write of a run is refused, or loses its reply, again and again: nothing is done twice, and nobody is told."""
+"""Each write of a run is refused, or loses its reply, repeatedly: no step is done twice, and no caller is told of it."""
 
 import asyncio
 from collections import Counter
@@ -15,9 +15,8 @@ from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.embedded.mailbox import Mailbox, queue_over
 from postroom.embedded.running import Run
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.store import SqlStore
+from postroom.stores.store import SqlStore, Transaction
 from postroom.stores.stores import Stores
-from postroom.stores.transaction import Transaction
 from store_kinds import KINDS, opened, refuse_missing
 
 T = TypeVar("T")

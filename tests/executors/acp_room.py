@@ -1,4 +1,4 @@
-"""An ACP executor over a fake agent, and what tests of it do again and again."""
+"""An ACP executor over a fake agent, and repeated actions of its tests."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What holds for all tests of executors."""
+"""Applies to all tests of executors."""
 
 from collections.abc import Iterator
 

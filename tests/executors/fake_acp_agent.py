@@ -48,7 +48,7 @@ def say(text, **fields):
 
 
 def request(method, params):
-    """Ask the client something and return its answer, cancellations heard meanwhile."""
+    """Ask the client and return its answer, and the cancellations received until then."""
     global asked
     asked += 1
     send(id=f"a{asked}", method=method, params=params)
@@ -100,7 +100,7 @@ def restore(id, *, tells):
 
 
 def restore_like_gemini(message):
-    """Erase a session that is named by its id as it is; answer first, and tell what was said afterwards."""
+    """Erase a session by its id; answer first, and report its content afterwards."""
     global session
     session, id = message["params"]["sessionId"], message["params"]["sessionId"].strip()
     if session == id or not known(id):

@@ -1,4 +1,4 @@
-"""A server of its own that runs one program until it is killed: `owner_process.py FOLDER TEXT`.
+"""A separate server that runs one program until it is killed: `owner_process.py FOLDER TEXT`.
 
 At SIGUSR1 it lets its programs go on for 100 ms more, and prints that. A failure of the run is printed by name.
 """

@@ -1,4 +1,4 @@
-"""Programs that play a part, an executor over them, and what tests of it do again and again."""
+"""Programs that play a part, an executor over them, and repeated actions of its tests."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def leave(work, setsid=True):
     work(); os.write(writer, str(os.getpid()).encode()); os.close(writer)
     while True: time.sleep(3600)
 """
-"""Leaves a process of its own behind, forked twice, in its own session; returns its pid."""
+"""Leaves a child process, forked twice, in its own session; returns its pid."""
 
 
 class Sink:
@@ -70,7 +70,7 @@ class Sink:
         return self.text
 
     async def number(self, name: str) -> int:
-        """Return the number that the program tells behind a name."""
+        """Return the number that the program prints after a name."""
         return int((await self.tells(f"{name} ")).partition(f"{name} ")[2].split()[0])
 
 
@@ -130,7 +130,7 @@ class Room:
 
 
 async def shown(look: Callable[[], Awaitable[T | None]]) -> T:
-    """Look again and again until there is something."""
+    """Poll until there is a result."""
     async with asyncio.timeout(PATIENCE):
         while (found := await look()) is None:
             await a_moment()
@@ -138,7 +138,7 @@ async def shown(look: Callable[[], Awaitable[T | None]]) -> T:
 
 
 def lives(pid: int) -> bool:
-    """Say whether a process is there and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -158,7 +158,7 @@ def stand_still(shim: int) -> None:
 
 
 def go_on(shim: int) -> None:
-    """Continue a shim that stands still, and its launcher."""
+    """Continue a suspended shim, and its launcher."""
     os.kill(parent_of(shim), signal.SIGCONT)
     os.kill(shim, signal.SIGCONT)
 

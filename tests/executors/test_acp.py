@@ -260,7 +260,7 @@ async def test_a_session_is_not_restored_where_that_is_not_wanted_or_not_possibl
 
 
 async def test_processes_that_cannot_be_ended_are_named(tmp_path: Path) -> None:
-    """The shim of the agent stands still, as if a process waited for a disk that does not answer."""
+    """The shim of the agent is suspended, as if a process waited for a disk that does not answer."""
     limits = replace(QUICK, kill_wait=QUICK.grace, farewell=QUICK.grace)
     room = AcpRoom(tmp_path, agent("say('pid %d\\n' % os.getpid()); hang()"), limits=limits)
     run = asyncio.ensure_future(room.ends())

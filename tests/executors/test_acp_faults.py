@@ -1,4 +1,4 @@
-"""Agents that do not keep to the protocol: a typed failure that says why, bounded memory, nothing left running."""
+"""Agents that break the protocol: a typed failure with the reason, bounded memory, no process left."""
 
 import asyncio
 import json
@@ -25,9 +25,16 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
-from postroom.executors.acp.conversation import Conversation
-from postroom.executors.acp.peer import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
-from postroom.executors.processes.pipes import StdinWriter
+from postroom.executors.acp.conversation import (
+    MOST_NOISE,
+    Answer,
+    Asked,
+    Conversation,
+    Peer,
+    ProtocolFault,
+    Told,
+)
+from postroom.executors.processes.output import StdinWriter
 
 PID = "say('pid %d. ' % os.getpid())\n"
 
@@ -60,7 +67,7 @@ PID = "say('pid %d. ' % os.getpid())\n"
         ("stop = 'max_tokens'; say('half of it')", AgentStopped, "limit of tokens (max_tokens); its last text: pid"),
         ("stop = 'max_turn_requests'", AgentStopped, "max_turn_requests"),
         ("stop = 'refusal'", AgentStopped, "it refused to continue"),
-        ("stop = 'cancelled'", AgentStopped, "no one here cancelled it"),
+        ("stop = 'cancelled'", AgentStopped, "postroom had not cancelled it"),
         ("stop = 'tired'", AgentStopped, "unknown reason (tired)"),
         ("stop = 'tired' * 100_000", AgentStopped, "unknown reason (tired"),
         ("stop = '\\ud800'", AgentStopped, "unknown reason ("),

@@ -13,7 +13,7 @@ from postroom.contracts.errors import CommandKilled, StoreUnavailable
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason, WaitingReason
-from postroom.executors.acp.permissions import FORGETS
+from postroom.executors.acp.conversation import FORGETS
 
 REMOVE = "{'toolCallId': 'c%d' % asked, 'title': 'Remove', 'kind': 'delete', 'rawInput': {'path': '/old'}}"
 ASKS = f"say('I look. '); say('May I: ' + may({REMOVE}))"
@@ -62,7 +62,7 @@ AS_CODEX = (
 
 @pytest.mark.parametrize("command", ["['touch', 'a']", "['touch', 'a' * 20_000]"])
 async def test_a_permission_is_the_same_when_only_its_turn_differs(tmp_path: Path, command: str) -> None:
-    """As `codex-acp` 0.16 tells of it: each time with the ids of another call and turn, and another instant."""
+    """In the form of `codex-acp` 0.16: each time with the ids of another call and turn, and another instant."""
     room = AcpRoom(tmp_path, agent(f"say('May I: ' + may({AS_CODEX % ('call', command)}))"))
     asked = await room.ends()
     assert "turn-" not in asked.waiting.tickets[0].reason

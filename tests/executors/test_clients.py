@@ -1,4 +1,4 @@
-"""How clients are told of our server for one run, and what is said of one that fails."""
+"""How clients learn of our server for one run, and the report on a client that fails."""
 
 import errno
 import json
@@ -22,10 +22,9 @@ from postroom.contracts.errors import (
     CommandFailed,
     CommandNotStarted,
 )
+from postroom.contracts.executor import RunAccess
 from postroom.contracts.quoting import without_escapes
-from postroom.contracts.run_access import RunAccess
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import PromptWay, Recipe, Runner
+from postroom.contracts.runners import PromptWay, Recipe, Runner, RunnerKind
 from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION
 
 ACCESS = RunAccess(url="http://127.0.0.1:8", mcp_path="/mcp", data_dir="/data", token="prr_secret")
@@ -173,7 +172,7 @@ over_acp = pytest.mark.parametrize("recipe", list(OVER_ACP))
 
 
 def acp_client(folder: Path, recipe: Recipe, answer: str = "") -> AcpRoom:
-    """Return a room whose agent of this recipe answers what it is asked first with a line, if it is there."""
+    """Return a room whose agent of this recipe answers its first question with a line, if the recipe exists."""
     if answer:
         path = folder / OVER_ACP[recipe][0]
         path.write_text(f"#!/bin/sh\nread line\necho '{answer}'\nread line\n")

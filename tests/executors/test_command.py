@@ -25,7 +25,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits
-from postroom.executors.processes.child_environment import masked, secrets_in
+from postroom.executors.processes.starting import masked, secrets_in
 
 ODD = 'it\'s "quoted" $(id) `id` \\ ; & | * \n second line\t– größer 日本語 🙂 {prompt} {prompt_file}'
 ECHO = "sys.stdout.write(%s)"
@@ -257,7 +257,7 @@ async def test_secrets_are_masked_in_a_failures_reason(tmp_path: Path) -> None:
 
 
 async def test_a_secret_that_the_cut_goes_through_is_masked(tmp_path: Path) -> None:
-    """The bound of what is kept lies within a secret; masking shortens the text, so that its end would show."""
+    """The bound of the stored text lies within a secret; masking shortens the text, so that its end would show."""
     secret = "S" * 400 + "ecret-end"
     room = Room(
         tmp_path, script("sys.stderr.write(os.environ['X_KEY'] * 100); sys.exit(1)", env={"X_KEY": secret})

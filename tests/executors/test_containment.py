@@ -68,7 +68,7 @@ async def test_a_cancelled_program_is_asked_to_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("id", ["r", "t", "dispatch-of-r"])
 async def test_one_that_ignores_the_wish_is_killed_after_the_grace(tmp_path: Path, id: str) -> None:
-    """Time stands still: it is not killed before the grace is over, and then at once."""
+    """The time does not advance: it is not killed before the end of the grace, and then at once."""
     clock = ManualClock()
     room = Room(tmp_path, script(DEAF + READY + HANG), timer=clock, clock=clock)
     async with asyncio.TaskGroup() as group:
@@ -87,7 +87,7 @@ async def test_one_that_ignores_the_wish_is_killed_after_the_grace(tmp_path: Pat
 
 @pytest.mark.parametrize("how", ["cancel", "task", "wait", "time-out", "exit", "close"])
 async def test_children_that_hide_in_sessions_of_their_own_are_ended(tmp_path: Path, how: str) -> None:
-    """Forked twice, in a session of its own, deaf to the wish; the leader is deaf as well or has exited."""
+    """Forked twice, in its own session, ignoring SIGTERM; the leader also ignores it or has exited."""
     text = (
         DEAF
         + FORKING
@@ -306,7 +306,7 @@ async def test_a_thread_runs_once_and_one_that_is_being_ended_is_awaited(tmp_pat
 
 
 async def test_a_program_that_stops_its_shim_is_ended_with_its_run(tmp_path: Path) -> None:
-    """The next run has a launcher of its own: the end of the first launcher continued the shim."""
+    """The next run has another launcher: the end of the first launcher continued the shim."""
     text = "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
     limits = replace(QUICK, kill_wait=QUICK.grace)
     room = Room(tmp_path, script(DEAF + text + READY + HANG), limits=limits)
@@ -320,7 +320,7 @@ async def test_a_program_that_stops_its_shim_is_ended_with_its_run(tmp_path: Pat
 
 
 async def test_what_could_not_be_ended_is_named_and_not_begun_again_beside_it(tmp_path: Path) -> None:
-    """Its shim stands still, as if a process waited for a disk that does not answer."""
+    """Its shim is suspended, as if a process waited for a disk that does not answer."""
     clock = ManualClock()
     hanging = script(DEAF + READY + HANG, timeout=timedelta(minutes=1))
     room = Room(tmp_path, hanging, timer=clock, clock=clock)

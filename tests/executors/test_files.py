@@ -1,4 +1,4 @@
-"""What programs, ACP agents and agents on other servers are given of files, and what is taken from them."""
+"""The files that programs, ACP agents and agents on other servers get, and the files that they return."""
 
 import asyncio
 import base64
@@ -9,7 +9,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import Boundary, ContentBlock, Message, Role
 from postroom.contracts.records import replace
 from postroom.executors.acp.conversation import file_blocks
-from postroom.executors.files import OUTBOX, file_room, without_files
+from postroom.executors.requests import OUTBOX, file_room, without_files
 from postroom.ports import RunControl
 from postroom.stores.memory import MemoryRunStores
 from run_files import PNG, Files, file

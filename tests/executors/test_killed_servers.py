@@ -1,4 +1,4 @@
-"""A server that is killed leaves no process of a program, and no run is begun again beside its former program."""
+"""A killed server leaves no process of a program, and no run starts again next to its former program."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from dispatch_room import PATIENCE
 from executors.room import DEAF, FORKING, HANG, Room, go_on, is_gone, lives, parent_of, script, stand_still
 from patient_loop import a_moment
 from postroom.contracts.messages import Json
-from postroom.executors.processes import servers
+from postroom.executors.processes import process_runner
 
 pytestmark = pytest.mark.long
 
@@ -24,7 +24,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 class Owner:
-    """A server with a program at work."""
+    """A server with an active program."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -61,7 +61,7 @@ def an_owner(folder: Path) -> Iterator[Owner]:
 
 
 async def test_programs_of_a_killed_server_end_at_once_with_all_that_they_started(tmp_path: Path) -> None:
-    """Deaf to SIGTERM, forked twice, in a session of their own; nothing else is done than to kill the server."""
+    """Ignoring SIGTERM, forked twice, in their own session; the only act is the kill of the server."""
     with an_owner(tmp_path) as owner:
         pids = await asyncio.to_thread(owner.numbers, "child", "pid")
         assert all(map(lives, pids))
@@ -80,7 +80,7 @@ async def test_a_program_that_stops_its_shim_and_itself_ends_with_a_killed_serve
 
 
 async def test_a_server_that_stands_still_has_its_programs_ended_at_their_deadline(tmp_path: Path) -> None:
-    """When it goes on, it knows that it was cut off, and no failure of the program is told."""
+    """After its continuation, it knows that it was cut off, and reports no failure of the program."""
     with an_owner(tmp_path) as owner:
         pids = await asyncio.to_thread(owner.numbers, "child", "pid")
         owner.process.send_signal(signal.SIGUSR1)  # it may go on for so long, and says so
@@ -126,11 +126,11 @@ async def test_what_a_killed_server_left_in_its_folder_is_removed_at_the_next_st
 async def test_a_killed_server_counts_as_gone_when_its_programs_have_ended(tmp_path: Path) -> None:
     with an_owner(tmp_path) as owner:
         [pid] = await asyncio.to_thread(owner.numbers, "pid")
-        own = await asyncio.to_thread(servers.own_process, tmp_path / "private")
+        own = await asyncio.to_thread(process_runner.own_process, tmp_path / "private")
         about: dict[str, Json] = {**own, "pid": owner.process.pid}
 
         async def counts_as_gone() -> bool:
-            return await asyncio.to_thread(servers.is_gone, about)
+            return await asyncio.to_thread(process_runner.is_gone, about)
 
         assert not await counts_as_gone()
         shim = parent_of(pid)
@@ -139,4 +139,6 @@ async def test_a_killed_server_counts_as_gone_when_its_programs_have_ended(tmp_p
     go_on(shim)
     await is_gone(shim)
     assert await counts_as_gone()
-    assert not await asyncio.to_thread(servers.is_gone, {**about, "programs": str(tmp_path / "other" / "x")})
+    assert not await asyncio.to_thread(
+        process_runner.is_gone, {**about, "programs": str(tmp_path / "other" / "x")}
+    )

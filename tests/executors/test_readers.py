@@ -1,4 +1,4 @@
-"""Recipes on output of the shape that is documented, and on what is not: no program of a vendor is run here."""
+"""Recipes on output of the documented shape, and on other output: no program of a vendor is run here."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a runner may be: refused by name with the remedy, and the same again from its plain form."""
+"""Valid and refused runners: refused by name with the remedy, and equal after a round trip."""
 
 import json
 from datetime import timedelta
@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from postroom.contracts.errors import InvalidRunner
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import PromptWay, Recipe, Runner
+from postroom.contracts.runners import PromptWay, Recipe, Runner, RunnerKind
 
 GOOD: dict[str, Any] = {"argv": ["agent", "-q"], "cwd": "/work"}
 

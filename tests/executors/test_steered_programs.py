@@ -1,4 +1,4 @@
-"""Programs that take messages while they work, behind a real mailbox: what they took is answered, the rest waits."""
+"""Programs that accept messages during their work, with a real mailbox: accepted messages are answered, the others wait."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ async def application(
 
 @pytest.fixture
 def at_work(tmp_path: Path) -> Path:
-    """What a program writes when it is at work with its prompt."""
+    """The output of a program that works on its prompt."""
     return tmp_path / "at-work"
 
 
@@ -160,7 +160,7 @@ async def test_what_a_program_had_taken_when_it_died_failed_with_it(
 async def test_what_a_program_had_taken_when_it_was_cut_off_it_is_asked_when_it_begins_again(
     application: Application, at_work: Path, tmp_path: Path
 ) -> None:
-    """Its next attempt is a program that knows of nothing."""
+    """Its next attempt is a program without any memory."""
     cut_off = tmp_path / "cut-off"
     text = f"one = heard(); took(one)\nif os.path.exists({str(cut_off)!r}): result(text(one)); sys.exit()\n"
     text += f"open({str(cut_off)!r}, 'w').close()\n{pid_in(at_work)}took(heard()); sys.exit(75)"
@@ -316,15 +316,25 @@ async def test_what_opencode_takes_behind_its_answer_has_one_of_its_own(
     assert await application.texts() == ["first", "second", "of first\n\nof second"]
 
 
-@pytest.mark.parametrize(
-    "ends", ["told()", "plugin.close()", 'told(); print(\'{"type": "postroom.taken"}\')']
-)
+@pytest.mark.parametrize("ends", ["", 'print(\'{"type": "postroom.taken"}\')'])
 async def test_what_opencode_did_not_take_begins_the_next_run(
     application: Application, at_work: Path, ends: str
 ) -> None:
-    text = "say('step_start')\nif prompt == 'first':\n  " + pid_in(at_work) + f"  {ends}\n"
+    text = "say('step_start')\nif prompt == 'first':\n  " + pid_in(at_work) + f"  told(); {ends}\n"
     text += "step('of ' + prompt, 'stop')"
     _, first, _ = await steered(application, opencode(text), at_work)
+    await dispatch_in(application.stores, first, ACKED)
+    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
+
+
+async def test_what_came_after_opencode_closed_its_plugin_begins_the_next_run(
+    application: Application, at_work: Path, tmp_path: Path
+) -> None:
+    sent = tmp_path / "sent"
+    text = "import time\nsay('step_start')\nif prompt == 'first':\n  plugin.close()\n  " + pid_in(at_work)
+    text += f"  while not os.path.exists({str(sent)!r}): time.sleep(0.01)\nstep('of ' + prompt, 'stop')"
+    _, first, _ = await steered(application, opencode(text), at_work)
+    sent.touch()
     await dispatch_in(application.stores, first, ACKED)
     assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
 

@@ -1,4 +1,4 @@
-"""What a run took while it was at work is told to its next program too, on both engines, also behind an answer."""
+"""A message that a run accepted during its work reaches its next program too, on both engines, also after an answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,14 +16,12 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import CommandBusy
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Runner
+from postroom.contracts.runners import Runner, RunnerKind
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.executor import ProgramExecutor
+from postroom.executors.processes.executor import LastWords, ProgramExecutor
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
@@ -94,13 +92,13 @@ class Room:
         await self.ask(continue_run_id=self.run_id, decisions=[("q", decision)])
 
     async def again(self) -> None:
-        """Let the time pass after which what failed is tried again."""
+        """Advance the time beyond the pause before a retry."""
         self.clock.advance(timedelta(minutes=5))
         await self.mailbox.poll()
         await self.mailbox.settled()
 
     def takes(self, text: str, *, then: Act) -> Act:
-        """Have a program take a message that comes while it is at work."""
+        """Let a program accept a message that arrives during its work."""
 
         async def act(work: Work) -> str:
             await self.mailbox.deliver("t", [Message.user(text)], DeliveryMode(boundary=Boundary.NEXT_STEP))
@@ -172,7 +170,7 @@ async def test_what_it_took_in_several_attempts_is_told_in_the_order_it_came(roo
 
 
 async def test_a_run_that_a_leaving_server_gave_back_is_told_again_what_it_took(room: Room) -> None:
-    """Such an attempt does not count: the next one is the first once more."""
+    """Such an attempt does not count: the next attempt is the first again."""
 
     at_work = asyncio.Event()
 

@@ -36,7 +36,7 @@ async def application(
 
 
 class AtWork:
-    """A program that works on the first message of a thread until `go_on`; a second message came meanwhile."""
+    """A program that works on the first message of a thread until `go_on`; a second message arrives during it."""
 
     def __init__(self, application: Application, folder: Path) -> None:
         self.application = application

@@ -1,4 +1,4 @@
-"""Programs behind a real mailbox, over every store: what becomes of an answer, a failure and a lost lease."""
+"""Programs with a real mailbox, over every store: the handling of an answer, a failure and a lost lease."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -182,7 +182,7 @@ async def test_a_lost_lease_ends_the_program_and_writes_nothing(
 async def test_a_program_that_was_ended_at_its_deadline_is_interrupted_and_has_not_failed(
     application: Application, tmp_path: Path
 ) -> None:
-    """As when the server stood still for too long, and its claim holds still when it goes on."""
+    """As if the server was suspended for too long, and its claim is invalid when it continues."""
     path = tmp_path / "pid"
     text = f"if os.path.exists({str(path)!r}): tell('done'); sys.exit()\n{pid_in(path)}{HANG}"
     mailbox = application.open(script(text))
@@ -297,7 +297,7 @@ async def test_a_program_without_a_session_is_asked_all_again_behind_an_answer(
 
 
 async def test_a_rollback_begins_a_new_session(application: Application, tmp_path: Path) -> None:
-    """The client cannot forget what was said in its session; the next run goes on with the new one."""
+    """The client cannot forget the messages of its session; the next run continues with the new session."""
     known, leader = tmp_path / "known", tmp_path / "leader"
     mailbox = application.open(client(known))
     await application.settled(mailbox, "a")

@@ -1,4 +1,4 @@
-"""Run as a process of its own: writes messages without end and prints the id of each that was acknowledged."""
+"""Run as a separate process: writes messages without end and prints the id of each acknowledged message."""
 
 import asyncio
 import sys

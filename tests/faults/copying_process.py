@@ -1,4 +1,4 @@
-"""Run as a process of its own: begins a backup and is killed in the middle of it, as by a power cut."""
+"""Run as a separate process: begins a backup and is killed in the middle of it, as by a power cut."""
 
 import os
 import signal

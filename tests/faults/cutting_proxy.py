@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 class CuttingProxy:
-    """Passes bytes on between clients and a server, and breaks what it is told to break."""
+    """Passes bytes between clients and a server, and breaks the connections that the test names."""
 
     def __init__(self, host: str, port: int) -> None:
         self._to = host, port

@@ -1,4 +1,4 @@
-"""Run as a process of its own on a tiny disk: fills it, frees it, goes on, and prints what it saw as JSON."""
+"""Run as a separate process on a tiny disk: fills it, frees it, continues, and prints its observations as JSON."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Run as a process of its own: owns a database until its input ends, and says when it does."""
+"""Run as a separate process: owns a database until its input ends, and reports when it does."""
 
 import sys
 from pathlib import Path

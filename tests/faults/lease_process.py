@@ -1,4 +1,4 @@
-"""Run as a process of its own: a server that writes a row for each step of work that it has a lease of."""
+"""Run as a separate process: a server that writes a row for each step of work that it has a lease of."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from postroom.contracts.errors import PostroomError, StaleClaim
 from postroom.contracts.outbox import OutboxDraft
 from postroom.leases import Leases
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 LENGTH = timedelta(seconds=3)
 WORK, KIND = "work", "step"
@@ -39,7 +39,7 @@ def step(tx: Transaction, name: str) -> None:
 
 
 def set_clock_wrong() -> None:
-    """Let this machine's clock be five seconds fast in one second and five slow in the next."""
+    """Set this machine's clock five seconds fast in one second and five slow in the next."""
     right = time.time_ns
 
     def wrong() -> int:

@@ -1,4 +1,4 @@
-"""Run as a process of its own on a small disk: deletes by rules while the disk is full, and prints what it saw."""
+"""Run as a separate process on a small disk: deletes by rules while the disk is full, and prints its observations."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from conformance.promises.given import Office, an_office, put_message
 from postroom.app.config import Settings
 from postroom.app.retention import Retention
 from postroom.contracts.errors import StoreFull
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -25,7 +25,7 @@ class AtOnce:
     """A timer that never waits."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Let the others have their turn."""
+        """Yield to other tasks."""
         await asyncio.sleep(0)
 
 
@@ -51,7 +51,7 @@ async def deleted(retention: Retention) -> str | int:
 
 
 async def prune(disk: Path, reserve: int) -> dict[str, object]:
-    """Reserve a log as the server does, fill the disk, delete, then free it and delete what is left."""
+    """Reserve a log as the server does, fill the disk, delete, then free it and delete the rest."""
     clock, path = ManualClock(), disk / "postroom.db"
     store = await asyncio.to_thread(SqliteStore.open, path, clock=clock)
     here = await an_office(store)

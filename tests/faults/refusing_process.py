@@ -1,4 +1,4 @@
-"""Run as a process of its own on a tiny disk: has writes refused, frees room, and prints what probes said as JSON."""
+"""Run as a separate process on a tiny disk: has writes refused, frees space, and prints the results of probes as JSON."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ LOOKS = 5
 
 
 async def sent(store: SqliteStore, here: Office, size: int) -> str:
-    """Send one message and say how it went."""
+    """Send one message and return the outcome."""
     try:
         await store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="p" * size))
     except StoreFull as error:
@@ -24,7 +24,7 @@ async def sent(store: SqliteStore, here: Office, size: int) -> str:
 
 
 async def probed(store: SqliteStore) -> str:
-    """Look whether the store writes and say what it says."""
+    """Check whether the store writes and return its report."""
     try:
         await store.probe()
     except StoreFull as error:
@@ -33,7 +33,7 @@ async def probed(store: SqliteStore) -> str:
 
 
 def fill(disk: Path, left: int) -> Path:
-    """Leave so many bytes of the disk free."""
+    """Leave this many bytes of the disk free."""
     filler = disk / "filler"
     free = os.statvfs(disk)
     filler.write_bytes(bytes(free.f_bavail * free.f_frsize - left))

@@ -1,4 +1,4 @@
-"""Run as a process of its own: sets a client up in a home, perhaps with a fault, and prints the outcome.
+"""Run as a separate process: sets a client up in a home, perhaps with a fault, and prints the outcome.
 
 setting_up_process.py HOME CLIENT [kill|full|nobody]
 """

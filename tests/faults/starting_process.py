@@ -1,6 +1,6 @@
-"""Run as a process of its own on a small disk: ends a server, fills the disk, starts the server again.
+"""Run as a separate process on a small disk: ends a server, fills the disk, starts the server again.
 
-The log is on that disk too. What the second start does, and what it does once there is room, is printed as JSON.
+The log is on that disk too. It prints the behaviour of the second start, and its behaviour once there is space, as JSON.
 """
 
 import http.client
@@ -21,7 +21,7 @@ PATIENCE = 40.0
 
 
 def main(disk: Path, how: str) -> None:
-    """Print what the second start does: whether it runs, what it says of its health, and what it answers."""
+    """Print the behaviour of the second start: whether it runs, its health, and its answers."""
     with (disk / "first.log").open("wb") as log:
         server = started(disk, log)
         port = int(awaited(lambda: json.loads((disk / "server.json").read_text())["url"]).rpartition(":")[2])
@@ -62,7 +62,7 @@ def main(disk: Path, how: str) -> None:
 
 
 def send_one(port: int, token: str) -> None:
-    """Have a message that searches and threads do not know of when the server starts again."""
+    """Store a message that searches and threads do not contain when the server starts again."""
     agent = {"project_key": "/s", "program": "test", "model": "test", "name": "Ada"}
     message = {"project_key": "/s", "sender_name": "Ada", "to": ["Ada"], "subject": "s", "body_md": "b"}
     for name, body in (
@@ -85,7 +85,7 @@ def looked_at(port: int, path: str, token: str) -> int:
 
 
 def writing(port: int) -> int:
-    """Return 200 once the server writes; it looks at most once a second."""
+    """Return 200 once the server writes; it checks at most once a second."""
     status, _ = asked(port, "GET", "/readyz")
     if status != http.client.OK:
         raise OSError(status)
@@ -112,7 +112,7 @@ def asked(
 
 
 def awaited(look: Callable[[], T]) -> T:
-    """Return what a look finds as soon as it can, within a bound."""
+    """Return the first result of a poll, within a bound."""
     pause = threading.Event()
     until = time.monotonic() + PATIENCE
     while True:

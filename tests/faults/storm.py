@@ -42,7 +42,7 @@ class Storm:
 
 @dataclass(kw_only=True)
 class Weathered:
-    """What came of it."""
+    """The result."""
 
     findings: list[str]
     counts: dict[str, int]
@@ -53,7 +53,7 @@ class Weathered:
 
 
 class Workers:
-    """Processes that work; the last but one is stopped, and the last one is cut off from the database."""
+    """Working processes; the last but one is suspended, and the last one is cut off from the database."""
 
     def __init__(self, storm: Storm, dsns: list[str], schema: str, log: Path) -> None:
         self._storm, self._dsns, self._schema, self._log = storm, dsns, schema, log
@@ -77,7 +77,7 @@ class Workers:
         await self.processes[number].wait()
 
     async def kill_again_and_again(self, is_over: asyncio.Event) -> None:
-        """Kill one and start another, but the one that is stopped and the one that is cut off.
+        """Kill a process and start another, except the suspended one and the one that is cut off.
 
         It ends between two of them, so that none is left over.
         """
@@ -109,7 +109,7 @@ async def _over_within(is_over: asyncio.Event, seconds: float) -> bool:
 
 
 async def weather(storm: Storm, dsn: str, log: Path) -> Weathered:
-    """Have all runs done under faults, and check what came of it."""
+    """Execute all runs under faults, and check the result."""
     schema = f"storm_{uuid4().hex}"
     began = time.monotonic()
     async with Mailbox.open(dsn, None, schema=schema) as mailbox:

@@ -1,12 +1,11 @@
-"""Run as a process of its own: a worker on PostgreSQL whose runs write into a log what they do, and when."""
+"""Run as a separate process: a worker on PostgreSQL whose runs log their steps with times."""
 
 import asyncio
 import sys
 from datetime import timedelta
 from pathlib import Path
 
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
-from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, Limit, LimitScope
 from postroom.dispatch.config import MailboxConfig
 from postroom.embedded import Mailbox, Run
 from postroom.testing import ExecutionLog

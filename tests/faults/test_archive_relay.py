@@ -12,10 +12,9 @@ import pytest
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import StateError, StoreCorrupt, StoreUnavailable
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule
 from postroom.mail import retention as rules_of_mail
-from postroom.mail.archive.archive import Archive, Author
-from postroom.mail.archive.batch import gather
+from postroom.mail.archive.archive import Archive, Author, gather
 from postroom.mail.archive.rebuild import read_root, write_rows
 from postroom.mail.context import Caller
 from postroom.mail.outgoing import ARCHIVE, to_archive
@@ -31,7 +30,7 @@ AUTHOR = Author(name="postroom", email="postroom@example.org")
 
 
 class Losing:
-    """Loses the answer to one write: everything is written, and the caller is told of a failure."""
+    """Loses the answer to one write: everything is written, and the caller gets a failure."""
 
     def __init__(self, store: SqlStore, nth: int) -> None:
         self._store, self._left, self.lost = store, nth, False

@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from conformance.promises.given import an_office, put_message
-from postroom.app.backup_findings import told_of_backups
-from postroom.app.backups import Backups
+from postroom.app.backups import Backups, told_of_backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import StoreCorrupt, StoreUnavailable, WrongStore
@@ -83,7 +82,7 @@ async def test_the_first_one_is_made_a_minute_after_the_start_and_then_one_a_day
 
 
 async def at_work(made: "asyncio.Task[object]", work: str = "read_back") -> psutil.Process:
-    """Return the process that does this, when it has begun."""
+    """Return the process with this work, when it has begun."""
     async with asyncio.timeout(PATIENCE):
         while True:
             assert not made.done()
@@ -232,7 +231,7 @@ async def test_tries_after_a_failure_come_after_pauses_that_grow(
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """Have the system refuse to write files of this process beyond a size, as a disk does that is full."""
+    """Make the system refuse to write files of this process beyond a size, like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

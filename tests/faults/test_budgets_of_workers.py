@@ -11,7 +11,7 @@ from faults.storm import Storm, Workers, enqueued
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.embedded import Mailbox
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import History
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]

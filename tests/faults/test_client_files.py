@@ -1,4 +1,4 @@
-"""Whatever happens while a client is set up, its file is the old one or the new one, and setup can go on."""
+"""At every moment of a client's setup, its file is the old one or the new one, and setup can continue."""
 
 import errno
 import json
@@ -173,7 +173,7 @@ def test_a_disk_that_is_really_full_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_at_a_later_file_shows_before_an_earlier_one_is_changed(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a full disk needs for giving a file back it would not have."""
+    """The space that a full disk lacks for giving a file back."""
     before = room.tree()
     renamed = []
     real_write, real_replace = files._write_new, Path.replace

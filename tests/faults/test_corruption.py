@@ -50,7 +50,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damage(folder: Path, dice: random.Random) -> str:
-    """Flip a bit, cut a file off or put another file in its place; return what was done."""
+    """Flip a bit, truncate a file or replace it; return a description."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     heavy = [folder / "postroom.db"] * len(files)  # half of it strikes the database
     path = dice.choice(files + heavy)
@@ -91,7 +91,7 @@ async def said(here) -> list[object]:  # type: ignore[no-untyped-def]
 
 
 def outcome(folder: Path, expected: list[object]) -> str:
-    """Open what was damaged as a server does, and say what came of it."""
+    """Open the damaged database as a server does, and return the result."""
     try:
         with open_place(folder) as here:
             found = asyncio.run(here.operator.doctor(full=True))

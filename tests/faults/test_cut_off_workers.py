@@ -1,4 +1,4 @@
-"""A worker that cannot reach the database, or that stood still: its work stops before another has it.
+"""A worker that cannot reach the database, or was suspended: its work stops before another worker has it.
 
 PostgreSQL alone: a file has one process.
 """

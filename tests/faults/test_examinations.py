@@ -1,4 +1,4 @@
-"""A database is examined beside its server: by a process for which everybody else goes first."""
+"""A database is examined next to its server: by a process with the lowest priority."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ READERS = 2
 
 
 async def held(number: int) -> list[psutil.Process]:
-    """Return the processes that examine, as soon as there are so many, and stopped where they are."""
+    """Return the examining processes, as soon as there are this many, suspended where they are."""
     async with asyncio.timeout(PATIENCE):
         while len(found := [one for one in psutil.Process().children() if _examines(one)]) < number:
             await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def test_an_examination_whose_process_ends_is_a_failure_and_no_good_news(
 async def test_a_process_that_cannot_be_begun_is_a_failure_of_its_own_kind(
     sqlite_store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No descriptors are left, no more processes are allowed, or Python was removed in an upgrade."""
+    """No descriptors are left, no process can be started, or an upgrade removed Python."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
     with pytest.raises(StoreUnavailable, match="cannot start a process: No such file"):
         await sqlite_store.check()

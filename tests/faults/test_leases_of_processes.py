@@ -1,6 +1,6 @@
-"""Servers in processes of their own, one of which is killed, stopped or cut off: never two write for one lease.
+"""Servers in separate processes, one of which is killed, suspended or cut off: never two write for one lease.
 
-PostgreSQL alone: a file has one process. What each wrote stands in one order, with the fence that it had.
+PostgreSQL alone: a file has one process. The writes of each are in one order, with their fence.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ async def server(dsn: str, schema: str, name: str, *more: str) -> AsyncIterator[
 
 
 class Books:
-    """What the servers wrote, in order."""
+    """The writes of the servers, in order."""
 
     def __init__(self, dsn: str, schema: str) -> None:
         self._session = psycopg.connect(dsn, autocommit=True)

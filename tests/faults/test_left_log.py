@@ -1,4 +1,4 @@
-"""The log that a killed process left: one that is damaged is refused, one that a power cut tore is not."""
+"""The log that a killed process left: a damaged log is refused, a log that a power cut tore is not."""
 
 import random
 import shutil
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from postroom.contracts.errors import WrongStore
-from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.connection import PAGE_SIZE, connect
 from postroom.stores.sqlite.left_log import cut_damaged_log, refuse_damaged_log
 
 COMMITS = 40
 FLIPS = 200
-HEADER, FRAME, PAGE = 32, 24, 4096
+HEADER, FRAME, PAGE = 32, 24, PAGE_SIZE
 WRITER = """
 import os, signal, sys
 from pathlib import Path
@@ -44,7 +44,7 @@ def commit(number: int) -> str:
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database whose log begins with what was committed last and ends with what is in the file already."""
+    """A database whose log begins with the last commit and ends with frames that are already in the file."""
     database = tmp_path_factory.mktemp("left") / "left.db"
     before = [TABLE, *map(commit, range(2 * COMMITS)), BEGUN_ANEW, "DELETE FROM kept", BEGUN_ANEW]
     killed(database, *before, *map(commit, range(COMMITS)))
@@ -96,7 +96,9 @@ def test_of_a_log_with_a_flipped_bit_nothing_is_lost_or_it_is_refused(left: Path
             refuse_damaged_log(database)
         except WrongStore:
             refused += 1
-            assert place < before_last
+            # A bit in these bytes makes a frame look like the end of its transaction, which the next frame belies.
+            says_the_end = (place - HEADER) % (FRAME + PAGE) in range(4, 8)
+            assert place < before_last or says_the_end
         else:
             lost = COMMITS - kept(database)
             assert lost <= (before_last <= place < end), f"{lost} are lost by byte {place}"
@@ -136,7 +138,7 @@ def test_a_log_that_a_power_cut_tore_is_not_refused(left: Path, tmp_path: Path) 
 
 
 def test_what_a_killed_transaction_left_behind_the_next_one_is_no_damage(tmp_path: Path) -> None:
-    """Without a checkpoint the log goes on over it, with the same salts."""
+    """Without a checkpoint the log continues over it, with the same salts."""
     database = tmp_path / "left.db"
     killed(database, TABLE, commit(1))
     begun = [
@@ -154,7 +156,7 @@ def test_what_a_killed_transaction_left_behind_the_next_one_is_no_damage(tmp_pat
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_torn_transaction_before_the_rest_of_an_older_one_is_no_damage(ended: bool, tmp_path: Path) -> None:
-    """The older and longer one was killed, or a power cut tore it although its end was written."""
+    """The older and longer log was killed, or a power cut tore it although its end was written."""
     database = tmp_path / "left.db"
     killed(database, TABLE, commit(1))
     [*_, begin] = ends(log_of(database).read_bytes())

@@ -51,7 +51,7 @@ def fold(database: Path) -> None:
 
 @pytest.fixture
 def left(tmp_path: Path, clock: ManualClock) -> Path:
-    """The files of a process that was killed after it had acknowledged a message, in a folder of their own."""
+    """The files of a process that was killed after it had acknowledged a message, in a separate folder."""
     database = tmp_path / NAME
     store = open_new(database, clock)
     sent(store, clock, "kept")

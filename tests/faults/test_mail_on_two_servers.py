@@ -1,4 +1,4 @@
-"""Two servers on one PostgreSQL, each with connections and caches of its own: what mail promises holds across them."""
+"""Two servers on one PostgreSQL, each with separate connections and caches: the promises of mail hold across them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,8 +16,8 @@ from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import PostroomError, TaskNotHeld
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.tokens import NamedTokens
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import Following
 from postroom.stores.changes import SharedChanges
@@ -73,7 +73,7 @@ async def test_both_servers_send_at_once_and_no_number_is_given_twice_or_left_ou
 async def test_a_message_writes_no_row_of_a_project_or_an_agent(
     rooms: list[Room], postgres_dsn: str, a_schema: str
 ) -> None:
-    """All deliveries would need it; beside a transaction that stays open each would pass over its former versions."""
+    """All deliveries would need it; next to a transaction that stays open each would skip its former versions."""
     names = (
         "SELECT 'project', id, xmin::text FROM projects UNION ALL SELECT 'agent', id, xmin::text FROM agents"
     )
@@ -100,7 +100,7 @@ async def _inbox(room: Room, project: str, agent: str) -> int:
 
 
 async def _log(room: Room, project: str) -> int:
-    """Return how many messages a project's log tells of, its entries numbered without a gap."""
+    """Return how many messages a project's log names; its entries are numbered without a gap."""
     entries: list[Any] = []
     while page := (await room.call("fetch_events", project_key=project, after=len(entries), limit=200))[
         "events"

@@ -1,4 +1,4 @@
-"""Projects that become one, with the real archive: what it holds afterwards, and what is rebuilt from it."""
+"""Merged projects, with the real archive: its content afterwards, and the rebuilt content."""
 
 import asyncio
 import json
@@ -173,7 +173,7 @@ async def test_what_clashes_is_named_and_nothing_is_changed(room: Room) -> None:
 
 
 async def test_what_waits_for_the_lock_of_a_project_that_goes_finds_the_other(room: Room) -> None:
-    """Changes that were asked for at once are done before it or after it; none is done to what is gone."""
+    """Changes that were requested at the same time are done before it or after it; none changes a removed project."""
     sent: list[Any] = [room.send("Cyd", "Dan", project_key=TREE, subject=f"{one}") for one in range(40)]
     sent.insert(20, merged(room))
     done = await asyncio.gather(*sent)

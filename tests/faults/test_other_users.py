@@ -1,4 +1,4 @@
-"""Files and folders of another user: a command says whose they are, what to do, and that a restart mends nothing."""
+"""Files and folders of another user: a command names the owner and the remedy, and says that a restart does not help."""
 
 import json
 import os
@@ -122,7 +122,7 @@ def test_what_root_looks_at_is_left_to_its_user(words: tuple[str, ...], data: Pa
 
 
 def shared_by(data: Path) -> Path:
-    """Let others make files in the data folder, and read the database of its user."""
+    """Make others create files in the data folder, and read the database of its user."""
     data.chmod(0o777)
     (data / "postroom.db").chmod(0o644)
     for one in data.glob("postroom.db.*"):

@@ -1,4 +1,4 @@
-"""A real partition: a server in a network of its own, whose cable to the database is pulled out.
+"""A real partition: a server in a separate network, whose cable to the database is pulled out.
 
 It needs the right to make networks; see `networks`.
 """
@@ -36,7 +36,7 @@ def network() -> Iterator[Network]:
 
 
 async def furnished(server: Server) -> str:
-    """Give an agent a program for its runner, and return the token of another one."""
+    """Give an agent a program as its runner, and return the token of another agent."""
     server.yard.mkdir(exist_ok=True)
     line, yard = Line(server), str(server.yard)
     await line.tool("ensure_project", human_key=yard)
@@ -51,7 +51,7 @@ async def furnished(server: Server) -> str:
 
 
 async def asked(server: Server, yard: Path, token: str) -> None:
-    """Have that agent asked for work that has no end."""
+    """Give that agent endless work."""
     line = Line(server)
     message = {
         "project_key": str(yard),
@@ -78,7 +78,7 @@ async def started(server: Server) -> None:
 
 
 async def programs(yard: Path, number: int) -> list[Path]:
-    """Return the programs that were begun, when there are so many: where the system shows them."""
+    """Return the started programs, when there are this many: where the system shows them."""
     async with asyncio.timeout(PATIENCE):
         while (
             len(found := (yard / "begun").read_text().split() if (yard / "begun").exists() else []) < number
@@ -130,7 +130,7 @@ async def test_a_server_behind_a_partition_has_ended_its_programs_before_another
 
 
 def is_there(program: Path) -> bool:
-    """Say whether a process is alive: what has ended has no environment, though its parent still asks for it."""
+    """Return whether a process is alive: an ended process has no environment, even before its parent collects it."""
     with suppress(OSError):
         return bool(program.read_bytes())
     return False

@@ -35,17 +35,13 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.stores.migrations import Migration, shipped_migrations
-from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
+from postroom.stores.postgres.connection import SESSION, Address, Connection, encoded, quoted
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.postgres.values import encoded
-from postroom.stores.room import LEAST
-from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.statements import Statement
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.sql_transaction import SqlTransaction, Statement
+from postroom.stores.store import LEAST, SqlStore, Transaction
 from postroom.testing import ManualClock
 from store_kinds import POOLED, pooled, refuse_missing
 
@@ -102,7 +98,7 @@ def engine_of(store: SqlStore) -> PostgresEngine:
 
 
 class Gate:
-    """A change during which the writer waits, so that whatever is handed in meanwhile becomes one group."""
+    """A change during which the writer waits, so that changes submitted during it become one group."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -121,9 +117,9 @@ async def outcome(store: SqlStore, change: Change, key: str = "") -> object:
 
 
 async def as_one_group(store: SqlStore, *changes: Change, key: str = "key{:03}") -> list[object]:
-    """Let the changes be handed to one writer as a group, and return what each caller learned.
+    """Submit the changes to one writer as a group, and return the result of each caller.
 
-    Each has a key of its own, in the order of the changes, unless one is given.
+    Each has a separate key, in the order of the changes, unless one is given.
     """
     gate, keys = Gate(), map(key.format, range(200))
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
@@ -168,7 +164,7 @@ async def proxied(
 
 @pytest.fixture
 def other(postgres_dsn: str, a_schema: str, store: SqlStore) -> Iterator[Connection]:
-    """A session of somebody else."""
+    """Another session."""
     connection = Connection(Address(dsn=postgres_dsn, schema=a_schema))
     yield connection
     connection.close()
@@ -264,7 +260,7 @@ async def test_the_first_looks_of_a_group_are_waited_for_once(
 async def test_changes_of_one_key_ask_once_each_behind_the_other(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They asked anew at each of their runs once one of them was done, and waited for each look alone."""
+    """They asked again at each of their runs once one of them was done, and waited for each read alone."""
     asked_for = []
     look = Connection.look
 
@@ -291,7 +287,7 @@ async def test_changes_of_one_key_ask_once_each_behind_the_other(
 async def test_a_change_that_waits_with_its_group_keeps_its_instant_and_so_its_answers(
     store: SqlStore,
 ) -> None:
-    """Each run read the clock anew, so each look by the instant was another look, and was asked again."""
+    """Each run read the clock again, so each read by the instant was a different read, and was repeated."""
     instants, runs = count(1_000), Counter[str]()
 
     class Moving:
@@ -354,7 +350,7 @@ def names_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_of_its_locks(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that is written twice is not written by one statement, which would leave one of them out."""
+    """Two writes of one row are not one statement, which would lose one of them."""
 
     def writing(name: str, *bodies: str) -> Change:
         def change(sql: SqlTransaction) -> None:
@@ -464,7 +460,7 @@ async def test_what_is_held_up_waits_for_its_lock_also_when_its_group_is_redone_
 async def test_a_fault_of_our_own_in_the_writer_is_told_and_the_next_change_is_written(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread ended, and whoever wrote waited for ever."""
+    """The thread ended, and the caller waited forever."""
     begin = Connection.begin
 
     def failing(self: Connection, how: str = "BEGIN") -> None:
@@ -1084,7 +1080,9 @@ def test_a_server_that_ends_while_a_store_is_opened_counts_as_unreachable(
 
 @pytest.mark.parametrize("size", [0, 1_200_000])
 async def test_room_is_taken_as_large_as_it_is_wanted(store: SqlStore, size: int) -> None:
-    """On disk: the server that keeps temporary files below half of it refuses, one with a little more does not."""
+    """On disk: the server whose temporary files are limited to less than half of it refuses, one with a little more does
+    not.
+    """
     wanted = max(size, LEAST)
 
     def within(limit: int) -> Change:

@@ -1,4 +1,4 @@
-"""A session that is ended at each statement of a group in turn: every change is whole or absent, nobody waits for ever."""
+"""A session that is ended at each statement of a group in turn: every change is whole or absent, no caller waits forever."""
 
 import asyncio
 import threading

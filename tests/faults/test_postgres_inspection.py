@@ -1,4 +1,4 @@
-"""What is told of a schema on PostgreSQL, and what a look over all of it finds."""
+"""The report on a schema on PostgreSQL, and the findings of a check of all of it."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ def a_store(dsn: str, schema: str) -> Iterator[PostgresStore]:
 
 
 def on(dsn: str, schema: str, *statements: str) -> None:
-    """Do beside the store what no store would do."""
+    """Make a change in the database that no store would make."""
     with psycopg.connect(dsn, autocommit=True) as session:
         session.execute(f'SET search_path TO "{schema.replace(chr(34), chr(34) * 2)}"'.encode())
         for statement in statements:

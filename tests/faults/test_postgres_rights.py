@@ -1,4 +1,4 @@
-"""Rights that are taken from the database's user while a server is up: told by each look, with what mends it."""
+"""Rights that the database's user loses while a server runs: reported by each check, with the remedy."""
 
 import asyncio
 import json

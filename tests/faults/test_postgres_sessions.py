@@ -1,4 +1,4 @@
-"""How long a session waits: our own time-outs, and shorter ones that PostgreSQL's standard settings say."""
+"""How long a session waits: postroom's time-outs, and shorter ones from PostgreSQL's standard settings."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ OURS = ["25s", "2s", "10s"]
 
 
 def timeouts(connection: Connection) -> list[str]:
-    """Say what holds in a session."""
+    """Return the settings of a session."""
     asked = [connection.send(f"SHOW {name}") for name in TIMEOUTS]
     connection.wait()
     return [str(answer.rows[0][0]) for answer in asked]

@@ -1,6 +1,6 @@
 """A program that a server has started ends before another server starts it again, whatever becomes of the first.
 
-Two servers on one PostgreSQL, with data folders of their own, as on machines of their own.
+Two servers on one PostgreSQL, with separate data folders, as on separate machines.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from e2e.running import RunningServer, plain_environment
 
 PATIENCE = 120.0
 PROGRAM = "exec 9> lock; trap '' TERM; flock 9; echo $$ >> begun; while true; do sleep 300; done"
-"""It works for longer than any lease, holds a lock while any process of it is there, and ends for no SIGTERM."""
+"""It works for longer than any lease, holds a lock as long as any process of it exists, and ignores SIGTERM."""
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
@@ -42,7 +42,7 @@ def servers(postgres_dsn: str, tmp_path: Path) -> Iterator[list[RunningServer]]:
 
 
 def asked(server: RunningServer, yard: Path) -> None:
-    """Have an agent asked for something that takes longer than a lease."""
+    """Give an agent work that takes longer than a lease."""
     yard.mkdir()
     with server.line() as line:
         line.tool("ensure_project", human_key=str(yard))
@@ -60,7 +60,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def begun(yard: Path) -> list[int]:
-    """Return the programs that were begun, when there is one."""
+    """Return the started programs, when there is one."""
     noted, pause = yard / "begun", threading.Event()
     for _ in range(int(PATIENCE / 0.05)):
         if noted.exists() and (lines := noted.read_text().splitlines()):

@@ -1,4 +1,4 @@
-"""An archive that is written anew while the relay writes it: what is deleted meanwhile does not come back."""
+"""An archive that is rebuilt while the relay writes it: messages deleted during it do not come back."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from postroom.contracts.mail import KeepRule
 from postroom.contracts.outbox import OutboxStatus
-from postroom.contracts.retention import KeepRule
 from postroom.mail import retention as rules_of_mail
-from postroom.mail.archive.archive import Archive, Author
-from postroom.mail.archive.batch import Batch
+from postroom.mail.archive.archive import Archive, Author, Batch
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.service import Mail
 from postroom.relay import Relay
@@ -22,11 +21,11 @@ from postroom.testing import ManualClock
 PROJECT, SLUG = "/srv/lighthouse", "srv-lighthouse"
 AUTHOR = Author(name="postroom", email="postroom@example.org")
 TURNS = 50
-"""Turns of the loop within which whoever has what it waited for asks the store for the next thing."""
+"""Turns of the loop in which a task that got its result asks the store for the next one."""
 
 
 class Deleting:
-    """A store in which a message is deleted as soon as it was seen; then the relay has its turn."""
+    """A store in which a message is deleted as soon as it was read; then the relay has its turn."""
 
     def __init__(self, mail: Mail, number: int) -> None:
         self._mail, self._number = mail, number

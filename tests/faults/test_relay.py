@@ -14,8 +14,7 @@ from postroom.contracts.errors import CommitUnknown, StoreFull, StoreUnavailable
 from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, SqlStore, Transaction
 from postroom.testing import ManualClock
 
 __all__ = ["prepared_stores", "run_place"]
@@ -69,7 +68,7 @@ async def rows(store: SqlStore) -> list[OutboxMessage]:
 
 @asynccontextmanager
 async def serving(*relays: Relay) -> AsyncIterator[None]:
-    """Let relays serve, for half a minute at most."""
+    """Run relays, for half a minute at most."""
     stopping = asyncio.Event()
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         for relay in relays:
@@ -422,7 +421,7 @@ async def test_two_processes_on_one_postgresql_share_the_work(postgres_dsn: str,
 
 
 class Looks:
-    """A store that counts what is read of it."""
+    """A store that counts its reads."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store, self.count = store, 0
@@ -454,7 +453,7 @@ async def test_an_end_with_nothing_behind_it_causes_no_look_and_one_in_line_is_b
 
 
 async def test_what_is_stored_where_it_is_performed_needs_no_look_and_no_claim(store: SqlStore) -> None:
-    """It is stored as claimed: two changes for each effect, and no read behind the first."""
+    """It is stored as claimed: two changes for each effect, and no read after the first."""
     changes, looks, handler = Changes(store), Looks(store), FakeHandler()
     looks.write = changes.write  # type: ignore[method-assign]
     async with serving(Relay(looks, {KIND: handler})):  # type: ignore[arg-type]
@@ -471,7 +470,7 @@ async def test_what_is_stored_where_it_is_performed_needs_no_look_and_no_claim(s
 
 
 class Changes:
-    """A store that counts what is changed through it."""
+    """A store that counts its changes."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store, self.count = store, 0

@@ -1,4 +1,4 @@
-"""Repair: it says what it will do, does that and no more, and never makes anything worse."""
+"""Repair: it announces its changes, makes only those, and never makes anything worse."""
 
 import asyncio
 import sqlite3
@@ -16,7 +16,7 @@ INDEX = "messages_thread"
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the archive, file by file, without what each look at it leaves."""
+    """Return the archive, file by file, without the traces of each check."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted((folder / "archive").rglob("*"))
@@ -32,7 +32,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:  # noqa: F811 - the fixture
 
 
 def repaired(folder: Path, *, dry_run: bool) -> tuple[list[Any], bool]:
-    """Repair as a server does; return what was done, and whether the store and the archive are well then."""
+    """Repair as a server does; return the repairs, and whether the store and the archive are then consistent."""
     with open_place(folder) as here:
         found = asyncio.run(here.operator.repair(full=True, dry_run=dry_run))
         well = all(
@@ -88,7 +88,7 @@ def test_an_archive_that_cannot_be_read_is_told_with_the_way_to_write_it_anew(
 
 
 def without_index(database: Path, *statements: str) -> None:
-    """Do something behind the back of an index, which then lacks it or has too much."""
+    """Change rows without their index, which then lacks them or has too many."""
     with closing(sqlite3.connect(database, isolation_level=None)) as rows:
         rows.execute("PRAGMA writable_schema = ON")
         kept = rows.execute("SELECT * FROM sqlite_schema WHERE name = ?", (INDEX,)).fetchone()

@@ -22,7 +22,7 @@ from postroom.embedded.running import Run
 
 pytestmark = pytest.mark.long
 GOES_ON_WITHIN = 2.0
-"""Seconds after the start of the database in which everything that waited goes on; 0.8 s to 1.1 s were measured."""
+"""Seconds after the start of the database in which all waiting work continues; 0.8 s to 1.1 s were measured."""
 PATIENCE = 30.0
 """Seconds after which a test gives up, also on a machine that does other work."""
 CONFIG = MailboxConfig(
@@ -41,7 +41,7 @@ def server() -> Iterator[PostgresServer]:
 
 @dataclass
 class Work:
-    """What runs do, each by the first word that it is given, and what they have done."""
+    """The work of runs, selected by the first word of their input, and a record of it."""
 
     begun: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     goes_on: asyncio.Event = field(default_factory=asyncio.Event)
@@ -82,7 +82,7 @@ class Work:
         self.calls[name] += 1
 
     async def effect(self, run: Run, number: int) -> int:
-        """Something that must happen once, which is over while the database is away."""
+        """An act that must happen once, and ends while the database is unavailable."""
         self.calls[f"{run.thread_id} s{number}"] += 1
         if number == 1:
             await self.waits(run)

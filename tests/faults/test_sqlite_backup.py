@@ -1,4 +1,4 @@
-"""A backup is a whole, consistent database or nothing, made while work goes on."""
+"""A backup is a whole, consistent database or does not exist; it is made during other work."""
 
 import asyncio
 import signal

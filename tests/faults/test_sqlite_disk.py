@@ -1,4 +1,4 @@
-"""What cannot be written, a disk that is full, a process that is killed: nothing acknowledged is lost."""
+"""A full disk, failed writes, a killed process: no acknowledged data is lost."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> subproce
 
 
 def let_through(folder: Path) -> None:
-    """Let another user reach a folder of pytest's, which keeps its own to itself."""
+    """Make another user reach a folder of pytest, which is private to its user."""
     for above in (folder, *folder.parents):
         if above is folder or above.name.startswith(("pytest-", "popen-")):
             above.chmod(0o755)
@@ -129,7 +129,7 @@ def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -
 
 
 def test_a_write_that_was_refused_for_want_of_room_is_told_until_there_is_room(tmp_path: Path) -> None:
-    """Small writes fit all the while: what is said does not change from look to look.
+    """Small writes always fit: the report does not change between checks.
 
     They do with 580,000 to 700,000 bytes at first; with other sizes of the rows it may be others.
     """
@@ -151,7 +151,7 @@ def test_a_write_that_was_refused_for_want_of_room_is_told_until_there_is_room(t
 
 
 def test_a_large_write_that_is_refused_is_told_as_well(tmp_path: Path) -> None:
-    """More is free than is looked for at first; what it must be doubles with each refusal that comes after a look."""
+    """There is more free space than the first check asks for; each refusal after a check doubles the amount."""
     seen = on_a_small_disk("12m", "refusing_process.py", tmp_path, "3000000", "1500000")
     assert seen["again"] == "store_full"
     assert seen["later"][-1] == "store_full"

@@ -1,4 +1,4 @@
-"""One process owns the file, says who it is, and its lock dies with it."""
+"""One process owns the file and its lock names it and dies with it."""
 
 import json
 import os
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Let another process own the file until the block ends, or until it is killed."""
+    """Make another process own the file until the block ends, or until it is killed."""
     child = subprocess.Popen(
         [sys.executable, str(HERE / "holding_process.py"), str(path)],
         stdin=subprocess.PIPE,
@@ -152,7 +152,7 @@ def test_a_database_that_cannot_be_opened_is_given_back(path: Path) -> None:
 
 
 def test_a_file_that_is_in_another_folder_too_is_refused_from_both(path: Path, tmp_path: Path) -> None:
-    """Each folder has a lock and a log of its own: two servers would each write over what the other wrote."""
+    """Each folder has a separate lock and log: two servers would each overwrite the other's data."""
     SqliteStore.open(path, purpose="test").close()
     other = tmp_path / "other" / "postroom.db"
     other.parent.mkdir()

@@ -244,7 +244,7 @@ async def test_runs_threads_messages_and_events_that_do_not_read_back_stop_no_ot
 async def test_what_was_set_aside_is_forgotten_with_its_thread(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
-    """Whatever is stored under the same names later is seen."""
+    """Everything that is stored under the same names later is visible."""
 
     async def furnished() -> None:
         await said(stores, "m1")
@@ -296,7 +296,7 @@ async def outcome(work: Coroutine[Any, Any, T]) -> T | BaseException:
 
 
 async def as_one_group(store: SqliteStore, *steps: Coroutine[Any, Any, object]) -> list[Any]:
-    """Let the steps be committed together, and return what each caller learned."""
+    """Commit the steps together, and return the result of each caller."""
     entered, opened = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -427,7 +427,7 @@ async def test_a_commit_whose_caller_gives_up_is_written_whole_or_not_at_all(
 async def test_what_the_schema_refuses_is_an_error_of_the_store(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
-    """A wrong program meets the schema; the writer goes on."""
+    """A wrong program meets the schema; the writer continues."""
     await enqueued(stores)
     with pytest.raises(StoreError, match="CHECK constraint failed"):
         await on_the_writer(

@@ -1,4 +1,4 @@
-"""What the one writing thread does when something goes wrong: nobody is told a lie, and it goes on."""
+"""The one writing thread after faults: no caller gets a false result, and it continues."""
 
 import asyncio
 import sqlite3
@@ -23,7 +23,7 @@ from postroom.contracts.errors import (
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 
 T = TypeVar("T")
@@ -32,12 +32,13 @@ Change = Callable[[MailWrites], object]
 PATIENCE = 10
 NO_LIMIT = 1_073_741_823
 LARGE = bytes(250_000)
-"""More than a nearly full disk takes. For the statement that stores them SQLite keeps no journal of its own,
-so that it undoes the whole transaction; for a message, whose triggers need one, only the statement."""
+"""More than a nearly full disk takes. For the statement that stores them, SQLite keeps no separate journal, so it undoes the
+whole transaction; for a message, whose triggers need one, only the statement.
+"""
 
 
 class Gate:
-    """A change during which the writer waits, so that whatever is handed in meanwhile becomes one group."""
+    """A change during which the writer waits, so that changes submitted during it become one group."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -56,7 +57,7 @@ async def outcome(work: Coroutine[Any, Any, T]) -> T | BaseException:
 
 
 async def as_one_group(store: SqliteStore, *changes: Coroutine[Any, Any, object]) -> list[object]:
-    """Let the changes be committed together, and return what each caller learned."""
+    """Commit the changes together, and return the result of each caller."""
     gate = Gate()
     before = store.grouping
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
@@ -75,7 +76,7 @@ async def on_the_writer(store: SqliteStore, work: Callable[[sqlite3.Connection],
 
 
 async def let_it_grow_by(store: SqliteStore, pages: int) -> None:
-    """Make SQLite itself report a full disk once the file has grown by so many pages."""
+    """Make SQLite itself report a full disk once the file has grown by this many pages."""
 
     def limit(connection: sqlite3.Connection) -> None:
         present = connection.execute("PRAGMA page_count").fetchone()[0]

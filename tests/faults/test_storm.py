@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped and cut off: no run is lost, none beside its thread's, no limit is passed."""
+"""Workers that are killed, suspended and cut off: no run is lost, no two of a thread run at once, no limit is exceeded."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Run as a process of its own, which gives up the rights of root for good: runs a command of ours as another user.
+"""Run as a separate process, which gives up the rights of root for good: runs a command of postroom as another user.
 
 unprivileged_command.py USER UMASK WORD...
 """

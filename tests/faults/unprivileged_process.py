@@ -1,4 +1,4 @@
-"""Run as a process of its own, which gives up the rights of root: opens a database, prints the outcome and what to do."""
+"""Run as a separate process, which gives up the rights of root: opens a database, prints the outcome and the remedy."""
 
 import importlib.readers  # noqa: F401 - what Python loads on use may be readable for root alone
 import os

@@ -1,4 +1,4 @@
-"""Run as a process of its own: a worker on PostgreSQL whose runs write a line for each step, until it is ended."""
+"""Run as a separate process: a worker on PostgreSQL whose runs write a line for each step, until it is ended."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Leases: one server at a time, whatever stands still, is cut off, ends or has a wrong clock."""
+"""Leases: one server at a time, even if servers are suspended, cut off, ended or have a wrong clock."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,8 +11,7 @@ from conformance.run_backends import Prepared, prepared_stores, run_place
 from postroom.contracts.errors import StaleClaim, StoreUnavailable
 from postroom.contracts.leases import LEASES, SERVER
 from postroom.leases import LENGTH, Leases
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 from postroom.testing import ManualClock
 
 __all__ = ["prepared_stores", "run_place"]

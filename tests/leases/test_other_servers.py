@@ -1,4 +1,4 @@
-"""Requests for what another server does: which address they go to, and what is answered when they cannot."""
+"""Requests for another server's work: their address, and the answer if they cannot reach it."""
 
 from collections.abc import AsyncIterator, Mapping
 

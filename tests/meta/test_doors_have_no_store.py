@@ -1,7 +1,7 @@
-"""No route, page, tool or command reaches a store past the services: what they offer is behind a row of permissions.
+"""No route, page, tool or command reaches a store without the services: each operation has a row of permissions.
 
-`permissions` and the table of operations say who may call what. That holds for methods of stores only as long as no
-room with doors has a store: routes and tools have none, pages only look, and the command line opens files of whoever runs it.
+`permissions` and the table of operations define who may call each. That holds for methods of stores only as long as no entry
+point has a store: routes and tools have none, pages only read, and the command line opens files of its own user.
 """
 
 import ast
@@ -18,9 +18,10 @@ PORTS = (
 """Where stores and what they are used by come from."""
 
 LOOKS = {"MailReads", "SqlStore", "Transaction"}
-"""What pages have: views of a store, for people alone, who see all. A view refuses to write, and no page asks for more."""
+"""The access of pages: views of a store, for people only, who see all. A view refuses to write, and no page asks for more.
+"""
 OFFLINE = {"backup.py", "moving.py", "offline.py", "rebuild.py", "restoring.py"}
-"""Commands that open the file of a database which no server has: whoever runs them can read it anyway."""
+"""Commands that open the file of a database that no server has: their user can read it anyway."""
 
 
 def reached(tree: ast.AST) -> Iterator[str]:

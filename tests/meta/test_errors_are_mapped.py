@@ -54,7 +54,7 @@ def test_a_leaf_has_a_status_of_its_own_and_an_exit_code_of_its_branch(subtests:
 
 
 def test_status_and_exit_code_agree_on_who_must_act(subtests: pytest.Subtests) -> None:
-    """What is refused is below 500; it exits with 2 when the caller must mend it, with 75 when he may wait."""
+    """A refusal has a status below 500; it exits with 2 if the caller must correct the call, with 75 if the caller can wait."""
     for kind in LEAVES:
         with subtests.test(kind=kind):
             refused = issubclass(kind, errors.InputError | errors.StateError | errors.AccessError)

@@ -17,7 +17,7 @@ from table_rows import each_row
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "postroom"
 OF_ROUTES = {"command", "request"}
-"""Parameters that are no field: the whole command, and the HTTP request."""
+"""Parameters that are not fields: the whole command, and the HTTP request."""
 
 
 @each_row("operation", ADMINISTRATION)

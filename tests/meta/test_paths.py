@@ -1,4 +1,4 @@
-"""What a call passes before its effect may only shrink: functions, files, SQL statements and types of records."""
+"""The path of a call to its effect may only shrink: functions, files, SQL statements and types of records."""
 
 import pytest
 

@@ -8,13 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from postroom.stores.postgres.connection import SESSION
+from postroom.stores.postgres.connection import SESSION, array, together, written_together
+from postroom.stores.postgres.connection import columns as columns_of
 from postroom.stores.postgres.sql_transaction import OF_ONE_THREAD
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.postgres.together import columns as columns_of
-from postroom.stores.postgres.together import together, written_together
-from postroom.stores.postgres.values import array
-from postroom.stores.statements import Statement, statements
+from postroom.stores.sql_transaction import Statement, statements
 
 pytestmark = pytest.mark.long
 
@@ -61,7 +59,7 @@ READS_ALL = {
     *("mail.backlog", "chats.requests", "store.identity"),
     *("merging.size", "merging.move_aliases", "merging.move_tokens"),  # an operator merges projects, once
 }
-"""Count, or list few rows, for a page that somebody looks at."""
+"""Count, or list few rows, for a page that a person reads."""
 SCANS_IF_FREE = {
     *("chats.counts", "chats.purge", "chats.sessions", "dispatches.count_by_status"),
     *("chats.unused_pieces", "merging.archived_message"),
@@ -79,7 +77,7 @@ SCANS_IF_FREE = {
         "mail.agent_addressed",
     ),  # beside a table of a few hundred rows
 }
-"""What is counted or cleared, or is listed for a page, where the planner may choose by itself."""
+"""Statements that count, clear, or list for a page, where the planner may choose by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +120,7 @@ def columns(session: Session) -> dict[str, list[tuple[str, str]]]:
 
 
 def fill(session: Session) -> None:
-    """Let there be as many rows as after some weeks; what the rows say does not matter, nor what rules say."""
+    """Add as many rows as after some weeks; the content of rows and rules does not matter."""
     session.execute("SET session_replication_role = replica")
     rules = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'c' AND connamespace = current_schema::regnamespace"
     for table, rule in session.execute(rules).fetchall():
@@ -285,7 +283,7 @@ def test_a_claim_on_a_thread_reads_the_first_of_its_queue_and_does_not_sort_all(
 def test_who_asks_for_one_conversations_queue_reads_its_own_entries_and_not_all_that_is_queued(
     filled: Session,
 ) -> None:
-    """While few are queued any index of what is queued looks as good; with an old snapshot it keeps all that ever was."""
+    """As long as few are queued, any index of queued rows looks as good; with an old snapshot it keeps all former rows."""
     of_one = {"run_dispatches_queue", "run_dispatches_of_thread", "run_dispatches_claimed"}
     asks = ("next_due", "queue", "stale_queue", "queued_of_thread", "queue_of_thread", "count_queued", "hold")
     with filled.transaction(force_rollback=True):

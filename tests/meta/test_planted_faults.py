@@ -1,4 +1,4 @@
-"""Each known fault of the system we learned from, planted in a copy of ours, is caught by a test of ours.
+"""Each known fault of the system we learned from, planted in a copy of postroom, is found by a test.
 
 The numbers are those of the list of faults; a fault is a text of the source and what it is replaced with.
 """
@@ -162,7 +162,7 @@ FAULTS = {
 
 
 def run_tests(test: str, source: Path, *, patience: int = 30) -> subprocess.CompletedProcess[str]:
-    """Run a test, on SQLite alone, against the postroom at `source`; what was compiled there is kept."""
+    """Run a test, on SQLite only, against the postroom at `source`; compiled files are kept."""
     words = [
         "-m",
         "pytest",
@@ -196,7 +196,7 @@ def run_tests(test: str, source: Path, *, patience: int = 30) -> subprocess.Comp
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source in a folder of its own: one for all faults, so that what is not planted is compiled once."""
+    """The source in a separate folder: one for all faults, so that unchanged files are compiled once."""
     source = tmp_path_factory.mktemp("planted") / "src"
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
     return source
@@ -219,7 +219,7 @@ SOON = 4
 
 
 def test_each_fault_has_one_place_in_the_source() -> None:
-    """CI leaves the faults to the night, but sees at once that a fault must be planted anew."""
+    """CI leaves the faults to the night, but notices at once that a fault must be planted again."""
     counts = {
         name: (ROOT / "src/postroom" / one.file).read_text(encoding="utf-8").count(one.text)
         for name, one in FAULTS.items()

@@ -1,6 +1,6 @@
 """How the source is built: short functions, files that one can hold in mind, failures that nobody swallows.
 
-Exceptions are listed with their reason, in both directions: one that is not needed any more fails too.
+Exceptions are listed with their reason, in both directions: an exception that is no longer needed fails too.
 """
 
 import ast
@@ -39,7 +39,7 @@ BROAD_EXCEPTS = {
     "postroom/mcp_server/answers.py:answer_call": "the edge around one tool call",
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
     "postroom/services/calls.py:Subscriptions._tell": "the edge around one listener",
-    "postroom/stores/pending_changes.py:PendingChange.perform": "hands whatever a caller's function raised to that caller",
+    "postroom/stores/engine.py:PendingChange.perform": "hands whatever a caller's function raised to that caller",
     "postroom/stores/postgres/writer.py:Writer._commit": "the writer around one group: who waits learns of a fault of ours",
     "postroom/stores/postgres/writer.py:_Work._run": "hands whatever a caller's function raised to that caller",
     "postroom/dispatch/completion.py:_told_by": "an exception of foreign code that cannot tell its text: the kind is told",
@@ -53,7 +53,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @pytest.fixture(scope="module")
 def modules() -> dict[str, ast.Module]:
-    """What each file says, by its name: to read all of them takes seconds, and so does passing over them later."""
+    """The content of each file, by its name: reading all of them takes seconds."""
     return {
         path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
         for path in sorted(SOURCE.rglob("*.py"))

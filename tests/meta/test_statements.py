@@ -9,13 +9,13 @@ import psycopg
 import pytest
 
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sql_transaction import second_texts, statements
 from postroom.stores.sqlite.migrate import migrate
-from postroom.stores.statements import second_texts, statements
 from table_rows import each_row
 
 MOST_SECOND_TEXTS = 19
 NOT_TO_BE_PREPARED = {"store.rehearse", "store.forget_rehearsal", "store.end_rehearsal"}
-"""What PREPARE does not take: commands about the transaction itself."""
+"""Statements that PREPARE does not accept: commands about the transaction itself."""
 
 
 @pytest.fixture(scope="module")

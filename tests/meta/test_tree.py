@@ -1,4 +1,4 @@
-"""What is checked in: nothing of the machine it was made on, and no registry that others cannot reach."""
+"""The committed files: no paths of the machine they were made on, and no registry that others cannot reach."""
 
 import importlib
 import os

@@ -1,8 +1,8 @@
 """One word for each idea: the words that grew before the standard terms are in no name and in no prose.
 
-Looked at are names in `src` (a name is split into its words), docstrings, comments, statements and pages. A word
-that is also plain English is looked for in class names alone (`CLASSES`). What is not looked for: `one`, `told`,
-`line`, `turn` and `place` outside of class names, which have uses that are right.
+Looked at are names in `src` (a name is split into its words), docstrings, comments, statements and pages. A word that is
+also plain English is searched in class names only (`CLASSES`). Exceptions from the search: `one`, `told`, `line`, `turn` and
+`place` outside of class names, which have uses that are right.
 """
 
 import ast
@@ -50,7 +50,7 @@ WORDS = {
     "workroom": "page context",
     "workshop": "process runner",
 }
-"""Words that are gone, and what is said instead."""
+"""Retired words, and their replacements."""
 IN_NAMES_ALONE = {"handing", "handling", "handlings", "taking", "doors", "boxes", "pen"}
 """Those that prose may use in their plain sense."""
 CLASSES = {
@@ -75,7 +75,7 @@ ENDS_OF_CLASSES = {
     "turns": "MailRunExecutor",
     "wish": "Submission",
 }
-"""Words with which no class's name ends any more."""
+"""Words with which no class name may end."""
 
 IN_TABLES = {
     "guesses": "failures",
@@ -98,7 +98,7 @@ EXCEPTIONS = {
     r"signal[-_ ]handling|error[-_ ]handling|handling of (?:signals|errors)": "what every program has",
     r"journal_mode|rollback journal|wal journal|'?journal'? of sqlite|-journal": "SQLite's own",
 }
-"""What is said all the same, and why; taken out of a text before it is looked at."""
+"""Allowed uses, with the reason; removed from a text before the search."""
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _EXCEPTIONS = re.compile("|".join(EXCEPTIONS), re.IGNORECASE)
@@ -122,7 +122,7 @@ def names(tree: ast.AST) -> Iterator[str]:
 
 
 def prose(text: str, tree: ast.AST) -> Iterator[str]:
-    """Yield what stands behind a `#`, and the strings that stand alone: docstrings among them."""
+    """Yield comments, and the strings that stand alone, such as docstrings."""
     yield from _COMMENT.findall(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -148,7 +148,7 @@ def retired_in_text(text: str) -> set[str]:
 
 
 def found() -> dict[str, set[str]]:
-    """Return what is still there: by folder of the source, and by page."""
+    """Return the remaining uses: by folder of the source, and by page."""
     words: dict[str, set[str]] = defaultdict(set)
     for path in SOURCE.rglob("*.py"):
         words[path.parent.relative_to(SOURCE).as_posix()] |= retired_in_module(

@@ -1,4 +1,4 @@
-"""What a database in SQLite holds, column by column."""
+"""The content of a database in SQLite, column by column."""
 
 import sqlite3
 from contextlib import closing
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 LEFT_OUT = ("schema_migrations", "search_index_progress", "sqlite_", "messages_fts")
-"""What belongs to SQLite: its ledger, how far its indexes reach, its counters, its search index."""
+"""Tables that belong to SQLite: its ledger, the state of its indexes, its counters, its search index."""
 Tables = dict[str, tuple[list[str], list[tuple[Any, ...]]]]
 
 

@@ -1,4 +1,4 @@
-"""Run as a process of its own: applies the steps in the files named, which may `wait()` in the middle."""
+"""Run as a separate process: applies the steps in the named files, which may `wait()` in the middle."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from postroom.stores.sqlite.migrate import migrate
 
 
 def wait() -> None:
-    """Tell that the middle of a step was reached, and wait there until the input ends."""
+    """Report that the middle of a step was reached, and wait there until the input ends."""
     sys.stdout.write("in the middle\n")
     sys.stdout.flush()
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Run as a process of its own: opens a database, says whether it could, and holds it until the input ends."""
+"""Run as a separate process: opens a database, reports the result, and holds it until the input ends."""
 
 import sys
 from pathlib import Path

@@ -101,8 +101,7 @@ CREATE UNIQUE INDEX run_dispatches_dedupe ON run_dispatches (thread_id, dedupe_k
 
 CREATE INDEX run_dispatches_due ON run_dispatches (available_at, thread_id) WHERE status = 'Queued';
 
-CREATE INDEX run_dispatches_ended ON run_dispatches (status, updated_at, dispatch_id, is_open)
-  WHERE is_open = 0;
+CREATE INDEX run_dispatches_ended ON run_dispatches (status, completed_at, dispatch_id, is_open) WHERE is_open = 0;
 
 CREATE INDEX run_dispatches_held ON run_dispatches (held_until, held_by) WHERE held_until > 0;
 
@@ -116,7 +115,7 @@ CREATE INDEX run_dispatches_queue ON run_dispatches (thread_id, priority, create
 
 CREATE UNIQUE INDEX run_dispatches_run ON run_dispatches (run_id) WHERE is_open = 1;
 
-CREATE INDEX run_dispatches_unreconciled ON run_dispatches (updated_at, dispatch_id) WHERE reconciled = 0;
+CREATE INDEX run_dispatches_unreconciled ON run_dispatches (completed_at, dispatch_id) WHERE reconciled = 0;
 
 CREATE INDEX run_dispatches_urgent
   ON run_dispatches (priority, created_at, dispatch_id, available_at, thread_id) WHERE status = 'Queued';
@@ -127,15 +126,13 @@ CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
 
-CREATE INDEX run_messages_unsummarized ON run_messages (thread_id, seq) WHERE summary IS NULL;
-
 CREATE INDEX run_spending_asked ON run_spending (window_end) WHERE asked_by <> '';
 
 CREATE INDEX run_spending_old ON run_spending (window_end) WHERE window_end > 0;
 
 CREATE INDEX run_starts_old ON run_starts (started_at);
 
-CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id);
+CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id) WHERE parent_thread_id IS NOT NULL;
 
 CREATE INDEX run_threads_resource ON run_threads (resource_id, thread_id) WHERE resource_id IS NOT NULL;
 
@@ -145,13 +142,9 @@ CREATE INDEX runs_holding ON runs (thread_id) WHERE status <> 'done' AND holds_o
 
 CREATE INDEX runs_latest ON runs (thread_id, updated_at, created_at, run_id);
 
-CREATE INDEX runs_open ON runs (run_id) WHERE status <> 'done';
-
 CREATE INDEX runs_open_of_thread ON runs (thread_id, run_id) WHERE status <> 'done';
 
-CREATE INDEX runs_started ON runs (thread_id, updated_at, created_at, run_id) WHERE status <> 'created';
-
-CREATE INDEX runs_thread ON runs (thread_id, run_id);
+CREATE INDEX runs_waiting ON runs (run_id) WHERE status = 'waiting';
 
 CREATE INDEX schedules_due ON schedules (kind, next_at);
 
@@ -646,7 +639,7 @@ CREATE TABLE run_summaries (
   number INTEGER NOT NULL CHECK (number > 0),
   since INTEGER NOT NULL,
   created_at INTEGER NOT NULL,
-  body TEXT NOT NULL,
+  body TEXT NOT NULL, first_seq INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (thread_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -664,7 +657,7 @@ CREATE TABLE run_threads (
   message_count         INTEGER NOT NULL CHECK (message_count >= 0),
   created_at            INTEGER NOT NULL,
   updated_at            INTEGER NOT NULL
-) STRICT;
+, latest_started_run_id TEXT) STRICT;
 
 CREATE TABLE runners (
   agent_id    INTEGER PRIMARY KEY REFERENCES agents (id),

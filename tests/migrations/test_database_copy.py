@@ -1,4 +1,4 @@
-"""A store that is moved to the other engine, and back: every row is as it was, and work goes on with the next number."""
+"""A store that is moved to the other engine, and back: every row is unchanged, and work continues with the next number."""
 
 import asyncio
 import itertools
@@ -50,13 +50,13 @@ pytestmark = pytest.mark.long
 STORE_OF_A_SERVER = Path(__file__).with_name("store_of_a_server.tar.xz")
 """A store in its oldest schema, with runs, chats and files."""
 MAKING = ("changing the schema", "copying the database")
-"""What is told while the target is made."""
+"""The progress during the copy."""
 Postgres = tuple[str, str]
 
 
 @pytest.fixture
 def file(tmp_path: Path, clock: ManualClock) -> Path:
-    """A store with mail, reservations and an agent at work."""
+    """A store with mail, reservations and an active agent."""
     path = tmp_path / "postroom.db"
     with closing(SqliteStore.open(path, clock=clock, purpose="test")) as store:
         asyncio.run(_fill(a_room(store, clock)))
@@ -84,7 +84,7 @@ def copied(source: sides.Place, target: sides.Place, told: Callable[..., None] =
 
 
 def rows_of(file: Path) -> dict[str, Any]:
-    """Return all rows by table but those of an index, which is filled anew."""
+    """Return all rows by table except those of an index, which is filled again."""
     return {name: found for name, found in tables_of(file).items() if name != "threads"}
 
 
@@ -101,7 +101,7 @@ async def _searched(room: Room) -> list[str]:
 
 
 def goes_on(place: sides.Place, clock: ManualClock) -> tuple[list[str], int]:
-    """Return what is found, and the number of the next message."""
+    """Return the findings, and the number of the next message."""
     with closing(opened(place, clock)) as store:
         room = a_room(store, clock)
         return asyncio.run(_searched(room)), asyncio.run(room.send("Ada", "Ben"))
@@ -221,7 +221,7 @@ def test_a_copy_that_ends_before_its_first_row_leaves_nothing_or_what_no_server_
 
 
 class _Cut(BaseException):
-    """Nothing that anybody handles."""
+    """An effect without a handler."""
 
 
 def _first_row(doing: str, *_: int) -> None:

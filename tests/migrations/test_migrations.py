@@ -1,7 +1,6 @@
 """From any former schema to the newest: in order, whole or not at all, with a copy taken before.
 
-After a change of the schema, write the snapshot anew with
-`python tests/migrations/test_migrations.py` and read the difference.
+After a change of the schema, write the snapshot with `python tests/migrations/test_migrations.py` and read the difference.
 """
 
 import sqlite3
@@ -155,7 +154,7 @@ def test_a_step_that_fails_in_the_middle_leaves_the_former_schema(path: Path) ->
 
 @contextmanager
 def process(program: str, *arguments: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a program beside this test, and kill it in the end."""
+    """Run a program during this test, and kill it at its end."""
     child = subprocess.Popen(
         [sys.executable, str(HERE / program), *map(str, arguments)],
         stdin=subprocess.PIPE,

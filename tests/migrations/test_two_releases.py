@@ -1,4 +1,4 @@
-"""Two releases on one PostgreSQL: steps that leave the release before at work, and those that wait until it is gone.
+"""Two releases on one PostgreSQL: steps that let the previous release continue, and steps that wait until it has stopped.
 
 The release before is the code of today; the steps of releases to come are made up here.
 """
@@ -21,15 +21,15 @@ from mail_room import a_room, furnish
 from postroom.contracts.errors import SchemaTooNew, StoreHeld
 from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.contracts.messages import Json
-from postroom.executors.processes.servers import is_gone, own_process
+from postroom.executors.processes.process_runner import is_gone, own_process
 from postroom.leases import Leases
 from postroom.stores.migrations import Migration, newest_of, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sql_transaction import statements
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.statements import statements
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -45,7 +45,7 @@ TAKES_AWAY = Migration(
     sql=f"-- after: {ADDS.version:04}\n\nALTER TABLE messages DROP COLUMN mood;",
 )
 LAST_OF_BEFORE = 30
-"""The last step that no release was before: those behind it keep the rule."""
+"""The last step before the first release: later steps keep the rule."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def connected(dsn: str, schema: str) -> Iterator[Connection]:
 
 
 def upgrade(dsn: str, schema: str, *steps: Migration, is_gone: IsGone = nobody_is_gone) -> list[int]:
-    """Do what the start of a release does that knows these steps besides those of today."""
+    """Act as the start of a release that knows these steps besides those of today."""
     with connected(dsn, schema) as connection:
         return migrate(connection, Address(dsn=dsn, schema=schema), steps=[*TODAY, *steps], is_gone=is_gone)
 
@@ -82,7 +82,7 @@ def test_a_release_goes_on_and_starts_again_when_the_next_one_has_added_to_the_s
 def test_a_release_that_a_step_is_no_more_for_ends_its_work_and_does_not_start(
     store: PostgresStore, postgres_dsn: str, a_schema: str
 ) -> None:
-    """Such as one that stood still while all others were replaced, twice."""
+    """For example a server that was suspended while all others were replaced, twice."""
     asyncio.run(store.store.probe())
     upgrade(postgres_dsn, a_schema, ADDS, TAKES_AWAY)
     _look_around(store, postgres_dsn, a_schema)
@@ -121,7 +121,7 @@ async def _waits_for_servers(store: PostgresStore, dsn: str, schema: str) -> Non
 def test_a_server_whose_process_is_gone_holds_up_no_step(
     postgres_dsn: str, a_schema: str, tmp_path: Path
 ) -> None:
-    """One that was killed: its lease goes on for half a minute, and the next release is started meanwhile."""
+    """A server that was killed: its lease continues for half a minute, and the next release starts during it."""
     there: dict[str, Json] = {**own_process(tmp_path), "schema": NEWEST}
     gone = {**there, "pid": ended_process()}
     with closing(PostgresStore.open(postgres_dsn, schema=a_schema)) as store:
@@ -151,7 +151,7 @@ def ended_process() -> int:
 def test_a_step_that_cannot_have_a_table_holds_up_nobody_who_uses_it(
     store: PostgresStore, postgres_dsn: str, a_schema: str, clock: ManualClock
 ) -> None:
-    """Such as beside `pg_dump`, which keeps every table to its end."""
+    """For example next to `pg_dump`, which keeps every table until its end."""
     room = a_room(store, clock)
     asyncio.run(furnish(room))
     done: list[int] = []
@@ -211,8 +211,8 @@ def test_what_a_statement_answers_is_the_same_when_each_table_has_one_more_colum
 def not_additions(step: Migration) -> list[str]:
     """Return the statements that may take something away from the release before, or refuse what it writes.
 
-    Allowed is what is surely none: tables, indexes that refuse nothing, columns that have a value by
-    themselves, and the filling of what is new.
+    Allowed steps are certainly harmless: tables, indexes that refuse nothing, columns with a default, and filling of new
+    columns.
     """
     code = re.sub(r"--.*", "", step.sql)
     new_tables = set(re.findall(r"CREATE TABLE (\w+)", code))
@@ -240,7 +240,7 @@ def not_additions(step: Migration) -> list[str]:
 
 
 def breaks_the_rule(step: Migration, before: Sequence[int]) -> list[str]:
-    """Return what is wrong with a step, where steps of these numbers are before it."""
+    """Return the faults of a step that follows the steps with these numbers."""
     if step.after:
         is_known = step.after in {*before, step.version}
         return [] if is_known else [f"it names step {step.after}, which is none before it"]
@@ -303,7 +303,7 @@ INSERT INTO moods (name) SELECT DISTINCT topic FROM messages;
 
 
 def _look_around(store: PostgresStore, dsn: str, schema: str) -> None:
-    """Have it done what a server does every ten seconds."""
+    """Make it do the periodic work of a server, which is due every ten seconds."""
     engine = store.store.engine
     assert isinstance(engine, PostgresEngine)
     with connected(dsn, schema) as connection:

@@ -1,6 +1,6 @@
 """How much a call passes before its effect, and limits that may only fall.
 
-`make paths` counts. `limits.json` holds what each path may pass at most: so much must one read to follow it.
+`make paths` counts. `limits.json` has the limits of each path: this much code one must read to follow it.
 """
 
 import os
@@ -17,7 +17,7 @@ FILE = Path(__file__).with_name("limits.json")
 
 
 class Limit(NamedTuple):
-    """What a path may pass at most."""
+    """The limits of a path."""
 
     functions: int
     files: int
@@ -36,7 +36,7 @@ def passed(figures: Figures) -> Limit:
 
 
 def measured(name: str) -> Figures:
-    """Play a path in a process of its own.
+    """Play a path in a separate process.
 
     Raises:
         RuntimeError: The path could not be played; the message holds what the process printed.

@@ -42,7 +42,7 @@ PATIENCE = 120.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Look at a condition until it holds; the looks are no part of a path.
+    """Poll a condition until it holds; the polls are not part of a path.
 
     Raises:
         TimeoutError: It did not hold within `PATIENCE` seconds.

@@ -26,7 +26,7 @@ ASKS_POSTGRES = frozenset({"PostgresTransaction._asked_for", "PostgresTransactio
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What one path passed.
+    """The counts of one path.
 
     Attributes:
         functions: Different functions that were entered.
@@ -74,7 +74,7 @@ class Trace:
         sys.setprofile(self._called)
 
     def figures(self) -> Figures:
-        """Return what was counted."""
+        """Return the counts."""
         functions = dict.fromkeys((file, name) for file, name, _ in self._calls)
         return Figures(
             functions=len(functions),

@@ -14,7 +14,7 @@ NO_LOOK = (
     '            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),\n',
     "",
 )
-"""Removes the round that releases claims which are not executed: it mends some of the faults within a second."""
+"""Removes the round that releases unexecuted claims: it hides some of the faults within a second."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Plant:
         """Write the fault into a copy of the source.
 
         Raises:
-            LookupError: A text is not there exactly once: plant the fault anew.
+            LookupError: A text is not found exactly once: plant the fault again.
         """
         for file, text, fault in self.changes:
             path = source / "postroom" / file
@@ -227,7 +227,7 @@ PLANTS = (
     plant(
         "messages that wait behind a run are not looked at when it ends",
         WORKER,
-        "            if not job.comes_again and job.leaves_waiting:\n                await self._completion.after_run(thread_id)\n",
+        "            if not job.comes_again and job.leaves_waiting:\n                await self._completion.submissions.after_run(thread_id)\n",
         "",
         (RECOVERY, "            await self._recovery.take_up_left_over()\n", ""),
     ),

@@ -1,4 +1,4 @@
-"""make planted [OPTIONS="--map FILE"]: plant the single-line faults one by one; say which the tests find.
+"""make planted [OPTIONS="--map FILE"]: plant the single-line faults one by one; print which the tests find.
 
 Each fault is put into a copy of the checkout, and `make test` runs there until the first failure. With a map, which is the
 data file of a run of the suite with `--cov-context=test`, only the tests that execute the line run, and the fault counts as
@@ -19,7 +19,7 @@ from planted.protocol import Plant
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_NAMES = 400
-"""Above so many tests the command line names their files instead."""
+"""For more tests than this, the command line names their files instead."""
 MINUTES = 20
 
 

@@ -1,4 +1,4 @@
-"""The simulation finds every planted fault of the protocol; a fault whose text has gone must be planted anew."""
+"""The simulation finds every planted fault of the protocol; a fault whose text has gone must be planted again."""
 
 from pathlib import Path
 

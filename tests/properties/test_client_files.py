@@ -1,4 +1,4 @@
-"""Whatever a client's file looks like: setup adds our part and nothing else, and remove gives it back."""
+"""For any content of a client's file, setup adds only postroom's part, and remove restores the file."""
 
 import json
 
@@ -56,7 +56,7 @@ def documents(draw: st.DrawFn, depth: int = 3) -> str:
 
 @st.composite
 def files(draw: st.DrawFn) -> str:
-    """Return a file in which our containers, when they are there, are containers."""
+    """Return a file in which the containers of postroom's part, if they exist, are containers."""
     text = draw(st.sampled_from(["", "\ufeff"])) + draw(BLANKS).lstrip("x")
     text += draw(documents()) if draw(st.integers(0, 9)) else ""
     text += draw(BLANKS)
@@ -122,7 +122,7 @@ def is_subsequence(short: str, long: str) -> bool:
 @settings(max_examples=300)
 @given(files(), st.sampled_from(["first", "last"]), st.sampled_from(["mcpServers", ""]))
 def test_what_a_person_adds_in_between_stays(text: str, where: str, within: str) -> None:
-    """The person's member is written by hand into the text, before or behind whatever is there."""
+    """The person's member is written by hand into the text, before or after the existing content."""
     changed, applied_edits = put_all(text)
     edited = with_member(changed, within, where)
     left = take_all(edited, applied_edits)

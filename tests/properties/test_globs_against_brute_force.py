@@ -2,7 +2,7 @@
 
 `expression` turns a text into one regular expression for whole paths, and every short path is tried with it.
 `Automaton` turns it into states and edges; the product of two is searched for a common path of any length.
-A literal against a glob has a rule of its own: `meets_literal` reads it off the texts.
+A literal and a glob have a separate rule: `meets_literal` reads it off the texts.
 """
 
 import json
@@ -151,7 +151,7 @@ def meets_literal(a: str, b: str) -> bool | None:
 
 
 def are_near(a: Pattern, b: Pattern) -> bool:
-    """The store's narrowing: the prefix of one is a whole-name prefix of the other's."""
+    """The store's narrowing: the prefix of one pattern is a whole-name prefix of the other's."""
     return a.prefix in prefixes_of(b.prefix) or b.prefix in prefixes_of(a.prefix)
 
 

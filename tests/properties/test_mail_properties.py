@@ -1,4 +1,4 @@
-"""What holds of the mail room whatever is done in it: contacts, hidden copies, cursors, leases."""
+"""Invariants of the mail room under any sequence of acts: contacts, hidden copies, cursors, leases."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.contracts.errors import AlreadyRead, IdempotencyConflict, PostroomError
 from postroom.contracts.mail import Message, Recipient
-from postroom.mail.archive.batch import gather
+from postroom.mail.archive.archive import gather
 from postroom.mail.context import Rules
 from postroom.stores.mail.access import MailReads
 from postroom.stores.sqlite import SqliteStore
@@ -85,7 +85,7 @@ def _acts() -> st.SearchStrategy[list[Act]]:
 
 @dataclass(slots=True)
 class Wishes:
-    """What each agent wants, kept beside the mail room and in the simplest way."""
+    """The wishes of each agent, kept outside the mail room in the simplest way."""
 
     policy: dict[str, str] = field(default_factory=lambda: dict.fromkeys(HOMES, "open"))
     granted: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -113,7 +113,7 @@ async def _open_three(room: Room) -> None:
 
 
 async def _do(room: Room, act: Act, wishes: Wishes) -> None:
-    """Do one thing, and note what it says of somebody's wishes."""
+    """Do one act, and record its effect on a person's wishes."""
     kind, who, *rest = act
     own = {"project_key": HOMES[who], "agent_name": who}
     if kind == "policy":
@@ -231,7 +231,7 @@ ABROAD = "Vicuna"
 
 @dataclass(slots=True)
 class Seen:
-    """What one viewer saw of one message, as text, and who may stand in it."""
+    """The view of one viewer of one message, as text, and the names that it may contain."""
 
     viewer: str
     message: int
@@ -479,7 +479,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Ledger:
-    """Who holds what; activity extends it, at most once in half a minute."""
+    """The holders of reservations; activity extends them, at most once in half a minute."""
 
     now: int
     held: dict[tuple[str, str], Lease] = field(default_factory=dict)

@@ -17,11 +17,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from postroom.contracts.announcing import Nudges
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import SEARCH_FIELDS, All, AnyOf, Attachment, Not, Phrase, Query, Term
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.waking import Nudges
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.postgres import PostgresStore
@@ -35,13 +35,13 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 SERVER: dict[str, str] = {}
 """Where PostgreSQL is; a state machine takes no fixtures."""
 EXAMPLES = 8
-"""Unless `POSTROOM_EXAMPLES` says how many."""
+"""Unless `POSTROOM_EXAMPLES` sets the number."""
 START = 1_700_000_000_000
 SPAN = 30
 MANY = 1_000
 
 ids = st.sampled_from([1, 2, 3, 1, 2, 3, 1, 2, 3, 4, 5, 9])
-"""Mostly of records that are there, for a change that fails anywhere is undone whole."""
+"""Mostly of existing records, because a change that fails anywhere is undone whole."""
 instants = st.integers(min_value=START, max_value=START + SPAN)
 lengths = st.integers(min_value=0, max_value=8)
 limits = st.integers(min_value=0, max_value=5)
@@ -114,7 +114,7 @@ _ACTOR_NAMES = {"insert_message": "sender"}
 
 @dataclass(frozen=True)
 class Message:
-    """A message and its recipients; one that names an agent twice is refused."""
+    """A message and its recipients; a message that names an agent twice is refused."""
 
     sender: int
     readers: Sequence[int]
@@ -360,7 +360,7 @@ looks = (
 
 
 def everything(tx: MailReads) -> dict[str, object]:
-    """Read all that was ever stored, in every way that needs no settling."""
+    """Read all stored data, in every way that needs no settling."""
     projects = tx.projects(limit=MANY)
     agents = [agent for one in projects for agent in tx.agents(one.id, include_retired=True, limit=MANY)]
     messages = [message for one in projects for message in tx.project_messages(one.id, limit=MANY)]

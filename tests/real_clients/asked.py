@@ -1,4 +1,4 @@
-"""What a model is asked and what it answers, whatever the client's wire format."""
+"""The requests and answers of a model, whatever the client's wire format."""
 
 import itertools
 import threading
@@ -44,7 +44,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a call of the model came to."""
+    """The result of a call of the model."""
 
     id: str
     text: str
@@ -57,8 +57,8 @@ Turn = Said | Called | Returned
 class Offered:
     """A tool that the client offers.
 
-    `namespace` is where Codex keeps the tools of a server. A `custom` one takes a text, `input`, and no document;
-    by `tool_search` a model finds those that are not in the request.
+    `namespace` is where Codex keeps the tools of a server. A `custom` tool takes a text, `input`, and no document; with
+    `tool_search` a model finds tools that are not in the request.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """The whole conversation: what was said, called and returned."""
+        """The whole conversation: texts, calls and results."""
         return "\n".join(
             f"{turn.name} {dict(turn.arguments)}" if isinstance(turn, Called) else turn.text
             for turn in self.turns
@@ -97,12 +97,12 @@ class Asked:
 
     @property
     def returned(self) -> tuple[str, ...]:
-        """What the calls came to, the oldest first."""
+        """The results of the calls, the oldest first."""
         return tuple(turn.text for turn in self.turns if isinstance(turn, Returned))
 
     @property
     def new_text(self) -> str:
-        """What came after the model's last word: the prompt, a tool's result, what a hook added."""
+        """The content after the model's last text: the prompt, a tool's result, a hook's addition."""
         last = max(
             (
                 number
@@ -134,7 +134,7 @@ Script = Callable[[Asked], Step | Sequence[Step]]
 
 
 def in_turn(*replies: Step | Sequence[Step]) -> Script:
-    """Return a script that gives these replies, one a request; afterwards it says that it has no more."""
+    """Return a script that gives these replies, one for each request; afterwards it reports its end."""
     left = itertools.chain(replies, itertools.repeat(Say("The script has no more.")))
     lock = threading.Lock()
 

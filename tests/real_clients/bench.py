@@ -1,4 +1,4 @@
-"""One client set up in one home, with a server of ours and a scripted model: what every scenario starts from."""
+"""One client set up in one home, with a postroom server and a scripted model: the start of every scenario."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ class Bench:
         return (*self.client.allowing, *self.client.trusting)
 
     def call(self, tool: str, **arguments: Any) -> Any:
-        """Call a tool of ours in the project, as the server's operator."""
+        """Call a postroom tool in the project, as the server's operator."""
         with self.home.server.line() as line:
             return line.tool(tool, project_key=str(self.home.project), **arguments)
 
@@ -44,7 +44,7 @@ class Bench:
             self.call("register_agent", name=name, program="test", model="none")
 
     def as_agent(self, name: str) -> None:
-        """Have the client's sessions be those of an agent."""
+        """Make the client's sessions act as an agent."""
         self.home.environment["POSTROOM_AGENT"] = name
 
     def send(self, sender: str, to: str, subject: str, text: str, **more: Any) -> Any:
@@ -75,7 +75,7 @@ class Bench:
         return True
 
     def employ(self, name: str) -> None:
-        """Have the server run an agent by the client's recipe, as shipped."""
+        """Make the server run an agent by the client's recipe, as shipped."""
         passed = [word for variable in (*self.client.pass_env, *PROXIES) for word in ("--pass-env", variable)]
         resume = () if self.client.name == "cline" else ("--resume",)
         self.home.postroom("agents", "set-runner", name, *self.client.runner, *resume, *passed)
@@ -87,7 +87,7 @@ class Bench:
     def answer(self, message: Any, *, number: int = 1) -> str:
         """Return the text of a message's answer, the first or a later one, when it has come.
 
-        It fails when the message's run is given up, and after a bound.
+        It fails when the message's run becomes a dead letter, and after a bound.
         """
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
@@ -113,7 +113,7 @@ class Bench:
         session: str = "",
         flags: Sequence[str] = (),
     ) -> Done:
-        """Have the client do one turn; the model gives these replies, one a request."""
+        """Make the client do one turn; the model gives these replies, one for each request."""
         self.model.script = script or in_turn(*replies)
         words, before = self.client.talk(prompt, *flags, session=session), len(self.model.asked)
         try:
@@ -133,7 +133,7 @@ class Bench:
         return done
 
     def runs_said(self) -> str:
-        """Return what the server says of its runs, and what was mailed to Ada: a client's own words stand there."""
+        """Return the server's report on its runs, and the mail to Ada: both contain a client's own words."""
         asked = (("runs", "list"), ("mail", "inbox", "--as", "Ada", "--bodies"))
         try:
             return "\n".join(str(self.home.run("postroom", *words)) for words in asked)

@@ -13,28 +13,28 @@ KEY = "sk-dummy-for-loopback"
 
 
 class Client(Protocol):
-    """One client in one home. `name` is ours for it, `package` npm's."""
+    """One client in one home. `name` is postroom's name for it, `package` npm's."""
 
     name: ClassVar[str]
     package: ClassVar[str]
     pass_env: ClassVar[tuple[str, ...]]
-    """What a runner must pass on so that the program finds the scripted model."""
+    """The variables that a runner must pass on so that the program finds the scripted model."""
     setup: ClassVar[str]
     """Its name for `postroom setup`."""
     waking: ClassVar[tuple[str, ...]]
     """The flags of `postroom setup` with which an idle session begins a turn for mail."""
     runner: ClassVar[tuple[str, ...]]
-    """The flags of `agents set-runner` for it; empty where there is no recipe."""
+    """The flags of `agents set-runner` for it; empty if there is no recipe."""
     files: ClassVar[tuple[str, ...]]
-    """What the client reads its settings from, in the home folder."""
+    """The files in the home folder from which the client reads its settings."""
     allowing: ClassVar[tuple[str, ...]]
-    """Flags with which one turn without a person may call our tools and edit files."""
+    """Flags with which one turn without a person may call postroom's tools and edit files."""
     trusting: ClassVar[tuple[str, ...]]
-    """Flags with which one turn runs our hooks, where a person trusts them by hand."""
+    """Flags with which one turn runs postroom's hooks, if a person trusts them by hand."""
     resuming: ClassVar[tuple[str, ...]]
     """The words before a session's id with which a person resumes it, if a turn without a person cannot."""
     drawn: ClassVar[str]
-    """What it draws at a terminal when it can be typed to; empty where it reads what was typed before."""
+    """The text that it draws at a terminal when it accepts input; empty if it reads earlier input."""
 
     def prepare(self, home: Home) -> None:
         """Write what points the client at the model, and add to the home's environment."""
@@ -53,7 +53,7 @@ class Client(Protocol):
         ...
 
     def rewriting(self, home: Home) -> Sequence[str]:
-        """Return a command by which the client writes its own settings anew, with one thing more."""
+        """Return a command by which the client rewrites its settings, with one addition."""
         ...
 
     def servers(self) -> Sequence[str]:
@@ -458,7 +458,7 @@ def _patch(path: Path, text: str) -> str:
 
 
 class ClaudeAcp(Claude):
-    """Claude Code behind the Agent Client Protocol."""
+    """Claude Code over the Agent Client Protocol."""
 
     name = "claude over ACP"
     package = "@agentclientprotocol/claude-agent-acp"
@@ -466,7 +466,7 @@ class ClaudeAcp(Claude):
 
 
 class CodexAcp(Codex):
-    """Codex behind the Agent Client Protocol."""
+    """Codex over the Agent Client Protocol."""
 
     name = "codex over ACP"
     package = "@zed-industries/codex-acp"

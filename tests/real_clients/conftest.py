@@ -16,7 +16,7 @@ NEEDS_CLIENTS = "the real clients are not installed in the pinned versions: `mak
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option with which a run of the table goes on where the last one stopped."""
+    """Add the option with which a run of the table continues from the last one."""
     parser.addoption(
         "--only-left",
         action="store_true",

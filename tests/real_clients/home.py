@@ -68,7 +68,7 @@ class Home:
         (self.project / "quay.txt").write_text("one boat\n")
         self.environment = _environment(path)
         self.server = RunningServer(path / ".local" / "share" / "postroom", environment=self.environment)
-        """Not started: `with home.server:` starts it where `postroom` looks for it by itself."""
+        """Not started: `with home.server:` starts it where `postroom` finds it by itself."""
         if is_git:
             self.must("git", "init", "--quiet", "-b", "main")
 
@@ -82,7 +82,7 @@ class Home:
     def run(
         self, *words: str, cwd: Path | None = None, given: str | None = None, patience: float = PATIENCE
     ) -> Done:
-        """Run a program in the project to its end; one that takes too long fails the test with what it said."""
+        """Run a program in the project to its end; a program that takes too long fails the test with its output."""
         with subprocess.Popen(
             words,
             cwd=cwd or self.project,
@@ -108,11 +108,11 @@ class Home:
         return done
 
     def postroom(self, *words: str) -> Any:
-        """Run a command of ours in the project, and return its document."""
+        """Run a command of postroom in the project, and return its document."""
         return json.loads(self.must("postroom", *words, "--json").out)
 
     def end(self) -> None:
-        """End what still runs in this home: Cline, for one, leaves a daemon behind."""
+        """End what still runs in this home: Cline, for example, leaves a daemon."""
         for process in _marked(f"HOME={self.path}"):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

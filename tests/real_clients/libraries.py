@@ -1,4 +1,4 @@
-"""Programs of other people's libraries against an API of ours; run by the Python that has them.
+"""Programs of other people's libraries against postroom's API; run by the Python that has them.
 
 `python libraries.py BASE_URL KEY` prints what each case came to, as JSON: nothing, or why it failed.
 """

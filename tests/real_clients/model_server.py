@@ -1,6 +1,6 @@
-"""A model that says what a script tells it to, on loopback, in four wire formats; it keeps every request.
+"""A scripted model on loopback, in four wire formats; it keeps every request.
 
-A script is a function of the request. It runs on a thread of its own, so it may wait for what a test does meanwhile.
+A script is a function of the request. It runs on a separate thread, so it may wait for acts of a test.
 """
 
 import json
@@ -19,14 +19,14 @@ MODELS = ("claude-sonnet-4-5", "gpt-5.1-codex", "gemini-2.5-pro")
 
 
 class ModelServer:
-    """The scripted model; `script` may be set anew at any time."""
+    """The scripted model; `script` may be replaced at any time."""
 
     def __init__(self, script: Script | None = None) -> None:
         self.script: Script = script or (lambda _asked: Say("Nothing is scripted."))
         self.asked: list[Asked] = []
         """Every request to the model, asides included, in the order of arrival."""
         self.failures: list[str] = []
-        """What was asked and is not known here, or what a script raised."""
+        """Unknown requests, and errors of a script."""
         self._news = threading.Condition()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -65,7 +65,7 @@ class ModelServer:
                 self._news.wait(left)
 
     def story(self) -> str:
-        """Return what was asked, shortly, for the message of a failure."""
+        """Return the requests, in short, for the message of a failure."""
         rows = [
             f"{number}. {asked.wire} {asked.model}{' (aside)' if asked.is_aside else ''}: {asked.new_text[-600:]!r}"
             for number, asked in enumerate(self.asked, 1)
@@ -114,7 +114,7 @@ def _handler(model: ModelServer) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the requests are kept."""
+            """Do not log: the requests are kept."""
 
         def do_GET(self) -> None:
             if urlsplit(self.path).path.endswith("/models"):

@@ -21,25 +21,25 @@ KEPT = timedelta(days=7)
 HEAD = """\
 # Clients
 
-What works with which client, seen with the real programs: each is run without a person, in a home of its own, against
-a model that follows a script. This page is written from that run by `make clients-table`; `make test-clients` repeats
-it. `postroom setup` and the runners are documented in [setup](setup.md) and [runners](runners.md).
+This page lists which features work with which client. The tests run each real client without a person, in its own home
+folder, against a model that follows a script. `make clients-table` writes this page from such a run, and `make test-clients`
+repeats some of it. [Setup](setup.md) and [runners](runners.md) describe `postroom setup` and the runners.
 
-**Age of this page:** the oldest cell was driven on {date}, with the newest release of each client on that day. The row
-"driven on" has the date of each client. A client updates itself, and a newer release may differ: `postroom setup status` shows
-the release that is installed, and warns if it is not the release of this page.
+**Age of this page:** the oldest result is of {date}, with the newest release of each client on that day. The row
+"tested on" has the date of each client. Clients update themselves, and a newer release may differ. `postroom setup status` shows
+the installed release, and warns if this page has another one.
 
-Of {total} cells {yes} say yes ({share} %), {no} say no and {missing} say "not offered". Of the {tried} cells that can
-be tried, {share_tried} % say yes. The notes give the reason for each other cell.
+Of {total} cells {yes} say yes ({share} %), {no} say no and {missing} say "not offered". Of the {tried} features that the
+clients offer, {share_tried} % say yes. The notes give the reason for each other cell.
 """
 AGENTS = """\
-The server starts them when mail comes: a client without a person, or an agent over the Agent Client Protocol (ACP).
+The server starts these agents when mail arrives: a client without a person, or an agent over the Agent Client Protocol (ACP).
 """
 STEERED = """\
-Claude Code, Codex and opencode are told of a message at once. The answer of our next tool tells it to the others."""
+Claude Code, Codex and opencode get such a message at once. The other clients get it with the answer of the next postroom tool."""
 HANGS = """\
-`opencode run` stands still now and then, with no output and for ever (its issues 35870 and 44901). The tests start it
-once more then, where it had called no tool yet."""
+`opencode run` sometimes hangs without output (its issues 35870 and 44901). If it had not called a tool yet, the tests start it
+once more."""
 
 
 def word(cell: Cell) -> str:
@@ -51,7 +51,7 @@ def word(cell: Cell) -> str:
 
 
 Words = Mapping[tuple[str, str], str]
-"""What is said of a client and a scenario: a word, and behind a colon what is to be noted."""
+"""The result of a client and a scenario: a word, and after a colon the note."""
 
 
 def page(words: Words, dates: Mapping[str, str]) -> str:
@@ -61,12 +61,12 @@ def page(words: Words, dates: Mapping[str, str]) -> str:
         HEAD.format(date=min(dates.values()), **_counts(words)),
         "## Clients of people",
         "",
-        "A person begins their sessions. Numbers are of the notes below.",
+        "A person starts these sessions. The numbers refer to the notes below.",
         "",
     ]
     rows += _row("", PROGRAMS) + _row("---", ["---"] * len(PROGRAMS))
     rows += _row("version", [PINS[one.package] for one in PROGRAMS.values()])
-    rows += _row("driven on", [dates[client] for client in PROGRAMS])
+    rows += _row("tested on", [dates[client] for client in PROGRAMS])
     for scenario in OF_A_PERSON:
         rows += _row(_named(scenario), [_short(words[client, scenario], notes) for client in PROGRAMS])
     rows += ["", *_explained(OF_A_PERSON), "", "## Agents that the server runs", "", AGENTS]
@@ -78,7 +78,7 @@ def page(words: Words, dates: Mapping[str, str]) -> str:
     rows += [f"{number}. {note}" for note, number in notes.items()]
     rows += ["", "## The programs", ""]
     rows += [
-        f"- `{client}` is npm's `{one.package}`, driven on {dates[client]}" for client, one in CLIENTS.items()
+        f"- `{client}` is npm's `{one.package}`, tested on {dates[client]}" for client, one in CLIENTS.items()
     ]
     rows += ["", HANGS]
     return "\n".join(rows) + "\n"
@@ -108,7 +108,7 @@ def _named(scenario: str) -> str:
 
 
 def _short(said: str, notes: dict[str, int]) -> str:
-    """Return a cell: the word, and the number of the note with what is to be said of it."""
+    """Return a cell: the word, and the number of its note."""
     word, _, note = said.partition(": ")
     return f"{word} ({notes.setdefault(note, len(notes) + 1)})" if note else word
 

@@ -1,4 +1,4 @@
-"""What is tried with every client. A scenario fails, or returns what stands in the table's cell beside `yes`."""
+"""The scenarios that are tried with every client. A scenario fails, or returns the text of the table's cell next to `yes`."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ MOST_STEPS = 200
 
 
 def configuration_accepted(bench: Bench) -> str:
-    """The client itself names our server as one that it uses."""
+    """The client lists postroom among its servers."""
     bench.set_up()
     told = bench.home.must(*bench.client.servers())
     assert bench.client.accepts(told.text), bench.tell(told)
@@ -32,7 +32,7 @@ def configuration_accepted(bench: Bench) -> str:
 
 
 def tools_offered(bench: Bench) -> str:
-    """Our tools stand in the client's request to its model, with our words; the cell says how many, and their cost."""
+    """The client's request to its model contains postroom's tools with their descriptions. The note gives their number and size."""
     search = CallTool("tool_search", {"query": "postroom", "limit": 100})
 
     def script(asked: Asked) -> Step:
@@ -54,7 +54,7 @@ def tools_offered(bench: Bench) -> str:
 
 
 def tools_in_the_first_request(bench: Bench) -> str:
-    """The first request of a session holds our `core` tools, so that the model needs no search to use them."""
+    """The first request of a session contains the `core` tools, so the model can use them without a search."""
     bench.set_up("--tools", "core")
     done = bench.turn("Which tools are there?", Say("Many."))
     assert bench.model.conversation[0].ours == tuple(sorted(CORE)), f"tools are deferred: {bench.tell(done)}"
@@ -62,7 +62,7 @@ def tools_in_the_first_request(bench: Bench) -> str:
 
 
 def ends_with_its_answer(bench: Bench) -> str:
-    """A turn without a person ends within 1 s of the time after its answer that it takes without postroom."""
+    """After its answer, a turn without a person ends at most 1 s later than the same turn without postroom."""
 
     def seconds_to_the_end(*flags: str) -> float:
         asked: list[float] = []
@@ -91,7 +91,7 @@ def ends_with_its_answer(bench: Bench) -> str:
 
 
 def session_resumed(bench: Bench) -> str:
-    """A second turn in the session that the first one named has the first in its conversation."""
+    """A second turn resumes the session of the first turn, and its conversation contains the first turn."""
     bench.set_up()
     first = bench.turn("The boat is called Albatross.", Say("I know it now."))
     session = bench.client.session(first, bench.home)
@@ -119,7 +119,7 @@ def _resumed_at_a_terminal(bench: Bench, words: Sequence[str]) -> str:
 
 
 def tool_changes(bench: Bench) -> str:
-    """A turn without a person calls tools that change something, and it is changed; the cell says with what."""
+    """A turn without a person calls tools that change something, and the change is made. The note gives the option that this needs."""
     bench.set_up()
     bench.team()
     note = {"sender_name": "Bo", "to": ["Ada"], "subject": "Tide", "body_md": "It turns at six."}
@@ -130,7 +130,7 @@ def tool_changes(bench: Bench) -> str:
 
 
 def welcomed_at_the_start(bench: Bench) -> str:
-    """A session that is no agent yet is told in its first request of the post room, and how to register."""
+    """If a session has no agent yet, its first request to the model describes postroom and how to register."""
     bench.set_up()
     bench.team()
     done = bench.turn("Good morning.", Say("Good morning."), flags=bench.trusted)
@@ -139,7 +139,7 @@ def welcomed_at_the_start(bench: Bench) -> str:
 
 
 def mail_told_at_the_prompt(bench: Bench) -> str:
-    """Mail that waits is told in the first request of a turn."""
+    """The first request of a turn lists the unread mail."""
     bench.set_up()
     bench.team()
     bench.as_agent("Bo")
@@ -150,7 +150,7 @@ def mail_told_at_the_prompt(bench: Bench) -> str:
 
 
 def mail_told_after_a_tool(bench: Bench) -> str:
-    """Mail that comes while the model thinks is told in the request after its next call of a tool."""
+    """Mail that arrives during a turn is in the request that follows the next tool call."""
     bench.set_up()
     bench.team()
     bench.as_agent("Bo")
@@ -168,7 +168,7 @@ def mail_told_after_a_tool(bench: Bench) -> str:
 
 
 def turn_goes_on_for_mail(bench: Bench) -> str:
-    """Mail that comes while the model says its last word is told, and the turn goes on."""
+    """If mail arrives while the model writes its final answer, the turn continues with the mail."""
     bench.set_up()
     bench.team()
     bench.as_agent("Bo")
@@ -187,7 +187,7 @@ def turn_goes_on_for_mail(bench: Bench) -> str:
 
 
 def reserved_edit_refused(bench: Bench) -> str:
-    """The client's own tool may write a free file, and not one that another agent holds; the model is told who."""
+    """The client's own tool can write a free file. It cannot write a file that another agent has reserved, and the model learns which agent."""
     bench.set_up()
     bench.team()
     bench.as_agent("Bo")
@@ -202,7 +202,7 @@ def reserved_edit_refused(bench: Bench) -> str:
 
 
 def released_at_the_end(bench: Bench) -> str:
-    """What was reserved in a session is free again when the session has ended, and what was reserved elsewhere is not."""
+    """The end of a session releases the reservations of that session, and no others."""
     bench.set_up()
     bench.team()
     bench.as_agent("Bo")
@@ -224,7 +224,7 @@ def released_at_the_end(bench: Bench) -> str:
 
 
 def undone_to_the_byte(bench: Bench) -> str:
-    """What set-up wrote is taken out again: every file that the client reads its settings from is as it was."""
+    """`setup remove` restores each settings file of the client byte for byte."""
     before = bench.settings()
     bench.set_up()
     assert bench.settings() != before
@@ -234,7 +234,7 @@ def undone_to_the_byte(bench: Bench) -> str:
 
 
 def undone_after_a_rewrite(bench: Bench) -> str:
-    """The client wrote its settings anew before set-up's part is taken out: all that is not ours stays as it wrote it."""
+    """If the client has rewritten its settings, `setup remove` removes postroom's part and keeps the rest as the client wrote it."""
     bench.set_up()
     mine = bench.settings()
     bench.home.must(*bench.client.rewriting(bench.home))
@@ -257,7 +257,7 @@ def _lines(text: bytes) -> set[bytes]:
 
 
 def idle_session_woken(bench: Bench) -> str:
-    """A person's session at a terminal, which set-up alone prepared and which is idle, begins a turn for each message."""
+    """An idle session of a person at a terminal starts a turn for each message. Only `setup` prepared it."""
     words = bench.client.person(bench.home)
     bench.set_up(*bench.client.waking)
     bench.team()
@@ -277,7 +277,7 @@ def idle_session_woken(bench: Bench) -> str:
 
 
 def woken_and_answers(bench: Bench) -> str:
-    """Mail wakes an agent that runs by the recipe as shipped, and what it says last is the answer, alone."""
+    """Mail starts a run of the agent with the shipped recipe. The answer is the agent's last text, without its earlier texts."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")
@@ -294,7 +294,7 @@ def woken_and_answers(bench: Bench) -> str:
 
 
 def session_of_a_thread_resumed(bench: Bench) -> str:
-    """A second message of a thread goes on in the session of the first, and one of another thread does not."""
+    """A second message of a thread continues the session of the first. A message of another thread does not."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")
@@ -312,7 +312,7 @@ def session_of_a_thread_resumed(bench: Bench) -> str:
 
 
 def question_answered(bench: Bench) -> str:
-    """A run asks a person by our tool and waits; it goes on with what the person said, and its answer is sent."""
+    """A run asks a person with the tool `ask_person` and waits. It continues with the person's answer and sends its result."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")
@@ -337,7 +337,7 @@ def question_answered(bench: Bench) -> str:
 
 
 def steered(bench: Bench) -> str:
-    """A message of the thread on which a run works is in its model's next request, and is answered with the first."""
+    """A message that arrives during a run of its thread is in the model's next request. The run answers both messages."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")
@@ -372,7 +372,7 @@ def steered(bench: Bench) -> str:
 
 
 def run_cancelled(bench: Bench) -> str:
-    """A run that works is cancelled: the program ends, and nothing is answered in its name."""
+    """An active run is cancelled. Its program ends, and no answer is sent."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")
@@ -396,11 +396,11 @@ def run_cancelled(bench: Bench) -> str:
 
 
 TOLD = 'newest from "Ada"'
-"""What stands in the line in which a hook tells of mail."""
+"""The text in the line in which a hook announces mail."""
 WELCOMED = "The tool start_session registers this session."
-"""What a hook tells a session at its start."""
+"""The text of a hook at the start of a session."""
 HELD = 'addressed to "Bo"'
-"""What stands in the line with which a hook lets a turn go on."""
+"""The text in the line with which a hook continues a turn."""
 OF_A_PERSON: Mapping[str, Scenario] = {
     one.__name__: one
     for one in (
@@ -421,7 +421,7 @@ OF_A_PERSON: Mapping[str, Scenario] = {
         undone_after_a_rewrite,
     )
 }
-"""What a client does whose sessions a person begins."""
+"""The acts of a client whose sessions a person begins."""
 OF_THE_SERVER: Mapping[str, Scenario] = {
     one.__name__: one
     for one in (
@@ -432,5 +432,5 @@ OF_THE_SERVER: Mapping[str, Scenario] = {
         run_cancelled,
     )
 }
-"""What an agent does that the server runs."""
+"""The acts of an agent that the server runs."""
 SCENARIOS: Mapping[str, Scenario] = {**OF_A_PERSON, **OF_THE_SERVER}

@@ -1,4 +1,4 @@
-"""Files of settings as documents, and what is left of one without what set-up wrote."""
+"""Files of settings as documents, and the rest of a file without setup's part."""
 
 import json
 import tomllib

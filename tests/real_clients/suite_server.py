@@ -1,7 +1,7 @@
-"""The tools, resources and prompts that the conformance suite calls, behind postroom's own door and endpoint.
+"""The tools, resources and prompts that the conformance suite calls, behind postroom's own middleware and endpoint.
 
-The suite's scenarios name what they call, such as `test_simple_text`. Everything between them and these answers is
-the product's: authentication, request limits, the endpoint's reading of messages, and the SDK's transport as it is set up.
+The suite's scenarios name what they call, such as `test_simple_text`. Everything between them and these answers is the
+product: authentication, request limits, the endpoint's reading of messages, and the configured transport of the SDK.
 """
 
 import asyncio

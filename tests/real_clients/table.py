@@ -16,7 +16,7 @@ class Yes:
 
 @dataclass(frozen=True, slots=True)
 class No:
-    """The scenario is tried and fails, and the failure says `because`: a limit of the client, not of ours."""
+    """The scenario is tried and fails, and the failure contains `because`: a limit of the client, not of postroom."""
 
     reason: str
     because: str
@@ -38,7 +38,7 @@ class NotOffered:
 
 Cell = Yes | No | NotYet | NotOffered
 
-_NOT_WOKEN = NotOffered("nothing outside begins a turn of its idle session")
+_NOT_WOKEN = NotOffered("no other program can start a turn in its idle session")
 
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
@@ -119,7 +119,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "welcomed_at_the_start": Yes(),
         "mail_told_at_the_prompt": Yes(),
         "mail_told_after_a_tool": Yes(),
-        "turn_goes_on_for_mail": NotOffered("its plugins cannot hold the end of a turn"),
+        "turn_goes_on_for_mail": NotOffered("its plugins cannot delay the end of a turn"),
         "reserved_edit_refused": Yes(),
         "released_at_the_end": Yes(),
         "idle_session_woken": Yes(),
@@ -163,14 +163,16 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         "welcomed_at_the_start": Yes(),
         "mail_told_at_the_prompt": Yes(),
         "mail_told_after_a_tool": Yes(),
-        "turn_goes_on_for_mail": NotOffered("its plugins cannot hold the end of a turn"),
+        "turn_goes_on_for_mail": NotOffered("its plugins cannot delay the end of a turn"),
         "reserved_edit_refused": Yes(),
-        "released_at_the_end": NotOffered("its plugins are not told that a session ends"),
+        "released_at_the_end": NotOffered("its plugins get no event at the end of a session"),
         "idle_session_woken": _NOT_WOKEN,
         "undone_to_the_byte": Yes(),
         "undone_after_a_rewrite": Yes(),
         "woken_and_answers": Yes(),
-        "session_of_a_thread_resumed": NotOffered("a turn that prints JSON resumes no session"),
+        "session_of_a_thread_resumed": NotOffered(
+            "it cannot resume a session and print JSON in the same turn"
+        ),
         "question_answered": Yes(),
         "steered": Yes(),
         "run_cancelled": Yes(),

@@ -19,7 +19,7 @@ _STILL = 2.0
 
 
 class Terminal:
-    """What a person types to a client, and what it has drawn."""
+    """A person's input to a client, and the client's screen."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -27,9 +27,9 @@ class Terminal:
         self._news = threading.Condition()
 
     def type(self, text: str, *, behind: str = "") -> None:
-        """Type a line and send it, when the client takes it: one that starts drops what comes too early.
+        """Type a line and send it, when the client accepts it: a starting client drops earlier input.
 
-        That is when it has drawn what is to be `behind` the line, or else when it draws nothing more.
+        It does when it has drawn the text `behind` the line, or else when it stops drawing.
         """
         if behind:
             self._await_drawn(behind)
@@ -46,7 +46,7 @@ class Terminal:
         assert drawn, f"{text!r} was not drawn: {self}"
 
     def await_idle(self) -> None:
-        """Wait until the client has drawn something and draws no more: one that works moves something."""
+        """Wait until the client has drawn and is idle: a working client moves the screen."""
         until = time.monotonic() + PATIENCE
         with self._news:
             while not self._drawn or self._news.wait(timeout=_STILL):
@@ -55,7 +55,7 @@ class Terminal:
                     self._news.wait(timeout=1)
 
     def read_away(self) -> None:
-        """Read until the client has ended: one that nobody reads stops."""
+        """Read until the client has ended: an unread client stops."""
         try:
             while piece := os.read(self._descriptor, 1 << 16):
                 with self._news:

@@ -1,6 +1,6 @@
 """A permission that a real ACP agent asks for stays open through a kill of the server, and is answered once.
 
-Five messages of three senders come meanwhile: each of the six has its own answer.
+Five messages of three senders arrive during it: each of the six has a separate answer.
 """
 
 import json
@@ -21,7 +21,7 @@ GREETING = re.compile(r"Greet(\d)\.")
 
 
 def asks_once(call: CallTool) -> Script:
-    """Return a script that makes a call for the task, and greets whoever is to be greeted."""
+    """Return a script that makes a call for the task, and greets the named agent."""
 
     def script(asked: Asked) -> Step:
         said = asked.new_text

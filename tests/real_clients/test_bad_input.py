@@ -1,4 +1,4 @@
-"""Clients that are missing, too old, logged out, or changed their format: what set-up and runs say of them."""
+"""Clients that are missing, too old, logged out, or changed their format: the reports of setup and of runs."""
 
 import json
 import os
@@ -16,7 +16,7 @@ KEYS = ("ANTHROPIC_API_KEY", "SCRIPTED_KEY", "GEMINI_API_KEY", "COPILOT_PROVIDER
 
 
 def put_first(home: Home, name: str, script: str) -> None:
-    """Put a program of our own before a client's: a fake, where no real one does this."""
+    """Put a program of the test before a client's: a fake, if no real client does this."""
     path = home.write(f"first/{name}", f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     home.environment["PATH"] = f"{path.parent}{os.pathsep}{home.environment['PATH']}"

@@ -1,4 +1,4 @@
-"""The official MCP conformance suite, in its pinned version, against a server of ours behind its door."""
+"""The official MCP conformance suite, in its pinned version, against a postroom server."""
 
 import subprocess
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_every_scenario_passes_except_those_that_are_listed_with_a_reason(tmp_pa
 
 
 def test_the_suites_own_tools_pass_behind_our_endpoint_except_what_needs_a_session(tmp_path: Path) -> None:
-    """Most scenarios call tools of the suite: here these stand in the place of ours, everything else is the product."""
+    """Most scenarios call tools of the suite: here these replace postroom's tools, everything else is the product."""
     with served() as server, opened(server) as address:
         told = run_suite(address, EXPECTED_OF_THE_ENDPOINT, tmp_path)
     assert told.count(": 1 passed, 0 failed") >= 19, told

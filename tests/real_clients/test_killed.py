@@ -1,4 +1,4 @@
-"""Who is killed leaves nothing behind: a server no client that works on, a client no watch."""
+"""A kill leaves no process: a killed server no working client, a killed client no watch."""
 
 import pytest
 

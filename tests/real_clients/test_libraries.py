@@ -22,7 +22,7 @@ USED = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
 
 
 class Scripted(FakeEndpoint):
-    """Echoes the last message, calls a tool when it is asked to, and says JSON where a format is asked for."""
+    """Echoes the last message, calls a tool when asked to, and answers in JSON if a format is requested."""
 
     async def _serve(self, reader: Any, writer: Any) -> None:
         self.answers = _Answers(self)  # type: ignore[assignment]  # made when it is asked for
@@ -64,7 +64,7 @@ class _Answers:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    """What each case came to, in one run of the libraries: to load them takes longest."""
+    """The result of each case, in one run of the libraries: loading them takes longest."""
 
     @asynccontextmanager
     async def serving():

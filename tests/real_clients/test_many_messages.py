@@ -28,13 +28,13 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE + 120)]
 
 
 def says_its_word(asked: Asked) -> Step:
-    """Say the word of the newest message with which the run was woken."""
+    """Return the word of the newest message with which the run was started."""
     woken = [turn.text for turn in asked.turns if isinstance(turn, Said) and WOKEN in turn.text]
     return Say(f"You said {WORD.findall(woken[-1])[-1]}.")
 
 
 class Correspondence:
-    """Ada writes on each thread, and writes the next message of a thread when the last one was answered."""
+    """Ada writes on each thread, and writes the next message of a thread when the last message was answered."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -57,7 +57,7 @@ class Correspondence:
             self._write(f"t{number}")
 
     def _write(self, thread: str) -> None:
-        """Write the next message on a thread; even threads are with Claude Code, odd ones with Codex."""
+        """Write the next message on a thread; even threads are with Claude Code, odd threads with Codex."""
         number = next(self._words, None)
         if number is None:
             return

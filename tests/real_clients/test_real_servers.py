@@ -1,4 +1,4 @@
-"""The Matrix and e-mail channels beside servers of others: Synapse, and pymap with aiosmtpd."""
+"""The Matrix and e-mail channels with real servers: Synapse, and pymap with aiosmtpd."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""What set-up writes, asked of the clients themselves: accepted, trusted, run, and taken out again."""
+"""Setup's entries, checked with the clients themselves: accepted, trusted, run, and removed."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ def status_of(home: Home, client: str) -> Mapping[str, Any]:
 
 
 def trust_hooks(home: Home) -> None:
-    """Trust what Codex lists, as its user does: it keeps the hash of what was seen."""
+    """Trust the hooks that Codex lists, as its user does: it keeps the hash of their content."""
     asked = (
         {"id": 0, "method": "initialize", "params": {"clientInfo": {"name": "person", "version": "1"}}},
         {"method": "initialized"},

@@ -1,4 +1,4 @@
-"""Every client through every scenario: the table says what is so, and a run of the real program proves it."""
+"""Every client through every scenario: a run of the real program proves the table."""
 
 import pytest
 

@@ -26,11 +26,11 @@ SHOWN = {
     "questions": "they are pretty",
     "runs": "No open runs",
 }
-"""What each page shows in the end."""
+"""The final content of each page."""
 
 
 class Crew:
-    """What the two models do: Ada is Claude Code's, Bo is Codex's."""
+    """The acts of the two models: Ada is Claude Code's, Bo is Codex's."""
 
     def __init__(self, project: Path) -> None:
         self._project = project

@@ -1,4 +1,4 @@
-"""What our tools say of themselves is what lets a client run them without a person."""
+"""The descriptions of postroom's tools let a client run them without a person."""
 
 import json
 
@@ -13,7 +13,7 @@ from real_clients.bench import Bench
 def test_a_tool_that_destroys_nothing_runs_without_approval_and_one_that_does_is_refused(
     client: str, bench: Bench
 ) -> None:
-    """The entry is one that was written by hand and approves nothing: only the hints of the tools decide."""
+    """The entry was written by hand and approves nothing: only the hints of the tools decide."""
     bench.home.must("codex", "mcp", "add", "postroom", "--", "postroom", "mcp", "--tools", "full")
     with bench.home.server.line() as line:
         line.tool(
@@ -62,7 +62,7 @@ def test_a_run_has_its_tools_also_when_it_is_the_first_to_speak_mcp(client: str,
 
 
 def _has_to_search(asked: Asked) -> bool:
-    """Say whether the model is not given our tools before it has searched for them."""
+    """Return whether the model gets postroom's tools only after it has searched for them."""
     return asked.tool("tool_search") is not None and not asked.returned
 
 

@@ -17,7 +17,7 @@ TOLD = "A message from Ada came for Bo"
 
 
 def _waits_for_mail(bench: Bench) -> None:
-    """Have it wait for mail behind the start and behind each turn."""
+    """Make it wait for mail after the start and after each turn."""
     hook = {"type": "command", "command": WAKE, "async": True, "asyncRewake": True, "timeout": 86_400}
     group = [{"hooks": [hook]}]
     settings = {"hooks": {"SessionStart": group, "Stop": group}}

@@ -75,7 +75,7 @@ def reads_and_answers(project: Path) -> Script:
 
 
 def _woken_at(asked: Asked) -> int:
-    """Return where the newest prompt of ours stands in the conversation."""
+    """Return the position of the newest prompt from postroom in the conversation."""
     woken = [at for at, turn in enumerate(asked.turns) if isinstance(turn, Said) and WOKEN in turn.text]
     return woken[-1]
 
@@ -91,7 +91,7 @@ def _since_woken(asked: Asked) -> str:
 def test_ten_messages_get_ten_right_answers(
     client: str, is_git: bool, tmp_path: Path, model: ModelServer, home: Home
 ) -> None:
-    """With what set-up writes in force: one conversation with the model each, and no word behind the answer."""
+    """With setup's entries in force: one conversation with the model each, and no text after the answer."""
     here = home if is_git else Home(tmp_path / "plain", model, is_git=False)
     office = Office(CLIENTS[client], here)
     model.script = reads_and_answers(here.project)

@@ -1,4 +1,4 @@
-"""What a client's tools cost, counted by the tokenizer of OpenAI's models; Claude's and Gemini's are not public."""
+"""The tokens of a client's tools, counted by the tokenizer of OpenAI's models; Claude's and Gemini's are not public."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ console.log(encode(require("fs").readFileSync(0, "utf8")).length);
 
 
 def tokens_of(tools: Iterable[Offered]) -> int:
-    """Return how many tokens the definitions of these tools are, as they stand in a model's request."""
+    """Return the number of tokens of these tools' definitions, in the form of a model's request."""
     told = [{"name": one.name, "description": one.description, "parameters": one.schema} for one in tools]
     text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
     done = subprocess.run(

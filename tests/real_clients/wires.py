@@ -30,7 +30,7 @@ def _texts(content: Any) -> str:
 
 
 def _named(asked: Asked, step: CallTool) -> Offered:
-    """Return the tool as the client calls it; one that is not offered is called by the name of the script."""
+    """Return the tool as the client calls it; a tool that is not offered is called by its name in the script."""
     return asked.tool(step.name) or Offered(step.name, "", {})
 
 

@@ -1,4 +1,4 @@
-"""A fake of another server that runs agents, for tests: on real sockets, it says exactly what it is told to."""
+"""A fake of another server that runs agents, for tests: on real sockets, with scripted answers."""
 
 import asyncio
 import hashlib
@@ -55,7 +55,7 @@ class FakeRemote:
         return [one for one in self.asked if one.told["kind"] == "cancel"]
 
     async def come(self, times: int) -> None:
-        """Return when so many requests came."""
+        """Return when this many requests came."""
         async with asyncio.timeout(60), self._came:
             await self._came.wait_for(lambda: len(self.asked) >= times)
 
@@ -91,7 +91,7 @@ async def _request(head: str, reader: asyncio.StreamReader) -> Asked:
 
 
 def reply(status: int, body: bytes | Any = b"", **headers: str) -> bytes:
-    """Return an answer as it is sent."""
+    """Return an answer in its wire form."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -104,7 +104,7 @@ def says(text: str) -> Any:
 
 
 def sign(secret: str, now: int, body: bytes) -> dict[str, str]:
-    """Sign as the documents tell; written anew here, so that the recipe is what is tested."""
+    """Sign as the documents describe; written again here, so that the test checks the recipe."""
     timestamp = str(now // 1000)
     digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
     return {"X-Postroom-Timestamp": timestamp, "X-Postroom-Signature": f"v1={digest}"}

@@ -6,23 +6,20 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 
-from postroom.app.executor_registry import ExecutorsByRunner, signing_secret
+from postroom.app.agent_supervisor import ExecutorsByRunner, signing_secret
 from postroom.app.model_agents import ModelAgents
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.remote_runners import HttpRunner
 from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import AnyRunner
+from postroom.contracts.runners import AnyRunner, HttpRunner, RunnerKind
 from postroom.contracts.runs import RunRecord
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.executors.remote import RemoteExecutor
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.waker import Waker
@@ -36,7 +33,7 @@ ENVIRONMENT = {"MODEL_KEY": KEY, "BO_SECRET": SECRET, "BLANK": " "}
 
 @dataclass
 class RunnerRoom(Room):
-    """Mail, a mailbox and executors; what a process has of its own is in `Process`."""
+    """Mail, a mailbox and executors; `Process` has the parts of one process."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     address: str = "http://127.0.0.1:8765"
@@ -100,7 +97,7 @@ class RunnerRoom(Room):
         return list(await self.runs.dispatches.list_by_status(RunDispatchStatus.DEAD_LETTER))
 
     async def end(self) -> None:
-        """End as a process does that is told to."""
+        """End as a process does that gets a signal."""
         await self.mailbox.aclose(timedelta(0))
         await self.models.close()
         await self.results.close()

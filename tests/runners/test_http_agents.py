@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
     StaleResult,
     WrongSignature,
 )
-from postroom.contracts.remote_runners import HttpRunner
+from postroom.contracts.runners import HttpRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.signing import signature
 from postroom.executors.remote import LARGEST_BODY
@@ -43,7 +43,7 @@ def result(dispatch: str, **told: Any) -> bytes:
 
 
 async def begun(room: RunnerRoom, remote: FakeRemote, *answers: Any, **changes: Any) -> str:
-    """Have Bo begin a run at the other server; return its dispatch."""
+    """Make Bo begin a run at the other server; return its dispatch."""
     await room.employ(Bo=bo(remote, **changes))
     remote.answers = list(answers)
     await room.send("Ada", "Bo", body="Are the lights on?")

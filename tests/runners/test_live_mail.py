@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroom.contracts.messages import Boundary
-from postroom.dispatch.pending import PendingInput
+from postroom.dispatch.worker import PendingInput
 from runners.room import RunnerRoom
 from runners.test_model_agents import bo, calls, says, seen
 from runtime.endpoint import SILENCE, FakeEndpoint
@@ -16,7 +16,7 @@ LIVE = "live"
 
 
 def look(*, until: asyncio.Event) -> list[Any]:
-    """A step that is answered when the test says so: meanwhile messages come."""
+    """A step that is answered at the command of the test; messages arrive before."""
     return [until, *calls("whois", agent_name="Ada")]
 
 

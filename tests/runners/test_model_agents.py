@@ -13,7 +13,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import IdentityMismatch, InvalidRunner
 from postroom.contracts.records import replace
-from postroom.contracts.remote_runners import ModelRunner
+from postroom.contracts.runners import ModelRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.mail.context import Caller, Rules
@@ -41,7 +41,7 @@ def bo(endpoint: FakeEndpoint, **changes: Any) -> ModelRunner:
 
 
 def seen(endpoint: FakeEndpoint, number: int) -> list[tuple[str, str]]:
-    """What the model saw when it was asked for this time, from 1; without what it is told first."""
+    """The messages that the model got in this call, from 1; without its instructions."""
     told = endpoint.bodies[number - 1]["messages"]
     return [(one["role"], one.get("content") or "") for one in told if one["role"] != "system"]
 

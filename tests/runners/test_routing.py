@@ -1,16 +1,14 @@
-"""Which executor runs an agent: told by the kind of its runner, at each run anew."""
+"""The executor that runs an agent: chosen by the kind of its runner, at each run."""
 
 from typing import Any
 
 import pytest
 
 from dispatch_room import Deaf, done
-from postroom.app.executor_registry import ExecutorsByRunner
+from postroom.app.agent_supervisor import ExecutorsByRunner
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.errors import InvalidRunner, RunnerNotFound
-from postroom.contracts.remote_runners import HttpRunner, ModelRunner
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import AnyRunner, Runner
+from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner, RunnerKind
 from postroom.dispatch.routing import ExecutorsByThread
 
 PROGRAM = Runner(argv=("x",), cwd="/work")
@@ -19,7 +17,7 @@ HTTP = HttpRunner(url="https://a/", secret_env="S")
 
 
 class Known:
-    """Fake runners, for tests: whatever the test says of an agent."""
+    """Fake runners, for tests: set by the test for each agent."""
 
     def __init__(self) -> None:
         self.of: dict[str, AnyRunner] = {"Ada": PROGRAM, "Bo": MODEL}
@@ -29,7 +27,7 @@ class Known:
 
 
 class Named(Deaf):
-    """A fake executor, for tests, that says who ran it and takes what is for its own ids."""
+    """A fake executor, for tests, that names itself and accepts commands for its own ids."""
 
     def __init__(self, name: str, recovers: Recovery, *ids: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An endpoint of the OpenAI chat protocol on real sockets that says exactly what it is told to."""
+"""An endpoint of the OpenAI chat protocol on real sockets with scripted answers."""
 
 import asyncio
 import json
@@ -52,12 +52,12 @@ class FakeEndpoint:
                 await asyncio.wait(self._silent)
 
     async def asked(self, times: int) -> None:
-        """Return when it was asked so often."""
+        """Return when it was called this often."""
         async with self._came:
             await self._came.wait_for(lambda: len(self.bodies) >= times)
 
     async def hung_up(self, times: int) -> None:
-        """Return when so many callers have hung up during a silence."""
+        """Return when this many callers have hung up during a silence."""
         async with self._came:
             await self._came.wait_for(lambda: self.hang_ups >= times)
 
@@ -78,7 +78,7 @@ class FakeEndpoint:
         writer.close()
 
     async def _silence(self, reader: asyncio.StreamReader) -> None:
-        """Say nothing until the test is over, or until the caller hangs up."""
+        """Send nothing until the test ends, or until the caller hangs up."""
         task = asyncio.current_task()
         assert task is not None
         self._silent.add(task)

@@ -35,7 +35,7 @@ PATIENCE = 5
 
 
 def calls(*asked: ToolCall, text: str = "", usage: Usage | None = None) -> InferenceResult:
-    """What a model says that asks for tools."""
+    """A model's answer that calls tools."""
     content = (ContentBlock(text=text),) if text else ()
     return InferenceResult(
         content=content, tool_calls=tuple(asked), stop_reason=StopReason.TOOL_USE, usage=usage
@@ -52,7 +52,7 @@ async def bounded(work: Awaitable[T]) -> T:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let others run until it is so."""
+    """Yield to other tasks until the condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0)
@@ -201,7 +201,7 @@ class Room:
     async def executing(
         self, activation: RunActivation | None = None
     ) -> AsyncIterator["asyncio.Task[AgentRunResult]"]:
-        """Execute beside the test; what still runs at the end is cancelled."""
+        """Execute during the test; runs that are active at its end are cancelled."""
         tasks = Tasks("test")
         work = self.runtime.run(activation or await self.prepared(), self.sink)
         try:
@@ -215,10 +215,10 @@ class Room:
         return record
 
     async def texts(self) -> list[tuple[str, str]]:
-        """What is committed, as pairs of who and what."""
+        """The committed messages, as pairs of author and text."""
         messages = await self.stores.threads.load_messages(self.thread_id)
         return [(str(message.role), message.text()) for message in messages or ()]
 
     def asked(self, number: int) -> list[tuple[str, str]]:
-        """What the model saw at its call with this number, from 1."""
+        """The messages that the model got in its call with this number, from 1."""
         return [(str(one.role), one.text()) for one in self.model.requests[number - 1].messages]

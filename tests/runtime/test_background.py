@@ -1,4 +1,4 @@
-"""Work behind a run: its end is told to the run, whether it still executes or has to be woken."""
+"""Background work of a run: the run learns of its end, whether it still executes or has to be resumed."""
 
 import asyncio
 import json

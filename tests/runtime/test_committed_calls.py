@@ -23,7 +23,7 @@ from table_rows import each_row
 
 
 class Posted:
-    """A fake post, for tests: keeps what was sent, by the id of the call."""
+    """A fake post, for tests: keeps the sent messages, by the id of the call."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -40,7 +40,7 @@ class Posted:
 
 
 class Falls:
-    """A coordinator that is gone after so many commits, as a process that is killed."""
+    """A coordinator that disappears after this many commits, like a killed process."""
 
     def __init__(self, real: Any, after: int) -> None:
         self._real, self._left = real, after

@@ -1,4 +1,4 @@
-"""What a model is shown of files: within bounds, and what it does not take is said."""
+"""The files that a model gets: within bounds, and files that it does not accept are named."""
 
 import base64
 

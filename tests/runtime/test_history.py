@@ -1,4 +1,4 @@
-"""What the model sees of a thread: pure decisions."""
+"""The model's view of a thread: pure decisions."""
 
 from hypothesis import given
 from hypothesis import strategies as st

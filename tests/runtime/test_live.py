@@ -1,4 +1,4 @@
-"""What reaches a run while it executes: messages, hints, decisions, and the wish that it end."""
+"""Messages, hints, decisions and cancels that reach a run during its execution."""
 
 import asyncio
 from collections.abc import AsyncIterator

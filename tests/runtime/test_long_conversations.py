@@ -1,4 +1,4 @@
-"""Conversations longer than the model's window: what is summed up, what stays, and what a failure leaves."""
+"""Conversations longer than the model's window: summarized messages, kept messages, and the effects of a failure."""
 
 import re
 from collections.abc import AsyncIterator
@@ -9,7 +9,6 @@ import pytest
 
 from dispatch_room import make_resume
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     ContentFiltered,
@@ -21,7 +20,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.inference import InferenceRequest, InferenceResult, InferenceStop
 from postroom.contracts.messages import COMPACT, STOPPED_MARK, ContentBlock, Message, MessageMetadata, Role
 from postroom.contracts.records import replace
-from postroom.contracts.runs import RunRecord, Usage
+from postroom.contracts.runs import RunRecord, Summary, Usage
 from postroom.runtime import AgentSpec, function_tool
 from postroom.runtime.window import Windows, pieces, tokens_of
 from runtime.room import call, calls
@@ -40,11 +39,11 @@ class Reader:
     def __init__(self) -> None:
         self.window = WINDOW
         self.says = True
-        """Whether a refusal says how large the window is."""
+        """Whether a refusal contains the size of the window."""
         self.requests: list[Any] = []
         self.refused = 0
         self.summaries: list[Any] = []
-        """What becomes of requests for summaries, in order; as a rule a good one."""
+        """The answers to requests for summaries, in order; by default a good one."""
         self.summed_up = 0
         self.script: list[Any] = []
 
@@ -89,7 +88,7 @@ def reader(application: Application) -> Reader:
 
 
 async def said(application: Application, mailbox: Any, text: str, **fields: Any) -> RunRecord:
-    """Say something, and return the run when it has ended."""
+    """Send a message, and return the run when it has ended."""
     application.clock.advance(timedelta(seconds=1))
     request = text if isinstance(text, RunActivation) else asked(text, **fields)
     submitted = await mailbox.submit_background(request)

@@ -513,7 +513,7 @@ async def test_the_model_call_is_timed() -> None:
 
 
 class ProcessDied(BaseException):
-    """Nothing that runs after this counts."""
+    """Calls after this do not count."""
 
 
 class Crashing:

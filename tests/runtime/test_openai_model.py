@@ -1,4 +1,4 @@
-"""The OpenAI-compatible model against a server on real sockets that says exactly what it is told to."""
+"""The OpenAI-compatible model against a server on real sockets with scripted answers."""
 
 import asyncio
 import builtins
@@ -50,6 +50,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolDescriptor
+from postroom.extras import install_command
 from postroom.runtime import OpenAICompatibleModel, function_tool
 from postroom.runtime.openai import OpenAISpeaker, OpenAITranscriber
 from postroom.runtime.openai_wire import request_body
@@ -521,7 +522,7 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingExtra, match="openai") as caught:
         OpenAICompatibleModel("http://127.0.0.1:1")
-    assert caught.value.remedy == 'pip install "postroom[openai]" (in a clone: make dev)'
+    assert caught.value.remedy == install_command("openai")
     monkeypatch.undo()
     importlib.import_module("postroom.runtime.openai_endpoint")
 

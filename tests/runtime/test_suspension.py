@@ -1,4 +1,4 @@
-"""Calls that wait for a decision: the run is released, and goes on when it was made, once."""
+"""Calls that wait for a decision: the run is released, and resumes when it was made, once."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sixteen ways in which endpoints say that a conversation is too long: each conversation goes on."""
+"""Sixteen ways in which endpoints report that a conversation is too long: each conversation continues."""
 
 import asyncio
 import json

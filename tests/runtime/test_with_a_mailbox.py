@@ -1,4 +1,4 @@
-"""The runtime behind a real mailbox: what neither of them can promise alone."""
+"""The runtime with a real mailbox: promises that need both of them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ def asked(text: str = "go", **fields: Any) -> RunActivation:
 
 @asynccontextmanager
 async def time_passing(application: Application) -> AsyncIterator[None]:
-    """Let time pass for whoever sleeps, no faster than the store writes."""
+    """Advance the time for sleeping tasks, no faster than the store writes."""
 
     async def passing() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Who submits what is due: each tick once over all workers, whatever clocks, crashes and failures do."""
+"""Submission of due schedules: each tick once over all workers, despite clocks, crashes and failures."""
 
 import asyncio
 from collections import Counter

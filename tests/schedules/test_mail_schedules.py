@@ -1,4 +1,4 @@
-"""Messages of people that are sent again and again: by the ordinary operation, once a tick, their readers woken."""
+"""Messages of people on a schedule: by the ordinary operation, once a tick, their readers woken."""
 
 import asyncio
 from collections.abc import AsyncIterator

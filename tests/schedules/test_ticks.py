@@ -1,4 +1,4 @@
-"""When schedules are due: cron lines in their zones, clock changes, missed ticks, and what is refused."""
+"""When schedules are due: cron lines in their zones, clock changes, missed ticks, and refusals."""
 
 from collections.abc import Callable
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""python -m simulation [--seeds 200 | --seeds 100-299] [--seed N] [--json]: live worlds and report what is wrong."""
+"""python -m simulation [--seeds 200 | --seeds 100-299] [--seed N] [--json]: run worlds and report their faults."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from simulation.plan import Plan, plan_of
 from simulation.world import live, prepare, smallest
 
 AT_ONCE = 400
-"""Worlds of one process. Each leaves about 0.3 MB behind, which is never freed."""
+"""Worlds of one process. Each leaves about 0.3 MB of memory, which is never freed."""
 STORIES = Path(__file__).with_name("stories")
 """Plans that have shown a fault once, made smaller."""
 
@@ -31,7 +31,7 @@ def story(name: str) -> Plan:
 
 
 def main() -> int:
-    """Live the worlds that were asked for; return 1 if one of them breaks a rule."""
+    """Run the requested worlds; return 1 if one of them breaks a rule."""
     asked = argparse.ArgumentParser(prog="simulation", description=__doc__)
     asked.add_argument("--seeds", default="200", help="a number of seeds from 0 on, or a range: 100-299")
     asked.add_argument("--seed", type=int, help="replay one seed and print its trace")
@@ -72,7 +72,7 @@ def main() -> int:
 
 @dataclass
 class Told:
-    """What some worlds have shown."""
+    """The counts of some worlds."""
 
     worlds: int = 0
     failed: list[dict[str, Any]] = field(default_factory=list)

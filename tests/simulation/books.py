@@ -1,4 +1,4 @@
-"""What must be true in every world: after each commit, every half second, and when nothing moves any more.
+"""Conditions that hold in every world: after each commit, every half second, and when all work has ended.
 
 Each finding begins with the name of its rule in capital letters.
 """
@@ -163,7 +163,7 @@ class Rounds:
     _unheld_since: int = 0
 
     def look(self) -> None:
-        """Note what is wrong now; report what has been wrong for longer than the patience."""
+        """Record the present faults; report those that lasted longer than the patience."""
         now = self.commits.database.loop.ms
         wrong = dict(self._wrong(now))
         self._since = {one: self._since.get(one, now) for one in wrong}
@@ -267,7 +267,7 @@ class Outcome:
 
 
 async def audit(world: Outcome) -> list[str]:
-    """Return what is wrong when nothing moves any more."""
+    """Return the broken conditions when all work has ended."""
     rows = world.commits.database.rows
     is_by_agents = bool(world.settings["mail"] or world.settings["chats"])
     runs: dict[str, dict[str, Any]] = {}

@@ -98,7 +98,7 @@ class Follower:
     _connection: object = None
 
     async def read(self, server: Server) -> None:
-        """Read on behind what was told."""
+        """Continue to read after the last event."""
         self._connection = connection = object()
         handle = await server.mailbox.handle(self.run_id)
         async for event in handle.events(after=self.told[-1][0] if self.told else 0):
@@ -109,7 +109,7 @@ class Follower:
 
 
 class HungUp(Exception):
-    """The caller broke the call off; nobody knows what it did."""
+    """The caller broke the call off; its effect is unknown."""
 
 
 class Caller:
@@ -130,7 +130,7 @@ class Caller:
         """Have a server that is up do the work; each of its changes takes `slow_ms` longer to arrive.
 
         Raises:
-            HungUp: Nobody knows whether it was done.
+            HungUp: It is unknown whether it was done.
             PostroomError: The server refused it.
         """
         while not (up := self._servers()):

@@ -58,13 +58,13 @@ class Told:
 
 @dataclass
 class ChatPlatform:
-    """What people have said and what they see; it outlives every server."""
+    """The messages that people sent and see; it outlives every server."""
 
     loop: SimulatedLoop
     post: Any
     database: Any
     waiting: list[Told] = field(default_factory=list)
-    """What no server has acknowledged, in order."""
+    """The messages that no server has acknowledged, in order."""
     excused: set[int] = field(default_factory=set)
     """The jobs that a person deleted or stopped: they may have no reply."""
     shown: list[tuple[str, str]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class ChatPlatform:
         return SendResult.sent(f"s{len(self.shown)}")
 
     async def deliver(self, servers: list[Any]) -> None:
-        """Send what waits to the server that has the channel, again and again until it is acknowledged."""
+        """Send the waiting messages to the server that has the channel, repeatedly until they are acknowledged."""
         while True:
             await self.loop.passes(50)
             while self.waiting:
@@ -120,7 +120,7 @@ class SimulatedChannel(FakeChannel):
 
 
 class ChatServer:
-    """What a server of a chat world has beside its mailbox: a gateway, its relay and its leases."""
+    """The parts of a server of a chat world in addition to its mailbox: a gateway, its relay and its leases."""
 
     def __init__(
         self,
@@ -177,10 +177,10 @@ class ChatServer:
 def audit_chats(
     rows: Any, jobs: dict[int, str], platform: ChatPlatform, reads: dict[int, set[str]], failing: set[str]
 ) -> Iterator[str]:
-    """Yield what is wrong with chats.
+    """Yield the faults of chats.
 
-    `jobs` has the chat of each message that was said, `reads` the runs that read it, and `failing` the chats in
-    which a run fails for good.
+    `jobs` has the chat of each sent message, `reads` the runs that read it, and `failing` the chats in which a run fails for
+    good.
     """
     if platform.waiting:
         yield f"NEVER TAKEN: {len(platform.waiting)} messages were never acknowledged"

@@ -18,8 +18,8 @@ from typing import Any
 
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable
 from postroom.stores.changes import ChangeNotifier
+from postroom.stores.sqlite.connection import SqliteTransaction
 from postroom.stores.sqlite.inline import InlineDatabase
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 from simulation.loop import Process, ProcessClock, SimulatedLoop
@@ -51,7 +51,7 @@ class Call:
 
 
 class Database:
-    """The rows, and an observer that hears of each commit."""
+    """The rows, and an observer that gets each commit."""
 
     shared: InlineDatabase
     """The rows of all worlds, one world after another."""
@@ -67,7 +67,7 @@ class Database:
         for fault in faults:
             self.faults.setdefault((fault.change, fault.n), []).append(fault)
         self.is_calm = False
-        """Whether no fault happens any more."""
+        """Whether no more faults happen."""
         self.sent = 0
         """How many changes were sent."""
         self.sent_by_name: Counter[str] = Counter()
@@ -129,7 +129,7 @@ class Network:
         self._faults = tuple(faults)
 
     def share(self, sender: Process, topics: Iterable[str]) -> None:
-        """Tell the other servers."""
+        """Notify the other servers."""
         told = sorted(topics)
         self.count += 1
         times = 1
@@ -164,7 +164,7 @@ class SimulatedEngine:
         self._behind: dict[str, int] = {}
 
     async def read(self, look: Callable[[SqliteTransaction], Any]) -> Any:
-        """Run a look; it takes one way there and one way back."""
+        """Run a read; it takes one way there and one way back."""
         database = self._database
         loop, future = database.loop, database.loop.create_future()
         database.looks += 1
@@ -195,7 +195,7 @@ class SimulatedEngine:
         key: str = "",
         committed: Callable[[], None] | None = None,
     ) -> Any:
-        """Run a change. It is made also when its caller is cancelled meanwhile, as on a thread."""
+        """Run a change. It is also made if its caller is cancelled during it, as on a thread."""
         database, process = self._database, self._process
         loop, future = database.loop, database.loop.create_future()
         database.sent += 1
@@ -246,7 +246,7 @@ class SimulatedEngine:
         """Do nothing: no index lags."""
 
     def share(self, topics: Iterable[str]) -> None:
-        """Tell the other servers of these topics."""
+        """Notify the other servers of these topics."""
         self._network.share(self._process, topics)
 
     def close(self) -> None:

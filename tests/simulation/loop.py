@@ -57,10 +57,10 @@ class Process:
         self.is_dead = False
         self.ready: deque[Turn] = deque()
         self.left_behind: list[object] = []
-        """What it waited for when it died: if that were freed, its `finally` blocks would run."""
+        """The objects that it waited for when it died: if they were freed, its `finally` blocks would run."""
 
     def die(self, loop: "SimulatedLoop") -> None:
-        """Do nothing more. What the process was doing is kept, so that none of its `finally` blocks run."""
+        """Do nothing more. The tasks of the process are kept, so that none of its `finally` blocks run."""
         self.is_dead = True
         loop.processes.remove(self)
 
@@ -132,7 +132,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return timer
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        """Call back behind the callbacks of the current process that are ready."""
+        """Call back after the callbacks of the current process that are ready."""
         turn = Turn(callback, args, context, self.ms)
         if not self.is_over:
             self.current.ready.append(turn)
@@ -141,7 +141,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     call_soon_threadsafe = call_soon
 
     def call_in(self, process: Process, callback: Any, *args: Any) -> None:
-        """Call back in a process, behind its callbacks that are ready."""
+        """Call back in a process, after its callbacks that are ready."""
         before, self.current = self.current, process
         try:
             self.call_soon(callback, *args)
@@ -159,7 +159,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.current = before
 
     async def joined(self, process: Process, work: Coroutine[Any, Any, Any], context: Any = None) -> Any:
-        """Return what work in another process returns; whoever waits stays in its own process."""
+        """Return the result of work in another process; the caller stays in its own process."""
         task = self.spawn(process, work, context)
         await self.ended(task)
         return task.result()
@@ -222,7 +222,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.current = self.outside
 
     def _jump(self) -> None:
-        """Let time jump to the next timer or thaw."""
+        """Move the time to the next timer or thaw."""
         while self._timers and self._timers[0][2].cancelled_at_once:
             heapq.heappop(self._timers)
         coming = [one.frozen_until for one in self.processes if one.ready]

@@ -16,10 +16,9 @@ from postroom.contracts.runs import TerminationReason
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.routing import ExecutorsByThread
 from postroom.mail.context import Caller
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.stores.stores import Stores
@@ -105,7 +104,7 @@ class Agents(RunDispatchExecutor):
 
 
 class MailServer:
-    """What a server of a mail world has beside its mailbox: the mail room, and what wakes its agents."""
+    """The parts of a server of a mail world in addition to its mailbox: the mail room, and the waker of its agents."""
 
     def __init__(
         self, stores: Stores, agents: Agents, options: dict[str, Any], *, has_tasks: bool = False
@@ -134,7 +133,7 @@ class MailServer:
 def audit_mail(
     rows: Any, jobs: dict[int, tuple[str | None, list[str]]], runs: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
-    """Yield what is wrong with messages; `jobs` has the id of each message that was taken, and its readers."""
+    """Yield the faults of messages; `jobs` has the id of each message that was taken, and its readers."""
     names = dict(rows("SELECT id, name FROM agents"))
     by_subject: dict[str, list[int]] = defaultdict(list)
     for id, subject in rows("SELECT id, subject FROM messages WHERE reply_to IS NULL"):

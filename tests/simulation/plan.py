@@ -1,6 +1,6 @@
-"""What a seed decides before a world begins: its settings, what callers do, and what goes wrong, and when.
+"""The decisions of a seed before a world begins: its settings, the acts of callers, and the faults with their times.
 
-A plan is data: a failing one is made smaller by leaving parts out, and printed as a story.
+A plan is data: a failing plan is reduced by leaving parts out, and printed as a story.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,9 @@ class Fault:
     change: str = ""
     """The name of the changes that are counted; without one, all are."""
     late: bool = False
-    """Whether the change of a frozen server arrives only when the server goes on, and that of a killed one after `ms`."""
+    """Whether the change of a frozen server arrives only when the server continues, and the change of a killed one after
+    `ms`.
+    """
 
     def __str__(self) -> str:
         length = f" for {self.ms} ms" if self.ms and "hint" not in self.kind else ""
@@ -216,7 +218,7 @@ _CALLS = {"send", "enqueue", "many", "deliver", "now", "cancel"}
 
 
 def _late_writes(draw: Random, plan: Draft) -> None:
-    """What a dead or frozen server has sent about a run arrives when another server executes the run."""
+    """The writes of a dead or frozen server about a run arrive when another server executes the run."""
     plan.servers = max(plan.servers, 2)
     written, script = draw.choice(
         (
@@ -245,7 +247,7 @@ def _lost_replies(draw: Random, plan: Draft) -> None:
 
 
 def _cut_off(draw: Random, plan: Draft) -> None:
-    """A server loses its way to the database for about a lease, and goes on working."""
+    """A server loses its way to the database for about a lease, and continues its work."""
     plan.servers = max(plan.servers, 2)
     plan.settings["sweep_s"] = draw.choice((1, 1, 2))
     plan.enqueue([["wait", 4_500], *draw.choice(([], [["step", "s0", 50]], [["wait", 2_000]]))])
@@ -294,7 +296,7 @@ def _cancels(draw: Random, plan: Draft) -> None:
 
 
 def _holders(draw: Random, plan: Draft) -> None:
-    """The server that has a lease stands still, or cannot renew it in time."""
+    """The server that has a lease is suspended, or cannot renew it in time."""
     plan.servers = max(plan.servers, 2)
     plan.settings["leases"] = True
     plan.enqueue([["wait", 4_500], ["wait", 4_500]])
@@ -415,7 +417,7 @@ def _part(draw: Random) -> list[list[Any]]:
 
 
 def _other_acts(draw: Random, plan: Draft) -> Iterator[Act]:
-    """Draw what callers and operators do beside the jobs."""
+    """Draw the acts of callers and operators in addition to the jobs."""
     jobs, servers = plan.jobs, plan.servers
     has_schedule = any(act.kind == "schedule" for act in plan.acts)
 

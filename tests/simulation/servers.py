@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.budgets import Budget, BudgetScope
-from postroom.contracts.limits import Limit, LimitScope
+from postroom.contracts.limits import Budget, BudgetScope, Limit, LimitScope
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
@@ -23,9 +22,8 @@ from postroom.embedded.running import FunctionExecutor
 from postroom.leases import Leases
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.store import SqlStore
+from postroom.stores.store import SqlStore, Transaction
 from postroom.stores.stores import Stores
-from postroom.stores.transaction import Transaction
 from simulation.chats import ChatServer
 from simulation.database import Database, Network, SimulatedEngine
 from simulation.loop import Process, SimulatedLoop
@@ -44,7 +42,7 @@ class Post:
 
     faults: dict[int, str]
     arrived: list[tuple[int, str, bool]] = field(default_factory=list)
-    """When, of which run, and whether the notice was marked as one that may have arrived before."""
+    """When, of which run, and whether the notice was marked as a possible repeat."""
     sent: int = 0
 
 
@@ -210,7 +208,7 @@ class Server:
 
     @property
     def is_awake(self) -> bool:
-        """Whether it can do now what has to be done: it is neither frozen nor waiting for a slow answer."""
+        """Whether it can act now: it is neither frozen nor waiting for a slow answer."""
         now = self.loop.ms
         return self.is_up and self.process.frozen_until <= now and self.engine.slow_until <= now
 

@@ -11,7 +11,7 @@ SEEDS = 40
 
 
 def simulated(*words: str) -> dict[str, object]:
-    """Run the simulation in a process of its own, in which nothing happens by chance."""
+    """Run the simulation in a separate process, in which nothing happens by chance."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'src'}", "PYTHONHASHSEED": "0"}
     command = [sys.executable, "-m", "simulation", "--json", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)

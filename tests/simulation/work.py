@@ -1,4 +1,4 @@
-"""What runs do, as their scripts say, and what is observed while they do it.
+"""The work of runs, by their scripts, and the observations during it.
 
 The content of a run is its script: `[["wait", 300], ["step", "a", 20], ["ask", "ok?"], ["fail", 2], ...]`. After each
 part the run notes that it acts; by these notes the owners of a thread are compared.
@@ -32,13 +32,13 @@ class Execution:
     """The number of the job in the content of the run."""
     is_over: bool = False
     is_stubborn: bool = False
-    """Whether it was told to stop and does not."""
+    """Whether it got a cancel and ignores it."""
     overtaken_by: "Execution | None" = None
 
 
 @dataclass
 class Watch:
-    """All executions, and what was wrong with them."""
+    """All executions, and their faults."""
 
     loop: SimulatedLoop
     has_ended: Callable[[str], bool]
@@ -56,13 +56,13 @@ class Watch:
     interrupted: set[str] = field(default_factory=set)
     """Threads whose runs callers end while they execute."""
     cancelled: dict[str, int] = field(default_factory=dict)
-    """When a caller was told that a run is cancelled."""
+    """When a caller learned that a run is cancelled."""
     reads: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The runs that have read the message of a job, by its number."""
     platform: Any = None
     """The platform of a chat world."""
     scripts: dict[int, list[list[Any]]] = field(default_factory=dict)
-    """What agents do for the message of a job, by its number."""
+    """The acts of agents for the message of a job, by its number."""
     failures: Counter[str] = field(default_factory=Counter)
     """How often a run has failed as its script says."""
 
@@ -170,7 +170,7 @@ class Watch:
         self.kept[run.id, name] += 1
 
     async def _stubborn(self, one: Execution, ms: int) -> None:
-        """Work for this long, whatever it is told."""
+        """Work for this long, and ignore all commands."""
         until = self.loop.ms + ms
         while (left := until - self.loop.ms) > 0:
             try:

@@ -1,4 +1,4 @@
-"""One world: servers over one database, callers, and accidents; and what is wrong with it in the end."""
+"""One world: servers over one database, callers, and accidents; and its faults at the end."""
 
 import asyncio
 import gc
@@ -30,9 +30,9 @@ from simulation.servers import Post, Server, effect_faults
 from simulation.work import Watch
 
 FAULTS_MS = 15_000
-"""Until when faults happen at least, if the work takes so long."""
+"""The least time during which faults happen, if the work takes that long."""
 QUIET_MS = 120_000
-"""How long a world may take to come to rest once no fault happens any more."""
+"""Maximum time of a world without further faults until all work has ended."""
 _CRASHES = {
     "task.failed",
     "dispatch.failed",
@@ -40,12 +40,12 @@ _CRASHES = {
     "effect.handler_crashed",
     "mailbox.round_failed",
 }
-"""Events of the log that tell of an exception that nobody foresaw."""
+"""Events of the log that report an unexpected exception."""
 
 
 @dataclass
 class Result:
-    """What came of a world."""
+    """The result of a world."""
 
     seed: int
     found: list[str]
@@ -97,7 +97,7 @@ class World:
         self.watch.platform = self.platform = ChatPlatform(self.loop, self.post, self.database)
         self.followers: list[Follower] = []
         self.answered: dict[str, list[str]] = {}
-        """The answers that a caller was told are taken, by question."""
+        """The answers that were confirmed to a caller, by question."""
         self.answering = 0
         """How many people are answering a question now."""
         self.is_replayed = False
@@ -106,7 +106,7 @@ class World:
             self.database.note = self.watch.note = self._note
 
     def run(self) -> Result:
-        """Live, and tell what is wrong."""
+        """Run, and return the faults."""
         loop = self.loop
         before = clock.elapsed_ms
         clock.elapsed_ms = lambda: loop.ms
@@ -258,7 +258,7 @@ class World:
         return not (self.platform.waiting or rows(is_open) or rows(unsent))
 
     def _has_unwoken(self) -> bool:
-        """Whether a message has not yet begun a run of an agent."""
+        """Whether a message has not yet started a run of an agent."""
         asked = {"message_id": 0, "agent_id": 0, "limit": 1}
         return bool(self.database.read(lambda sql: sql.all("mail.unwoken", asked)))
 

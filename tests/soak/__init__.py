@@ -4,6 +4,6 @@
     make soak SECONDS=600 KILL_EVERY=60
     make soak-servers SECONDS=600
 
-`world` has the server, `several` those of one PostgreSQL, `peers` what they speak to, `callers` those who ask and note what
-they were told, by `lines`; `killing` has them ask and lets faults happen, `books` compares their notes with the database.
+`world` has the server, `several` the servers of one PostgreSQL, `peers` their partners, `callers` the callers and their
+notes, by `lines`; `killing` has them ask and lets faults happen, `books` compares their notes with the database.
 """

@@ -1,4 +1,4 @@
-"""Kills a server again and again while it is asked, and compares the books; exit code 1 when something is wrong.
+"""Kills a server repeatedly under load, and compares the books; exit code 1 if there is a fault.
 
 PYTHONPATH=tests python -m soak --kills 2000
 """

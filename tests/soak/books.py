@@ -1,4 +1,4 @@
-"""Compares what the callers were told with what the database of a server that is down holds."""
+"""Compares the confirmations of callers with the database of a stopped server."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ PLATFORMS = {"telegram": "telegram", "webhook": "webhook", "api": "api_server"}
 
 @dataclass
 class Findings:
-    """What is wrong, by kind: `lost` was taken and is not there, `doubled` is there or was answered twice, `silent` was
+    """The faults, by kind: `lost` was taken and is not there, `doubled` is there or was answered twice, `silent` was
     taken and has neither an answer nor a reason, `history` contradicts itself in the database."""
 
     lost: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Sqlite:
 
 
 async def look(database: Sqlite | Postgres, asked: Sequence[Asked]) -> tuple[Findings, Counter[str]]:
-    """Compare while work is open; return what is wrong and how many chat messages are in which state."""
+    """Compare while work is open; return the faults and the number of chat messages in each state."""
     found = Findings()
     store = await database.store()
     try:
@@ -94,7 +94,7 @@ async def opened(database: Path) -> SqliteStore:
     """Open the database of a server that was killed; a program that it was about to start holds it a moment longer.
 
     Raises:
-        StoreHeld: somebody else has it.
+        StoreHeld: Another process has it.
     """
     until = time.monotonic() + STILL_HELD
     while True:
@@ -121,7 +121,7 @@ def compare_answers(asked: Iterable[Asked], found: Findings) -> None:
 
 
 def _gaps(rows: Rows) -> Iterator[str]:
-    """Each log and each inbox counts from 1 without a gap, and each message was told of once."""
+    """Each log and each inbox counts from 1 without a gap, and names each message once."""
     counted = "SELECT {of}, min(seq), max(seq), count(*) FROM {table} GROUP BY {of}"
     for table, of in (("event_scopes", "scope"), ("recipients", "agent_id")):
         for name, first, last, number in rows.execute(counted.format(table=table, of=of)):
@@ -141,7 +141,7 @@ def _gaps(rows: Rows) -> Iterator[str]:
 
 
 def _compare_mail(rows: Rows, asked: Iterable[Asked], found: Findings) -> None:
-    """What a mate was told is sent is there under that id, once."""
+    """A message that was confirmed to an agent is stored under that id, once."""
     stored: dict[str, list[str]] = defaultdict(list)
     for number, subject in rows.execute("SELECT id, subject FROM messages WHERE body_md LIKE 'Say %'"):
         stored[subject].append(str(number))
@@ -156,7 +156,7 @@ def _compare_mail(rows: Rows, asked: Iterable[Asked], found: Findings) -> None:
 
 
 def _compare_chats(rows: Rows, asked: Sequence[Asked], found: Findings) -> Counter[str]:
-    """What was taken from a chat is kept once, and is queued, running, finished or rejected."""
+    """An accepted chat message is stored once, and is queued, running, finished or rejected."""
     kept: dict[str, list[tuple[int, str, str | None]]] = defaultdict(list)
     columns = "SELECT inbound_id, status, thread_id, body FROM inbound_messages"
     for inbound_id, status, thread_id, body in rows.execute(columns):
@@ -204,7 +204,7 @@ class _OpenWork:
         }
 
     def state(self, inbound_id: int, status: str, thread_id: str | None) -> str:
-        """Say where a message is."""
+        """Return the position of a message."""
         if status in ("done", "rejected", "failed", "retracted"):
             return "finished" if status == "done" else "rejected"
         name = (thread_id, f"{INBOUND_ID}{inbound_id}")

@@ -1,6 +1,6 @@
-"""Those who ask the server: each asks again until it is told that it was taken, and notes what it was told.
+"""The callers of the server: each repeats its call until it is confirmed, and records the confirmation.
 
-One waits for its answer before it asks on, now and then with a second question right behind the first.
+A caller waits for its answer before the next call, sometimes with a second question right after the first.
 """
 
 import asyncio
@@ -20,14 +20,15 @@ from soak.peers import NONCE, PER_CONVERSATION, Heard, Peers
 from soak.world import ANSWERS, HOOK_SECRET, KEY, Deployment, begun
 
 AGAIN_AFTER, AGAIN_SHARE = 0.2, 0.1
-"""Seconds, and the share of its longest pause, after the longer of which a caller tries or looks again: many who do
-so at once, each with a client that it has to make anew, would leave the servers no processor."""
+"""Seconds, and the share of its longest pause, after the longer of which a caller tries or polls again: many callers at
+once, each with a new client, would leave the servers no processor.
+"""
 KILLED, LONGEST_COMMAND = 0.25, 0.3
 """The share of commands that are killed, and the seconds within which; some have ended before."""
 RETRYABLE = 75
 """The exit code of a command that found no server, or lost it."""
 FAILED = "could not answer"
-"""In what a person is told when an agent has failed for good; `FAILED_FOR_NOW` says that it is tried on."""
+"""Part of the notice to a person when an agent has failed for good; `FAILED_FOR_NOW` means that retries continue."""
 FAILED_FOR_NOW = "could not answer yet"
 
 
@@ -40,12 +41,12 @@ class Asked:
     is_accepted: bool = False
     """Whether the server has said that it has it."""
     stored_as: str = ""
-    """What the server calls it."""
+    """The server's name for it."""
     wanted: tuple[str, ...] = ()
-    """What its answer must name."""
+    """The name that its answer must contain."""
     heard: Heard = field(default_factory=Heard)
     told: str = ""
-    """Why there is no answer, as the asker was told."""
+    """The reason for a missing answer, as the caller got it."""
     asked_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -66,7 +67,7 @@ class Caller(ABC):
         self.again_after = max(AGAIN_AFTER, AGAIN_SHARE * think)
 
     async def work(self, stop: asyncio.Event) -> None:
-        """Ask until told to stop, and return when what was asked has its answer."""
+        """Ask until the stop, and return when every question has its answer."""
         await self._pause(stop)  # not all at the same moment
         try:
             while not stop.is_set():
@@ -159,7 +160,7 @@ class Mate(Caller):
         )  # fmt: skip
 
     async def read(self) -> None:
-        """Take what is new in the inbox, once and in order."""
+        """Read the new messages of the inbox, once and in order."""
         page = await self._called("fetch_inbox_events", agent_name=self.name, after=self._cursor, limit=100)
         for event in page["events"]:
             self.inbox.append(event["seq"])
@@ -264,7 +265,7 @@ class Person(Caller):
 
 
 class BuildServer(Caller):
-    """A program that tells by signed webhooks; it is answered by the agent behind the runner."""
+    """A program that sends signed webhooks; the agent of the runner answers it."""
 
     channel = "webhook"
 

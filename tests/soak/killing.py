@@ -1,4 +1,4 @@
-"""Has callers ask a server, kills it at random moments, and looks at the books while it is down."""
+"""Lets callers call a server, kills it at random moments, and checks the books while it is down."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ PROGRAMS = (0, 0, 1, 1, 2)
 """How many of the programs that a server runs are killed in its life, at most."""
 LONGEST_LIFE = 2.0
 PATIENCE = 600.0
-"""Seconds after which what was asked and has no answer is a finding."""
+"""Seconds after which a question without an answer is a finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +32,17 @@ class Soak:
     kill_every: float = 0
     servers: int = 1
     networks: bool = False
-    """Whether each of several is in a network of its own, whose cable to the database is pulled out."""
+    """Whether each of several is in a separate network, whose cable to the database is pulled out."""
     sessions: int = 20
     agents: int = 0
-    """Agents with the official MCP SDK, besides those of the sessions."""
+    """Agents with the official MCP SDK, in addition to those of the sessions."""
     think: float = 1.0
     look_every: int = 50
 
 
 @dataclass
 class Soaked:
-    """What came of it."""
+    """The result."""
 
     findings: Findings = field(default_factory=Findings)
     asked: list[Asked] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Soaked:
     programs: int = 0
     commands: int = 0
     standstills: int = 0
-    """How often one of several servers stood still, and another was cut off from the database."""
+    """How often one of several servers was suspended, and another was cut off from the database."""
     outages: int = 0
     """How often the database of several was restarted."""
     looks: int = 0
@@ -94,7 +94,7 @@ class _Killing:
         return self.kills >= self._chosen.kills
 
     async def _round(self) -> None:
-        """Let it live for a while, kill programs that it runs meanwhile, and then itself."""
+        """Keep it alive for a while, kill programs that it runs, and then kill it."""
         chosen, dice, done = self._chosen, self._dice, self.done
         over = time.monotonic() + (chosen.kill_every or dice.uniform(0, LONGEST_LIFE))
         for left in range(dice.choice(PROGRAMS), 0, -1):
@@ -135,7 +135,7 @@ class _Killing:
 
 
 def close(done: Soaked, callers: list[Caller], around: Peers, logs: list[Path]) -> None:
-    """Look at what callers were told, what was seen of two at work at once, and what the servers' logs say."""
+    """Check the confirmations of callers, the concurrent work, and the servers' logs."""
     done.asked = [one for caller in callers for one in caller.asked]
     compare_answers(done.asked, done.findings)
     history = done.findings.history
@@ -167,10 +167,9 @@ def make_callers(chosen: Soak, deployment: Deployment, around: Peers) -> tuple[l
 async def until_answered(
     callers: list[Caller], work: Awaitable[None], waits: Callable[[], None] = lambda: None
 ) -> None:
-    """Have callers ask until the work is done, and have the answer to what they have asked.
+    """Make callers ask until the work is done, and wait for the answers.
 
-    `waits` is called when there is nothing left but to wait for answers; what has none after `PATIENCE` is left to be
-    found (`compare_answers`).
+    `waits` is called when only answers are missing; an answer missing after `PATIENCE` is found later (`compare_answers`).
     """
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -208,8 +207,7 @@ async def soak(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soake
 def unexpected(log: list[str]) -> list[str]:
     """Return the lines of a server's log that hold a traceback.
 
-    None are those of a program that we killed, and of a model of ours that was slow on a busy machine: what
-    was asked has its answer from the next attempt.
+    Killed programs, and a slow model on a busy machine, do not count: the next attempt gives the answer.
     """
     expected = ("CommandKilled", "errors.InferenceTimeout")
     return [line[:3000] for line in log if "Traceback" in line and not any(one in line for one in expected)]

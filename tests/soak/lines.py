@@ -13,16 +13,16 @@ PATIENCE = 60.0
 
 
 class Door(Protocol):
-    """Where callers find a server, or several behind one address."""
+    """The address of a server, or of several, for callers."""
 
     address: tuple[str, int]
     token: str
     starts: int
-    """How often it was started: a connection to an earlier one is of no use."""
+    """The number of its starts: a connection to an earlier start is useless."""
 
 
 class Cut(Exception):
-    """The connection ended before the answer was whole: nobody knows whether the call was done."""
+    """The connection ended before the answer was whole: the effect of the call is unknown."""
 
 
 class Line:
@@ -37,7 +37,7 @@ class Line:
     async def exchange(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Send a request behind those before it; return status and document.
+        """Send a request after earlier ones; return status and document.
 
         Raises:
             Cut: it broke off.

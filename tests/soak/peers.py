@@ -1,4 +1,4 @@
-"""What a server speaks to: a Telegram, a model, a caller's own address. They see whether two of it work at once."""
+"""The partners of a server: a Telegram, a model, a caller's own address. They see whether two of it work at once."""
 
 import asyncio
 import json
@@ -24,18 +24,18 @@ PER_CONVERSATION = 20
 THINKS = 0.05
 """Seconds that the model takes for an answer."""
 ONE_ANSWER = HEAD.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
-"""The model says that it takes one request on each connection: else the next one may meet its end."""
+"""The model declares that it takes one request on each connection: otherwise the next request may meet its end."""
 
 
 def conversation_of(names: str) -> str:
-    """Return the conversation of a message, by a name in it: channel, number of its caller, number of its own."""
+    """Return the conversation of a message, by a name in it: channel, number of its caller, number of the message."""
     *who, number = re.sub(r"nonce-(file-)?|-slow", "", names.split()[-1]).split("-")
     return "-".join((*who, str(int(number) // PER_CONVERSATION)))
 
 
 @dataclass
 class Heard:
-    """What came back from the server for one message of a chat, by the name of each answer."""
+    """The server's responses to one message of a chat, by the name of each answer."""
 
     texts: dict[str, str] = field(default_factory=dict)
 
@@ -47,14 +47,14 @@ class Heard:
 
 @dataclass(frozen=True, eq=False)
 class _Poll:
-    """A request for news that has no answer yet, by one of the servers."""
+    """An open long poll of one of the servers."""
 
     server: int
     reader: asyncio.StreamReader
 
     @property
     def is_over(self) -> bool:
-        """Whether the one who asked has gone: what a process had open ends with it."""
+        """Whether the caller has gone: the connections of a process end with it."""
         return self.reader.at_eof() or self.reader.exception() is not None
 
 
@@ -62,9 +62,9 @@ _ASKED_BY: ContextVar[tuple[int, asyncio.StreamReader]] = ContextVar("asked_by")
 
 
 class Telegram(FakeTelegram):
-    """A Telegram that tells at once what is said in a chat, and keeps no more than that.
+    """A Telegram that delivers each message of a chat at once, and keeps no other state.
 
-    Each server has an address of its own for it, so that two that poll at once are seen.
+    Each server has a separate address for it, so that two that poll at once are detected.
     """
 
     def __init__(self, said: Callable[[int, str, str], Awaitable[None]]) -> None:
@@ -126,13 +126,13 @@ class Telegram(FakeTelegram):
 
 
 async def settle() -> None:
-    """Let be read what has come before: the end of one connection may be behind the beginning of another."""
+    """Wait until earlier data is read: the end of one connection may come after the beginning of another."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 class Peers:
-    """What the server speaks to. All of it lives on while the server is killed."""
+    """The partners of the server. All of it lives on while the server is killed."""
 
     def __init__(self) -> None:
         self.telegram = Telegram(self._said_in_chat)
@@ -143,16 +143,16 @@ class Peers:
         """By delivery."""
         self.news = asyncio.Condition()
         self.in_chat: dict[int, Heard] = defaultdict(Heard)
-        """What was said in each chat of Telegram, by the message's id."""
+        """The messages in each chat of Telegram, by id."""
         self.numbers = count(1)
         """Numbers of Telegram's updates."""
         self._thinking: dict[str, asyncio.StreamReader] = {}
         self.two_at_once: list[str] = []
-        """What was seen of two runs of one conversation at once."""
+        """Observations of two runs of one conversation at once."""
 
     @asynccontextmanager
     async def serving(self, servers: int = 1, apart: Sequence[Network] = ()) -> AsyncIterator["Peers"]:
-        """Serve for so many servers, each here or in a network of its own."""
+        """Serve for this many servers, each here or in a separate network."""
         async with AsyncExitStack() as stack:
             self.telegram_urls = await stack.enter_async_context(self.telegram.serving_each(servers, apart))
             for name, answer in (("model_url", self._model), ("callback_url", self._callback)):

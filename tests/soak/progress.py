@@ -1,4 +1,4 @@
-"""Says again and again how far a storm is, and what it waits for."""
+"""Reports the progress of a storm repeatedly, and what it waits for."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ class Progress:
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator["Progress"]:
-        """Say it while the block lasts."""
+        """Print it during the block."""
         showing = asyncio.create_task(self._show())
         try:
             yield self
@@ -33,7 +33,7 @@ class Progress:
             await asyncio.wait([showing])
 
     def stage(self, name: str) -> None:
-        """Say what is waited for from now on."""
+        """Print what the storm waits for from now on."""
         self._stage = name
         self._tell(str(self))
 
@@ -48,7 +48,7 @@ class Progress:
 
 
 def counts(asked: Sequence[Asked], now: float) -> str:
-    """Say how many questions were asked, taken and answered, and which channels owe answers."""
+    """Print the numbers of asked, accepted and answered questions, and the channels that owe answers."""
     is_open = [one for one in asked if not one.is_over]
     text = (
         f"{len(asked):,} asked, {sum(one.is_accepted for one in asked):,} accepted, "

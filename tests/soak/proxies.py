@@ -1,4 +1,4 @@
-"""A proxy before the database as a process of its own: what it passes on waits for no caller of the storm.
+"""A proxy before the database as a separate process: its traffic does not wait for callers of the storm.
 
 `python -m soak.proxies <dsn> <host>` prints its address and does as each line that it reads says.
 """
@@ -53,7 +53,7 @@ async def running(dsn: str, host: str = "127.0.0.1") -> AsyncIterator[Proxy]:
 
 
 async def main(dsn: str, host: str) -> None:
-    """Serve until nobody says anything any more."""
+    """Serve until no client sends anything."""
     asked = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
     async with a_proxy(dsn, host) as (proxy, at):

@@ -1,8 +1,8 @@
-"""Several servers on one PostgreSQL behind Caddy: one is killed again and again, one stands still, one is cut off.
+"""Several servers on one PostgreSQL behind Caddy: one is killed repeatedly, one is suspended, one is cut off.
 
-Their clocks are wrong by five seconds in either direction. Each has a data folder of its own, as
-on machines of their own, and reaches the database by a proxy of its own; in a network of its own, too, where
-that is chosen: then the cable to the database is pulled out, and all else is still there.
+Their clocks are wrong by five seconds in either direction. Each has a separate data folder, as on separate machines, and
+reaches the database by a separate proxy; if chosen, also in a separate network: then the cable to the database is pulled
+out, and everything else stays reachable.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ SCHEMA = "soak"
 SLOW = 0.01
 ECHOES = 5
 STANDSTILL = LENGTH.total_seconds() + 10
-"""How long one stands still and one is cut off: their leases end meanwhile, and others take over."""
+"""How long a server is suspended and another is cut off: their leases end during it, and others take over."""
 KILL_EVERY = 5.0
 WRONG_BY = (5.0, -5.0, 0.0)
 """By how many seconds the clocks of servers are wrong, in turn."""
@@ -41,7 +41,7 @@ TEMPFAIL = 75
 
 @dataclass(kw_only=True)
 class Cluster:
-    """The servers, and the one address behind which callers find them."""
+    """The servers, and their common address for callers."""
 
     servers: list[Server]
     cables: list[Proxy] | list[Network]
@@ -58,7 +58,7 @@ class Cluster:
 
     @property
     def data_dir(self) -> Path:
-        """Where commands keep what they write beside."""
+        """The folder where commands write their files."""
         return self.servers[0].data_dir
 
     @property
@@ -70,7 +70,7 @@ class Cluster:
         """Return when all servers are.
 
         Raises:
-            TimeoutError: one was not in time.
+            TimeoutError: A server was not in time.
         """
         async with asyncio.timeout(START_PATIENCE):
             for server in self.servers:
@@ -80,7 +80,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(number: int, folder: Path, apart: Sequence[Network] = ()) -> AsyncIterator[Cluster]:
-    """Have a database and so many servers, none of which was started; each in one of these networks, if given."""
+    """Create a database and this many servers, none of them started; each in one of these networks, if given."""
     (folder / "yard").mkdir(parents=True)
     async with AsyncExitStack() as stack:
         database = stack.enter_context(PostgresServer())
@@ -111,7 +111,7 @@ async def cluster(number: int, folder: Path, apart: Sequence[Network] = ()) -> A
 
 @asynccontextmanager
 async def served(cluster: Cluster, around: Peers, agents: Sequence[str]) -> AsyncIterator[None]:
-    """Have all servers serve these agents, behind one address."""
+    """Make all servers serve these agents at one address."""
     servers = cluster.servers
     await furnish(servers[0], around, agents, cluster.echoes)
     for server, url in zip(servers, around.telegram_urls, strict=True):
@@ -143,14 +143,14 @@ def _server(folder: Path, yard: Path, around: Environment, token: str) -> Server
 
 
 class Faults:
-    """What is done to servers and database until it is over."""
+    """The faults of servers and database until the end."""
 
     def __init__(self, cluster: Cluster, around: Peers, kill_every: float, progress: Progress) -> None:
         self._cluster, self._around, self._progress = cluster, around, progress
         self._kill_every = kill_every or KILL_EVERY
         self._dice = random.Random("several")
         self._away: set[int] = set()
-        """The servers that stand still or are cut off."""
+        """The servers that are suspended or cut off."""
         self._is_over = asyncio.Event()
         self._starting = asyncio.Lock()
         self.kills = self.standstills = self.outages = self.starts_again = 0
@@ -173,7 +173,7 @@ class Faults:
             await asyncio.wait([looking_after])
 
     async def last(self, seconds: float) -> None:
-        """Have faults happen for so long, and return when all servers are up again."""
+        """Make faults for this long, and return when all servers run again."""
         self._progress.stage(f"asking under faults for {seconds:.0f} s")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kill_again_and_again())
@@ -201,7 +201,7 @@ class Faults:
             self.kills += 1
 
     async def _stand_still_again_and_again(self) -> None:
-        """In turn, the one that polls Telegram is cut off from the database, or stands still."""
+        """In turn, the server that polls Telegram is cut off from the database, or suspended."""
         servers, is_last = self._cluster.servers, False
         while not is_last:
             poller = self._around.telegram.poller
@@ -248,7 +248,7 @@ class Faults:
 
 
 async def soak_several(chosen: Soak, folder: Path, tell: Callable[[str], None]) -> Soaked:
-    """Have callers ask several servers under all faults, and return what came of it."""
+    """Make callers ask several servers under all faults, and return the result."""
     with networks(chosen.servers if chosen.networks else 0) as apart:
         return await _soak(chosen, folder, apart, tell)
 

@@ -1,4 +1,4 @@
-"""Three servers on one PostgreSQL behind Caddy, under all faults at once: nothing is lost or doubled, nothing done twice at once.
+"""Three servers on one PostgreSQL behind Caddy, under all faults: no message is lost or doubled, no work done twice at once.
 
 `make soak-servers` is the long one.
 """

@@ -1,4 +1,4 @@
-"""The server that is killed, as a process of its own."""
+"""The server that is killed, as a separate process."""
 
 import asyncio
 import json
@@ -33,11 +33,11 @@ LOADED = (
     "postroom.cli.main",
     "postroom.cli.mail",
 )
-"""What a process need not load at each start: kills are to be many, and nothing is lost while Python loads."""
+"""Modules that a process need not load at each start: there should be many kills, and no data is lost while Python loads."""
 ANSWERS = "Echo"
-"""What the names of agents behind runners begin with."""
+"""The prefix of the names of agents with runners."""
 TWO_AT_ONCE = "two-at-once"
-"""The file in which a program notes that another one works for its thread."""
+"""The file in which a program records that another program works for its thread."""
 ECHO = f"""
 exec 9> "thread-$(printf '%s' "$POSTROOM_THREAD" | tr -c 'a-zA-Z0-9' -)"
 flock --nonblock 9 || printf '%s\\n' "$POSTROOM_THREAD" >> {TWO_AT_ONCE}
@@ -48,14 +48,14 @@ case "$found" in *-slow*) sleep 40;; *) sleep 0.05;; esac
 printf 'end %s %s\\n' "$$" "$found" >> journal
 echo "re: $found"
 """
-"""What the agent behind the runner is: it works a moment, and says what it was asked.
+"""The program of the agent with a runner: it works a moment, and returns its input.
 
 It holds a lock of its thread, which ends with its last process: two at once are noted by the second."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a process of `postroom` is given, besides its data folder."""
+    """The environment of a process of `postroom`, in addition to its data folder."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     """Variables of its environment."""
@@ -79,17 +79,17 @@ async def begun(
 
 
 class Deployment(Door, Protocol):
-    """What callers know of a server, or of several behind one address."""
+    """The facts about a server, or several, that callers know."""
 
     is_up: asyncio.Event
     yard: Path
     data_dir: Path
     around: Environment
-    """Of commands that call it."""
+    """For commands that call it."""
     echoes: int
-    """How many agents are behind runners."""
+    """The number of agents with runners."""
     slow: float
-    """The share of messages of which the agent behind the runner has more work than a lease lasts."""
+    """The share of messages whose work lasts longer than a lease."""
 
 
 class Server:
@@ -141,7 +141,7 @@ class Server:
         self.is_up.set()
 
     async def answers(self) -> bool:
-        """Whether it says that it is ready."""
+        """Whether it reports that it is ready."""
         note = self.data_dir / "server.json"
         try:
             host, _, port = json.loads(note.read_text())["url"].removeprefix("http://").partition(":")
@@ -166,12 +166,12 @@ class Server:
         return None if self._process is None else self._process.poll()
 
     def pause(self) -> None:
-        """Have it stand still."""
+        """Suspend it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on that stood still."""
+        """Continue a suspended server."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
@@ -183,7 +183,7 @@ class Server:
         return await asyncio.to_thread(self._process.wait, START_PATIENCE)
 
     def memory(self) -> int:
-        """Return the bytes that it has in memory; 0 where it is gone."""
+        """Return the bytes that it has in memory; 0 if it is gone."""
         assert self._process is not None
         with suppress(FileNotFoundError):
             for row in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
@@ -192,7 +192,7 @@ class Server:
         return 0
 
     def kill_a_program(self, dice: random.Random) -> bool:
-        """Kill one of the programs that it runs for an agent, with its group; False when none is at work."""
+        """Kill one of the programs that it runs for an agent, with its group; False if none is active."""
         assert self._process is not None
         found = []
         with suppress(OSError):
@@ -206,7 +206,7 @@ class Server:
 
 
 async def furnish(server: Server, around: Peers, agents: Sequence[str], echoes: int = 1) -> None:
-    """Register the agents, give some more a runner, and have the chats answered, by one of these and by the model."""
+    """Register the agents, give some more a runner, and connect the chats to one of these and to the model."""
     server.yard.mkdir(exist_ok=True)
     await server.spawn()
     await server.ready()
@@ -225,7 +225,7 @@ async def furnish(server: Server, around: Peers, agents: Sequence[str], echoes: 
 
 
 def write_chats(data_dir: Path, around: Peers, telegram_url: str, project: str) -> None:
-    """Write what a server is to know of its chats."""
+    """Write the server's configuration of chats."""
     secrets = {"bot.token": TOKEN, "api.key": KEY, "hook.secret": HOOK_SECRET}
     for name, text in secrets.items():
         (data_dir / name).write_text(text)

@@ -96,7 +96,7 @@ async def test_ten_thousand_generated_names_of_one_project_are_all_different(roo
 
 
 class _StuckDice(random.Random):
-    """Dice that always fall alike."""
+    """Dice that always give the same number."""
 
     def choice(self, seq):  # type: ignore[no-untyped-def]
         return seq[0]

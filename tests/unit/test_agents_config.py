@@ -1,4 +1,4 @@
-"""Agents in the configuration file: what they are read as, and in which words a wrong one is refused."""
+"""Agents in the configuration file: their values, and the words that refuse a wrong one."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
 @each_row(
     "text, words",
     [
-        ("agents = 3", "no list of tables"),
+        ("agents = 3", "not a list of tables"),
         ("[[agents]]\nproject = '/a'", "number 1: name is missing"),
         ("[[agents]]\nname = 5\nproject = '/a'", "number 1: name is '5'"),
         ("[[agents]]\nname = ' '\nproject = '/a'", "number 1: name is ' '"),
@@ -69,7 +69,7 @@ def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\nrecepie = 'y'", "unknown field"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = '5'", "duration"),
         ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = true", "time"),
-        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntask = 1", "task is no text"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntask = 1", "not text"),
         (2 * "[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\n", "declared twice"),
     ],
 )

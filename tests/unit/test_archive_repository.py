@@ -341,7 +341,7 @@ def test_threads_may_open_and_write_at_once(folder: Path) -> None:
 
 
 def overtaken(tmp_path: Path, folder: Path, times: int, *, begun: bool = True) -> str:
-    """Make a Git that knows nothing of postroom commit `theirs-0`, ... each time before the branch is set."""
+    """Make another Git commit `theirs-0`, ... each time before the branch is set."""
     streams = tmp_path / f"streams-{next(NUMBERS)}"
     streams.mkdir()
     for number in range(times):

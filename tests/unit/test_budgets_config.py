@@ -1,4 +1,4 @@
-"""Budgets in the configuration file: what they are read as, and in which words a wrong one is refused."""
+"""Budgets in the configuration file: their values, and the words that refuse a wrong one."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 
 from postroom.app.budgets_config import load_budgets
 from postroom.app.config import load_settings
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow
 from table_rows import each_row
 
 GOOD = """
@@ -61,7 +61,7 @@ def test_without_a_file_or_without_budgets_nothing_is_limited(tmp_path: Path) ->
 @each_row(
     "text, words",
     [
-        ("budgets = 3", "no list of tables"),
+        ("budgets = 3", "not a list of tables"),
         ("[[budgets]]\nruns = 1", "number 1: per is missing"),
         ("[[budgets]]\nper = 'week'\nruns = 1", "per is 'week': write 'agent', 'all' or 'conversation'"),
         ("[[budgets]]\nper = 3\nruns = 1", "per is '3': write 'agent'"),

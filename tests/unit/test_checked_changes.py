@@ -15,8 +15,7 @@ import pytest
 from postroom.contracts.errors import StateError
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.engine import SqliteEngine
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 from postroom.testing import ManualClock
 from postroom.testing.changes import ChangeBreaksRules, CheckingEngine
 from table_rows import each_row

@@ -1,4 +1,4 @@
-"""What is in the way is said as what it is, and each remedy helps where it is shown."""
+"""An obstacle is named exactly, and each remedy fits the place where it is shown."""
 
 import asyncio
 import os

@@ -250,7 +250,7 @@ def test_a_stream_is_read_alike_however_it_is_cut(size: int) -> None:
 
 
 class Watching:
-    """Notes what it is told; `heard` is set at the second time."""
+    """Records its calls; `heard` is set at the second time."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []

@@ -1,4 +1,4 @@
-"""What commands do beyond their transcripts: whom they act for, what they read, where they fail, how they draw."""
+"""Effects of commands beyond their transcripts: their agent, their input, their failures, their drawing."""
 
 import io
 import os

@@ -62,7 +62,7 @@ def told(client: str, events: str, answer: Any = MORE, sent: dict[str, Any] = SE
 
 
 def edit(client: str, event: str, tool: str, given: object, paths: list[str], answer: object) -> Case:
-    """Return the case of an edit that the server denies; what is written goes to nobody."""
+    """Return the case of an edit that the server denies; output is discarded."""
     if isinstance(given, dict) and paths != FILES:
         given = {**given, "content": "SECRET"}
     if client == "copilot":
@@ -405,7 +405,7 @@ def test_an_answer_that_makes_no_sense_is_none_or_refuses_edits_when_the_environ
 
 
 def silent(surroundings: Mapping[str, str], raw: bytes) -> bool:
-    """Whether nothing is answered; what is raised becomes nothing in `run`."""
+    """Whether the answer is empty; an exception becomes an empty answer in `run`."""
     try:
         return hook.answered("claude", "PreToolUse", raw, surroundings) == b""
     except Exception:
@@ -517,7 +517,7 @@ def test_note_and_token_are_those_of_every_command(tmp_path: Path) -> None:
 def process(
     surroundings: Mapping[str, str], raw: bytes, *words: str, close: bool = True
 ) -> tuple[int, bytes, bytes]:
-    """Run the command in a process of its own, as clients do."""
+    """Run the command in a separate process, as clients do."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
     with subprocess.Popen(
         [sys.executable, "-m", "postroom", "hook", *words],

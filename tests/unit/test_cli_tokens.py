@@ -1,4 +1,4 @@
-"""`postroom tokens`: what is sent, what is printed once, and what is left behind when it is refused."""
+"""`postroom tokens`: the requests, the output that is printed once, and the state after a refusal."""
 
 import hashlib
 import json

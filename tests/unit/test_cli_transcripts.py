@@ -78,7 +78,7 @@ def transcripts() -> Iterator[Transcript]:
 
 
 def tell(fake: FakePostroom, answers: dict[str, Any]) -> None:
-    """Have the server answer so, and nothing else."""
+    """Make the server give this answer, and no other."""
     fake.tools.clear()
     fake.admin.clear()
     for name, answer in answers.items():
@@ -131,11 +131,11 @@ def test_a_refusal_has_one_form_in_every_command(run: Run, fake: FakePostroom) -
 OF_TOOLS = re.compile(
     rf"\$\.|\b({'|'.join(OPERATIONS)})\b|arguments are|`\w+`|\b[a-z]+_(?:id|key|md|name|seconds)\b"
 )
-"""What only readers of tools know."""
+"""Words that only readers of tools know."""
 
 
 def refusals(tool: str, name: str) -> errors.PostroomError | None:
-    """Return one error with all that a tool says of the values that one argument cannot have."""
+    """Return one error with a tool's full explanation of the values that one argument cannot have."""
     good, kind = {"project_key": "/p", **arguments_of(tool)}, OPERATIONS[tool].command
     good = {name: value for name, value in good.items() if name in kind.__struct_fields__}
     said: list[errors.PostroomError] = []

@@ -1,4 +1,4 @@
-"""How our part is put into a text and taken out: what is refused, what people's own changes survive."""
+"""How postroom's part is put into a text and removed: refusals, and people's changes that survive."""
 
 import json
 import sys

@@ -164,7 +164,7 @@ def test_options_and_yes_answer_the_questions(home: Path, run: Run) -> None:
 
 
 class Typed(io.StringIO):
-    """What a person types at a terminal."""
+    """A person's input at a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Claude Code as a plugin: a folder of ours and two entries; settings where the client takes no plugin."""
+"""Claude Code as a plugin: a folder and two entries; settings if the client accepts no plugin."""
 
 import json
 from collections.abc import Callable

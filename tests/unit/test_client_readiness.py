@@ -1,6 +1,6 @@
-"""What set-up says of a client that is missing, too old, logged out, or in a folder that is not trusted.
+"""Setup's report on a client that is missing, too old, logged out, or in a folder that is not trusted.
 
-The clients here are programs of our own that answer as the real ones do; `tests/real_clients` asks those.
+The clients here are programs of the test that answer as the real ones do; `tests/real_clients` asks those.
 """
 
 import json
@@ -231,7 +231,7 @@ def test_a_trailing_comma_is_refused_for_gemini_and_a_comment_is_not(
 def test_a_dry_run_has_a_client_write_into_a_home_that_is_deleted(
     home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients write files of their own whatever they are asked."""
+    """Clients write their own files at every call."""
     writes = 'for at in "$HOME" "$CLAUDE_CONFIG_DIR" "$CODEX_HOME" "$XDG_CONFIG_HOME"; do touch "${at:-.}/new"; done'
     monkeypatch.setenv("CODEX_HOME", str(home / "codex"))
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / "claude"))
@@ -260,7 +260,7 @@ def test_removal_lists_no_file_that_was_never_there(home: Path, run: Run) -> Non
 def test_where_the_new_form_cannot_be_written_the_old_one_stays(
     home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Settings give way to the plugin only when the plugin stands."""
+    """The plugin replaces settings only when it is complete."""
     claude(home, login='{"loggedIn": true}')
     run("claude", "--no-verify")
     before = {path: path.read_bytes() for path in home.rglob("*.json") if "machine" not in path.parts}

@@ -1,4 +1,4 @@
-"""A client writes its own file anew, in its own form, while our part stands in it: then only our part goes."""
+"""A client rewrites its file in its own form while postroom's part is in it: then only that part is removed."""
 
 import json
 from itertools import product
@@ -34,7 +34,7 @@ WAYS = [
 
 
 def anew(document: Any, *, end: str, first: bool = False) -> str:
-    """Return a document as a client writes it, with keys of its own before or behind all others."""
+    """Return a document as a client writes it, with extra keys before or after all others."""
     whole = {**ADDED, **document} if first else {**document, **ADDED}
     return json.dumps(whole, indent=2, ensure_ascii=False) + end
 

@@ -1,4 +1,4 @@
-"""Setting clients up in a home of their own: what stands where, what is refused, how that stands later."""
+"""Clients set up in a separate home: their entries, refusals, and their later state."""
 
 import json
 import os

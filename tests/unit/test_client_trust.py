@@ -1,4 +1,4 @@
-"""What a client that asks before it runs hooks says of ours: told as it is, also when it says nothing of use."""
+"""The report of a client that asks before it runs hooks: passed on unchanged, also if it is useless."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ def hook(trust: str, *, enabled: bool = True, command: str = "postroom hook code
 
 
 def listed(*hooks: dict[str, object]) -> list[dict[str, object]]:
-    """Return the answers to the greeting and to the one question behind it, about hooks or the account."""
+    """Return the answers to the greeting and to the one question after it, about hooks or the account."""
     account = {"account": {"type": "apiKey"}, "requiresOpenaiAuth": True}
     return [GREETING, {"id": 1, "result": {"data": [{"hooks": list(hooks)}], **account}}]
 
@@ -75,7 +75,7 @@ def test_hooks_that_the_client_does_not_run_are_told_with_its_word_for_why(
 @each_row(
     "lines, words",
     [
-        ((), "found no answer, because it ended"),
+        ((), "found no answer to initialize, because it ended"),
         (("garbage",), "Expecting value"),
         ((GREETING, {"id": 1, "error": {"message": "unknown method"}}), "Codex 0.169.0 did not say"),
         (listed(hook("trusted", command="mine")), "expected them in its answer to hooks/list"),

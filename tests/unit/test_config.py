@@ -1,4 +1,4 @@
-"""Settings: where values come from, what is refused, and in which words."""
+"""Settings: the sources of values, refusals, and their words."""
 
 import json
 import stat
@@ -9,9 +9,7 @@ import pytest
 
 from postroom.app import places
 from postroom.app.config import SETTINGS, explain, load_settings
-from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import ConfigError
-from postroom.executors.processes.child_environment import names_of
 from table_rows import each_row
 
 
@@ -161,7 +159,7 @@ def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[
         ("POSTROOM_GIT_AUTHOR_NAME", "a\nb", "characters in one line"),
         ("POSTROOM_GIT_AUTHOR_EMAIL", "<a@b>", "without spaces"),
         ("POSTROOM_ENVIRONMENT", "a b", "letters, digits"),
-        ("POSTROOM_DATABASE", "a\0b", "no path"),
+        ("POSTROOM_DATABASE", "a\0b", "not a path"),
         ("POSTROOM_LABELS", '["gpu"]', "separated by commas"),
         ("POSTROOM_LABELS", "gpu,a b", "separated by commas"),
     ],
@@ -235,7 +233,7 @@ def test_names_that_clients_use_are_no_settings_and_no_mistakes(home: dict[str, 
 
 
 def test_what_a_run_of_the_server_is_told_is_no_setting_and_no_mistake(home: dict[str, str]) -> None:
-    told = names_of(RunActivation(thread_id="t"))
+    told = {"POSTROOM_THREAD": "t", "POSTROOM_RUN": "r", "POSTROOM_DISPATCH": "d"}
     told |= {"POSTROOM_AGENT": "Bo", "POSTROOM_PROJECT": "harbour", "POSTROOM_STEERING": "/tmp/s"}
     assert load_settings(environment=home | told).port == 8765
 
@@ -250,7 +248,7 @@ def test_what_a_run_of_the_server_is_told_is_no_setting_and_no_mistake(home: dic
         ("backup_interval = 60", "unit"),
         ('backup_interval = "59s"', "0 for never, or a duration of 1m"),
         ("backup_interval = false", "unit"),
-        ("database = 5", "no path"),
+        ("database = 5", "not a path"),
         ('data_dir = "/x"', "POSTROOM_DATA_DIR"),
         ("[port]\nx = 1", "whole number"),
         ("a = " + "[" * 5000, "not TOML"),

@@ -1,4 +1,4 @@
-"""Who may write to whom: one function over facts, and what agents can do about it."""
+"""Who may write to whom: one function over facts, and the choices of agents."""
 
 import itertools
 from typing import Any, get_args
@@ -18,8 +18,8 @@ from postroom.contracts.errors import (
     UnknownMessage,
     UnknownProject,
 )
-from postroom.mail.contacts import ContactFacts, refusal
 from postroom.mail.context import Rules
+from postroom.mail.sending import ContactFacts, refusal
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -34,7 +34,7 @@ EVERY_CASE = [
 
 
 def _expected(facts: ContactFacts) -> type[PostroomError] | None:
-    """Return what stands in the way: the first of these rules that fits decides."""
+    """Return the obstacle: the first matching rule decides."""
     if facts.retired:
         return AgentRetired
     if facts.same_agent:

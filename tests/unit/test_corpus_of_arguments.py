@@ -1,7 +1,8 @@
 """A corpus of arguments as models write them: each is read as a person reads it, or refused, for every tool with it.
 
-The kinds are those of public reports about clients and models; every row was made anew. A row of `fields` gives one
-argument another form, for the tools that it names or for every tool with it. A row of `shapes` changes all arguments: `$` stands for them.
+The kinds are those of public reports about clients and models; every row was newly written. A row of `fields` gives one
+argument another form, for the tools that it names or for every tool with it. A row of `shapes` changes all arguments: `$`
+stands for them.
 """
 
 import json
@@ -15,8 +16,8 @@ import pytest
 from fastmcp import Client
 
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.operations import Operation
-from postroom.contracts.project_log import EVENT_KINDS
 from postroom.mail.commands import Command, read_command
 from postroom.mail.operations import ALL_OPERATIONS
 from rest_room import Edge, arguments_of

@@ -1,4 +1,4 @@
-"""Whatever id a person reads, its beginning is taken for it, as long as no other id begins so."""
+"""The beginning of an id is accepted in place of it, as long as no other id begins so."""
 
 from collections.abc import AsyncIterator
 

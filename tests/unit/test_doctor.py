@@ -1,4 +1,4 @@
-"""What `postroom doctor` and the gauges say of an application, and of one in which something is wrong."""
+"""The report of `postroom doctor` and the gauges on an application, with and without faults."""
 
 import asyncio
 import errno
@@ -298,7 +298,7 @@ def test_a_disk_that_cannot_be_seen_is_unknown(tmp_path: Path) -> None:
 
 
 def test_the_disk_of_a_database_that_is_not_there_is_seen(tmp_path: Path) -> None:
-    """That it is missing is told elsewhere."""
+    """Another check reports that it is missing."""
     for database in (tmp_path / "postroom.db", tmp_path / "data" / "postroom.db"):
         told = told_of_disk(database, free_of=lambda _: LEAST_FREE)
         assert (told.state, told.detail) == ("ok", f"{LEAST_FREE} bytes are free")

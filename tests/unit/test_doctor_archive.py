@@ -1,4 +1,4 @@
-"""What `postroom doctor` says of archives: of one that is behind, one that is ahead, and one that is damaged."""
+"""The report of `postroom doctor` on archives: late, ahead, and damaged."""
 
 import asyncio
 import subprocess
@@ -11,8 +11,7 @@ import pytest
 
 from application_room import Place, place
 from postroom.app.archive_check import ArchiveCheck
-from postroom.contracts.mail import Project
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule, Project
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.repository import ArchiveRepository
 from postroom.mail.outgoing import ARCHIVE
@@ -110,7 +109,7 @@ async def _delete(here: Place, *ids: int) -> None:
 
 
 def _between(here: Place, monkeypatch: pytest.MonkeyPatch, *happening: Meanwhile) -> None:
-    """Have things happen each time after the doctor read the database and before it reads the archive."""
+    """Make changes each time after the doctor read the database and before it reads the archive."""
     archive, loop = here.application.archive, asyncio.get_running_loop()
     opened, left = archive.repository, list(happening)
 
@@ -131,7 +130,7 @@ def _between(here: Place, monkeypatch: pytest.MonkeyPatch, *happening: Meanwhile
 async def test_messages_that_a_rule_deleted_and_the_archive_still_has_are_on_their_way_out(
     here: Place, *, full: bool
 ) -> None:
-    """So it is beside a deletion, and after a kill between the database's commit and the archive's."""
+    """This is the state during a deletion, and after a kill between the database's commit and the archive's."""
     await _archived(here)
     await _write_archive(here)
     await _delete(here, 1)
@@ -174,7 +173,7 @@ async def test_messages_that_came_to_both_while_the_archive_was_looked_at_are_in
 async def test_messages_that_came_and_went_while_the_archive_was_looked_at_are_no_failure(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither look at the database sees them: the archive is looked at again."""
+    """Neither read of the database sees them: the archive is read again."""
     await _archived(here)
     await _write_archive(here)
     check = ArchiveCheck(here.application.store, here.application.archive, here.application.clock, full=False)

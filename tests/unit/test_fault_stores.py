@@ -18,7 +18,7 @@ async def slugs(store: MailStore) -> list[str]:
 
 
 async def make(store: MailStore, *names: str) -> list[str]:
-    """Store projects one after another; return those whose caller was told of success."""
+    """Store projects one after another; return those whose caller got a success."""
     told = []
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""What channels declare, and what they do not."""
+"""The declared abilities of channels, and the missing ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `gateway.toml` may say, what is refused and in which words, and that no secret is ever shown."""
+"""The content of `gateway.toml`: refusals with their words, and no secret is ever shown."""
 
 import re
 import sys
@@ -13,6 +13,7 @@ from postroom.app.gateway_wiring import examine, outline
 from postroom.app.tables import read_table
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
+from postroom.extras import install_command
 from postroom.gateway.config import (
     BusyPolicy,
     ChatRules,
@@ -350,7 +351,7 @@ routes = 1\n{AGENT}{WEB} | routes is not a list of tables | [[routes]]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | add platform
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
-{AGENT}{WEB}[agents.default]\n | [agents]: 'default' is no name | main
+{AGENT}{WEB}[agents.default]\n | [agents]: 'default' cannot be the name | main
 {AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
 {AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: this is not a table | write it as
 """)
@@ -366,20 +367,20 @@ def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(
 
 
 UNSAFE = rows(r"""
-[platforms.telegram]\ntoken = "{SECRET}"\n | token stands in the file itself
-[platforms.api_server]\napi_key = "{SECRET}"\n | api_key stands in the file itself
-[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | api_key stands in the file itself
-[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | signing_secret stands
-[platforms.email]\npassword = "{SECRET}"\n | password stands in the file itself
-[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | secret stands in the file itself
-[platforms.web.people.ben]\ntoken = "{SECRET}"\n | token stands in the file itself
+[platforms.telegram]\ntoken = "{SECRET}"\n | the file contains the secret token itself
+[platforms.api_server]\napi_key = "{SECRET}"\n | the file contains the secret api_key itself
+[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | the file contains the secret api_key itself
+[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | the secret signing_secret itself
+[platforms.email]\npassword = "{SECRET}"\n | the file contains the secret password itself
+[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | the file contains the secret secret itself
+[platforms.web.people.ben]\ntoken = "{SECRET}"\n | the file contains the secret token itself
 [platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | no password
-[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | a password stands in the address
+[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the address contains a password
 [platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
 [platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
-[platforms.web]\ntoken_env = 7\n | token_env is no text
+[platforms.web]\ntoken_env = 7\n | token_env is not text
 [platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | settings of the server
 [platforms.web]\ntoken_env = "EMPTY"\n | is not set
 [platforms.web]\ntoken_env = "LINES"\n | not one line
@@ -452,7 +453,7 @@ REFUSED_BY_ADAPTERS = rows(r"""
 [platforms.matrix]\nbase_url = "https://m.test"\n | the access token is missing | `token_env`
 [platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | password is missing | `password_env`
 {MAIL}smtp_password_env = "UMLAUT"\n | smtp_password is missing | `smtp_password_env`
-[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook has no secret | `webhook_secret_env` or `webhook_secret_file`
+[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook secret is missing | `webhook_secret_env` or `webhook_secret_file`
 [platforms.webhook.routes.ci]\n | the secret is missing | `secret_env` or `secret_file`
 {HOOK}callback_secret_env = "SHORT"\n | the callback_secret is | `callback_secret_env`
 {HOOK}prompt = 5\n | [platforms.webhook.routes.ci]: prompt must be a text | prompt
@@ -499,7 +500,7 @@ def test_a_model_without_its_client_names_what_to_install(
     monkeypatch.delitem(sys.modules, "postroom.runtime.openai_endpoint", raising=False)
     with pytest.raises(MissingExtra) as caught:
         examine(told, Settings(data_dir=home))
-    assert 'pip install "postroom[openai]" (in a clone: make dev)' in caught.value.remedy
+    assert install_command("openai") in caught.value.remedy
 
 
 @each_row("platform", ADAPTERS)

@@ -1,4 +1,4 @@
-"""What a chat is shown while an answer is written: growing drafts, seldom enough."""
+"""The view of a chat while an answer is written: growing drafts, at a limited rate."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ CHANNEL = ChannelCapabilities(limit=100, unit=LengthUnit.UTF16, edits=True)
 
 
 def fresh(least_new: int = 1) -> Draft:
-    """A draft that is looked at once a second."""
+    """A draft that is read once a second."""
     return Draft(CHANNEL, least_new=least_new, interval_ms=1_000)
 
 

@@ -15,7 +15,7 @@ LIMITS = RateLimits(bot=Rate(30, 1_000), chat=Rate(1, 1_000), group=Rate(20, 60_
 
 
 def is_within(instants: Iterable[int], rate: Rate) -> bool:
-    """Say whether calls at these instants keep a limit in every stretch of its length."""
+    """Return whether calls at these instants keep a limit in every stretch of its length."""
     window: deque[int] = deque()
     for at in sorted(instants):
         window.append(at)
@@ -27,7 +27,7 @@ def is_within(instants: Iterable[int], rate: Rate) -> bool:
 
 
 async def wait_for(pacing: Pacing, chat: str | None, key: str | None = None, **more: bool) -> int:
-    """Call at once, where that may be; return how long to wait otherwise."""
+    """Call at once, if that is allowed; otherwise return the time to wait."""
     async with pacing.turn("send", chat, key=key, **more) as turn:
         return turn.wait_ms
 
@@ -115,7 +115,7 @@ async def test_a_refusal_of_typing_quietens_typing_and_one_in_a_chat_besides_the
 
 @pytest.mark.long
 async def test_storms_keep_every_limit_and_everybody_has_a_turn(clock: ManualClock) -> None:
-    """200 chats and 60 people in one group at the same instant; who is told to come back does."""
+    """200 chats and 60 people in one group at the same instant; callers that are told to come back do so."""
     pacing, said = Pacing(LIMITS, clock, clock), []
 
     async def say(chat: str, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Which agent answers a message: one function, and rules of which the first that matches decides."""
+"""The agent that answers a message: one function, and rules of which the first match decides."""
 
 import pytest
 

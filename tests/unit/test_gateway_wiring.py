@@ -1,4 +1,4 @@
-"""What stands between a gateway and its server: addresses, life, and what the operator asks of it."""
+"""Between a gateway and its server: addresses, life cycle, and requests of the operator."""
 
 import asyncio
 import sys
@@ -51,7 +51,7 @@ from postroom.http_api.readiness import Readiness
 from postroom.relay import Relay
 from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel
 from runtime.endpoint import END, FakeEndpoint, chunk
@@ -160,7 +160,7 @@ async def test_a_server_speaks_answers_by_the_endpoint_that_its_file_names(
 
 
 class Known:
-    """Fake runners: Bo has one, Di none, Flo one that does not read back, and others are not there."""
+    """Fake runners: Bo has one, Di none, Flo an unreadable one, and others do not exist."""
 
     async def runner_of(self, agent_id: str, agent: object = None) -> AnyRunner | None:
         match agent_id.partition("@")[0]:
@@ -255,7 +255,7 @@ def test_a_platform_that_is_not_enabled_needs_no_library_and_is_not_made(
 
 @dataclass
 class Stand:
-    """Stands for `ChatService` where only these parts are looked at."""
+    """Replaces `ChatService` in tests of these parts."""
 
     gateway: Gateway
     adapters: tuple[FakeChannel, ...]
@@ -269,7 +269,7 @@ class Stand:
 
 @dataclass
 class Desk:
-    """An operator of a gateway with a fake channel, and an agent behind it."""
+    """An operator of a gateway with a fake channel and an agent."""
 
     operator: GatewayService
     stand: Stand

@@ -1,9 +1,9 @@
-"""What a reservation pattern means, what is refused, and which pairs meet."""
+"""The meaning of a reservation pattern, refusals, and pairs that overlap."""
 
 import pytest
 
 from postroom.contracts.errors import InvalidPattern
-from postroom.mail import glob_sets, globs
+from postroom.mail import globs
 from postroom.mail.globs import matches, overlap, overlapping, parse_pattern, prefixes_of
 from table_rows import each_row
 
@@ -333,12 +333,12 @@ def test_a_path_is_folded_like_the_pattern_it_is_held_against() -> None:
 
 
 def test_folding_keeps_every_character_one_character_and_is_done_once() -> None:
-    fold = glob_sets._folded_character.__wrapped__
+    fold = globs._folded_character.__wrapped__
     folded = {character: fold(character) for character in map(chr, range(0x110000))}
     changed = {character: form for character, form in folded.items() if form != character}
     assert {len(form) for form in changed.values()} == {1}
     assert all(folded[form] == form for form in changed.values())
-    assert max(changed) <= chr(glob_sets._LAST_CASED)
+    assert max(changed) <= chr(globs._LAST_CASED)
 
 
 def test_patterns_made_to_blow_up_are_decided_all_the_same(subtests: pytest.Subtests) -> None:

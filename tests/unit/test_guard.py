@@ -1,4 +1,4 @@
-"""The Git guard: hooks that stand beside others and go again, and files that are found however they are named."""
+"""The Git guard: hooks that work next to others and can be removed, and files that are found under every name."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The Git guard beside programs that manage hooks: the real pre-commit, in each order of installing and removing."""
+"""The Git guard and programs that manage hooks: the real pre-commit, in each order of installation and removal."""
 
 import itertools
 import os

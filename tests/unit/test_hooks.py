@@ -1,4 +1,4 @@
-"""What hooks are answered: who is meant, what is said once, what is refused, what is noted."""
+"""The answers to hooks: the agent, announcements made once, refusals, and records."""
 
 import asyncio
 import subprocess
@@ -12,12 +12,12 @@ import pytest
 
 from injections import FIELDS
 from mail_room import HARBOR, SHORE, Room, everything, in_memory
-from postroom.contracts.announcing import Arrival, Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.mail import Reservation
+from postroom.contracts.waking import Arrival, Nudges
 from postroom.mail.context import Rules, token_hash
-from postroom.mail.guarding import Held
 from postroom.mail.operations import OPERATIONS
+from postroom.mail.reservations import Held
 from postroom.mail.service import Mail
 from postroom.mcp_server.profiles import CORE
 from postroom.services import notices
@@ -304,7 +304,7 @@ async def test_the_end_of_a_session_releases_what_its_agent_holds(room: Room) ->
 
 
 async def test_the_end_of_a_session_leaves_what_was_reserved_elsewhere(room: Room) -> None:
-    """Not what a person or another session reserved for the agent, also where this session renews it."""
+    """Not the reservations of a person or another session for the agent, even if this session renews them."""
     for session, path in (("", "by-hand"), ("t", "theirs"), ("s", "ours")):
         made = await room.call("file_reservation_paths", agent_name="Ben", paths=[path])
         ids = [one["id"] for one in made["granted"]]
@@ -631,7 +631,7 @@ def ms(count: int) -> timedelta:
 
 
 async def bind(room: Room, name: str) -> None:
-    """Let the session `s` call a tool as an agent."""
+    """Make the session `s` call a tool as an agent."""
     found = await ask(room, "PostToolUse", session_id="s", acts_as=name, acts_in=HARBOR)
     assert found == ("silent", "")
 

@@ -1,4 +1,4 @@
-"""The routes behind the door: health, log-in, administration, and the form of every refusal."""
+"""The HTTP routes: health, log-in, administration, and the form of every refusal."""
 
 import asyncio
 import re
@@ -68,7 +68,7 @@ ANSWERS: dict[str, object] = {
 
 
 class FakeOperations:
-    """Answers as it is told and keeps what it was asked."""
+    """Answers as the test says and keeps its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -443,7 +443,7 @@ def cookie_of(client: httpx2.AsyncClient) -> str:
 
 
 async def test_a_session_that_was_logged_out_is_taken_by_no_server_again(server: Server) -> None:
-    """Whoever has a copy of the cookie; other sessions go on."""
+    """Any copy of the cookie; other sessions continue."""
     beside = Sessions(b"k" * 32, server.clock, EndedSessions(server.store))
     async with server.client() as client, server.client() as other:
         await log_in(client)

@@ -1,4 +1,4 @@
-"""The door: what may pass, what is refused and how, and that nothing hostile makes the server fail."""
+"""The HTTP middleware: accepted requests, refusals, and hostile requests that do not make the server fail."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`[[keep]]` in the configuration file: read as it is meant, refused by the place of its fault."""
+"""`[[keep]]` in the configuration file: read as intended, refused with the place of the fault."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from postroom.app.config import load_settings
-from postroom.app.keep_config import load_keep_rules
+from postroom.app.retention import load_keep_rules
 from postroom.contracts.errors import ConfigError
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule
 
 GOOD = """
 [[keep]]

@@ -76,7 +76,7 @@ async def ends(request: pytest.FixtureRequest, a_schema: str, clock: ManualClock
 
 
 async def accept(subscription: LiveSubscription, count: int = 1) -> list[LiveRunCommand]:
-    """Accept so many commands and return them."""
+    """Accept this many commands and return them."""
     accepted = []
     async for entry in subscription:
         with entry:
@@ -98,7 +98,7 @@ async def delivers(
 
 
 async def until_sleeping(clock: ManualClock, count: int = 1) -> None:
-    """Return when so many senders wait for their receipts."""
+    """Return when this many senders wait for their receipts."""
     async with asyncio.timeout(PATIENCE):
         while clock.sleeping < count:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""How far long work of the operator's routes is can be asked while it goes on, and is forgotten when it ends."""
+"""The progress of long work of the operator's routes can be requested during it, and is forgotten when it ends."""
 
 import asyncio
 

@@ -50,7 +50,7 @@ TELLS: dict[str, list[str]] = {
     "update_task": ["task.changed"],
     "done_task": ["task.done", "message.sent"],
 }
-"""What each change of the table tells the project in which it is made; `ensure_project` makes another."""
+"""The entries of each change of the table in the log of its project; `ensure_project` makes another."""
 
 
 async def newest(room: Room) -> int:

@@ -1,4 +1,4 @@
-"""A key makes a change happen once: the same call is answered alike, another call is a conflict."""
+"""A key makes a change happen once: the same call gets the same answer, another call is a conflict."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Who acts: asserted and verified identity, tokens, the operator; a wrong token is an error everywhere."""
+"""The acting agent: asserted and verified identity, tokens, the operator; a wrong token is an error everywhere."""
 
 import itertools
 from datetime import timedelta
@@ -46,7 +46,7 @@ def _with(token: str | None, *, operator: bool = False) -> Caller:
 
 
 async def _furnish(room: Room) -> None:
-    """Open two projects, give three agents a token, and write one message with a reservation beside it."""
+    """Open two projects, give three agents a token, and write one message with a reservation."""
     await room.open()
     await room.open("Eve", project=SHORE)
     for project, name, token in (

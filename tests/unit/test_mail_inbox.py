@@ -109,7 +109,7 @@ async def test_a_cursor_beyond_the_newest_message_belongs_to_another_database(ro
 
 
 async def _purge(room: Room, floor: int) -> None:
-    """Let the oldest entries of Ben's inbox be purged; no operation does so yet."""
+    """Purge the oldest entries of Ben's inbox, which no operation does yet."""
     assert isinstance(room.store, SqliteStore)
     await room.store.store.engine.write(
         lambda sql: sql.connection.execute(

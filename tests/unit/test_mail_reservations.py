@@ -1,4 +1,4 @@
-"""Reservations: conflicts in either order, leases that end to the millisecond, releases that say who and why."""
+"""Reservations: conflicts in either order, leases that end to the millisecond, releases with their author and reason."""
 
 import asyncio
 import itertools

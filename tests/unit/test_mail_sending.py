@@ -15,7 +15,7 @@ from postroom.contracts.errors import (
     NotPermitted,
     UnknownMessage,
 )
-from postroom.mail.archive.batch import gather
+from postroom.mail.archive.archive import gather
 from postroom.stores.mail.access import MailReads
 from table_rows import each_row
 

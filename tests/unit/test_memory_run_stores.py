@@ -1,4 +1,4 @@
-"""What the run stores in memory add to the promises of every store: places, limits, hints, the registry."""
+"""The additional promises of the run stores in memory: places, limits, hints, the registry."""
 
 import asyncio
 from datetime import timedelta
@@ -46,7 +46,7 @@ async def test_others_run_while_a_call_is_being_made(stores: MemoryRunStores) ->
 
 
 async def woken(news: TopicListener) -> bool:
-    """Say whether there is a hint, and take it."""
+    """Return whether there is a hint, and take it."""
     return await news.wait(timedelta())
 
 

@@ -23,8 +23,8 @@ from postroom.contracts.errors import (
     WrongToken,
 )
 from postroom.contracts.tokens import SCOPES, TOKEN_FORM
-from postroom.mail.named_tokens import WRITTEN_EVERY, NamedTokens
 from postroom.mail.service import Mail
+from postroom.mail.tokens import WRITTEN_EVERY, NamedTokens
 from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -313,7 +313,7 @@ async def test_the_list_tells_all_but_the_token(tokens: NamedTokens, clock: Manu
 
 
 class Turns:
-    """A timer whose time passes when the test says so."""
+    """A timer whose time the test advances."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[int] = asyncio.Queue()

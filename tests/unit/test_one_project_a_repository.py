@@ -48,7 +48,7 @@ def main(tmp_path: Path) -> Path:
 
 
 def copies(main: Path) -> dict[str, Path]:
-    """Make every way in which one repository is found in more folders than one."""
+    """Make every way in which one repository appears in several folders."""
     around = main.parent
     git(main, "worktree", "add", "-q", str(around / "worktree"), "-b", "work")
     git(main, "worktree", "add", "-q", "--detach", str(main / "pages"))
@@ -132,7 +132,7 @@ async def test_worktrees_of_a_bare_repository_have_no_other_home(room: Room, mai
 async def test_a_folder_that_is_gone_gives_way_to_one_of_its_repository_and_runners_go_along(
     room: Room, main: Path
 ) -> None:
-    """The project was made where worktrees were projects of their own."""
+    """The project was made where worktrees were separate projects."""
     worktree, clone = main.parent / "worktree", main.parent / "clone"
     git(main, "worktree", "add", "-q", str(worktree), "-b", "work")
     with closing(SqliteStore.in_memory()) as store:

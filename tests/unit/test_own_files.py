@@ -1,4 +1,4 @@
-"""Whose hand the files of an open database were changed by."""
+"""The author of changes to the files of an open database."""
 
 import threading
 from contextlib import suppress
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroom.contracts.errors import WrongStore
-from postroom.stores.sqlite.own_files import OwnFiles
+from postroom.stores.sqlite.engine import OwnFiles
 from postroom.testing import ManualClock
 
 

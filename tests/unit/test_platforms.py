@@ -1,4 +1,4 @@
-"""What differs by platform takes the platform as a parameter, and is tested here for the other platforms."""
+"""Code that differs by platform takes the platform as a parameter, and is tested here for the other platforms."""
 
 import os
 import sqlite3

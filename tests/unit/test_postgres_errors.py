@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses is one of our errors, by its SQLSTATE; without its driver the store says what to install."""
+"""A refusal of PostgreSQL is a postroom error, by its SQLSTATE; without its driver the store names the extra."""
 
 import importlib.util
 from importlib.machinery import ModuleSpec

@@ -13,12 +13,11 @@ import pytest
 from dispatch_room import Counting
 from postroom import Budget, Item, Limit, MailboxConfig, embedded
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.budgets import BudgetScope, BudgetWindow
-from postroom.contracts.limits import LimitScope
+from postroom.contracts.limits import BudgetScope, BudgetWindow, LimitScope
 from postroom.dispatch.mailbox import Mailbox
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.postgres.sql_transaction import LOOKS_OF_ONE_THREAD, PostgresTransaction
-from postroom.stores.statements import Statement
+from postroom.stores.sql_transaction import Statement
 
 MOST_A_RUN = 8
 COMMITS_A_RUN = 2
@@ -26,7 +25,7 @@ COMMITS_A_RUN = 2
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Count what the threads do that are begun within and write."""
+    """Count the work of threads that start within the block and write."""
     found: Counter[str] = Counter()
 
     def called(frame: FrameType, event: str, _: Any) -> None:

@@ -55,7 +55,7 @@ async def elsewhere(
 
 @pytest_asyncio.fixture
 async def session(postgres_dsn: str, a_schema: str, stores: OpenedRuns) -> AsyncIterator[Session]:
-    """A session beside the stores, for what no store would do."""
+    """A second session, for changes that no store would make."""
     opened = await Session.open(postgres_dsn, a_schema)
     yield opened
     await opened.end()
@@ -117,7 +117,7 @@ async def test_the_schema_itself_refuses_what_no_record_can_be(stores: OpenedRun
 async def test_without_a_clock_the_database_tells_the_time(
     postgres_dsn: str, a_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process whose clock is an hour slow claims what is due and leases for as long as any other."""
+    """A process whose clock is an hour slow claims due work and leases for as long as any other."""
     monkeypatch.setattr(SystemClock, "now", lambda self: right_now() - 3_600_000)
     opened = await OpenedRuns.open(postgres_dsn, schema=a_schema)
     try:
@@ -330,7 +330,7 @@ async def test_processes_together_claim_each_dispatch_once(stores: OpenedRuns, e
 async def test_an_interrupt_and_an_enqueue_do_not_pass_each_other(
     stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
-    """What an interrupt did not supersede carries its epoch, and what it did stands in its answer."""
+    """A run that an interrupt did not supersede has its epoch, and the superseded ones are in its answer."""
     for number in range(25):
         async with asyncio.TaskGroup() as group:
             names = [f"d{number}-{part}" for part in range(4)]
@@ -349,7 +349,7 @@ async def test_an_interrupt_and_an_enqueue_do_not_pass_each_other(
 async def test_an_interrupt_and_what_an_owner_gives_back_do_not_pass_each_other(
     stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
-    """Either it was queued again and is superseded, or the owner is told that its claim was lost."""
+    """Either it was queued again and is superseded, or the owner learns that its claim was lost."""
     for number in range(25):
         owned = await given.claimed(stores, f"d{number}")
         async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""What a server keeps is for its user alone: tightened where it is ours, refused where it is not."""
+"""A server's data is private to its user: tightened for its own files, refused for others'."""
 
 import os
 import stat
@@ -79,7 +79,7 @@ def test_a_pipe_or_device_in_the_place_of_a_database_keeps_its_rights(settings: 
 
 @pytest.fixture
 def open_mask() -> Iterator[None]:
-    """Let new files be for everybody, as some service managers do."""
+    """Make new files public, as some service managers do."""
     before = os.umask(0)
     yield
     os.umask(before)

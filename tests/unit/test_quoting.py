@@ -1,4 +1,4 @@
-"""What others chose, as it stands in prompts, hooks and on terminals: one line, nothing hidden, no way out."""
+"""Others' text in prompts, hooks and on terminals: one line, nothing hidden, no way out."""
 
 import unicodedata
 

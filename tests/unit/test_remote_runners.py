@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from postroom.contracts.errors import InvalidRunner
-from postroom.contracts.remote_runners import USUAL_TOOLS, HttpRunner, ModelRunner
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import AnyRunner, Runner, runner_of
+from postroom.contracts.runners import (
+    USUAL_TOOLS,
+    AnyRunner,
+    HttpRunner,
+    ModelRunner,
+    Runner,
+    RunnerKind,
+    runner_of,
+)
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.waking.runners import read_runner, written_runner
 from table_rows import each_row

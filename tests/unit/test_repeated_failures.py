@@ -1,4 +1,4 @@
-"""Failures that come again and again: the log tells each as it comes, and then once a minute."""
+"""Repeated failures: the log has each at first, and then one a minute."""
 
 import io
 import json
@@ -26,7 +26,7 @@ class Seconds:
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """A log of JSON lines; whoever logged before goes on afterwards."""
+    """A log of JSON lines; the former log continues afterwards."""
     root, before = logging.getLogger(), logging.getLogger().handlers
     lines = io.StringIO()
     configure_logs(Settings(log_format="json"), stream=lines)

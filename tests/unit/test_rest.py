@@ -48,7 +48,7 @@ def assert_problem(reply: httpx2.Response, status: int, code: str) -> dict[str, 
 
 
 async def stored(edge: Edge) -> dict[str, Any]:
-    """Return all that is stored, of the outbox without its ids and times, which are each store's own."""
+    """Return all stored data, of the outbox without ids and times, which differ between stores."""
     found: dict[str, Any] = await everything(edge.store)
     waiting = [(row.kind, row.target, row.payload) for row in found["outbox"]]
     return {**found, "outbox": waiting, "backlog": found["backlog"].waiting}

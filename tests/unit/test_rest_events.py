@@ -1,4 +1,4 @@
-"""What happens in a project over HTTP: an answer that waits, a stream that is resumed, bounded and ended."""
+"""The events of a project over HTTP: an answer that waits, a stream that is resumed, bounded and ended."""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""Messages, answers and runs go when their time is over, and nothing else: in steps, whatever fails in between."""
+"""Messages, answers and runs are deleted when their time has passed, and nothing else: in steps, despite failures in
+between.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.app.config import Settings
 from postroom.app.retention import Retention
 from postroom.contracts.errors import CursorExpired, StoreUnavailable, UnknownMessage, UnknownProject
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule
 from postroom.mail import retention as rules_of_mail
 from postroom.testing.faults import LosingStore, RefusingStore, writes
 

@@ -10,7 +10,7 @@ from postroom.app.config import Settings
 from postroom.app.retention import INTERVAL, STEP, Retention
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import CursorExpired, StoreUnavailable
-from postroom.contracts.project_log import LogBounds
+from postroom.contracts.mail import LogBounds
 from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 room = room_in_memory

@@ -4,7 +4,7 @@ from log_lines import capture_logs
 from postroom.app.health import _store
 from postroom.contracts.errors import StoreFull
 from postroom.http_api.readiness import Check
-from postroom.stores.room import LEAST, MOST, Room
+from postroom.stores.store import LEAST, MOST, Room
 
 FULL = StoreFull("the disk is full")
 

@@ -1,4 +1,4 @@
-"""The records of runs by themselves: which waiting messages are selected, what is refused, and that they read back."""
+"""The records of runs alone: the selection of waiting messages, refusals, and reading back."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is typed into a search box: operators where they make sense, everything else taken literally."""
+"""The input of a search box: operators where they make sense, everything else taken literally."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from mail_room import Room, room_in_memory
 from postroom.contracts.errors import InvalidArgument, UnknownProject
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
 from postroom.mail.query import parse_query
-from postroom.stores.mail.fts5 import fts5
+from postroom.stores.mail.search_index import fts5
 from table_rows import each_row
 
 room = room_in_memory

@@ -1,4 +1,4 @@
-"""The short way of `tools/call` says what the SDK says: the same calls go both ways, and answers are compared."""
+"""The short way of `tools/call` answers as the SDK: the same calls go both ways, and answers are compared."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ _taken: list[bool] = []
 
 @dataclass
 class Way:
-    """A mail room of its own, and MCP in front of it on one of the two ways."""
+    """A separate mail room, and MCP in front of it on one of the two ways."""
 
     short: bool
     edge: Edge = field(default_factory=Edge)
@@ -284,7 +284,7 @@ async def test_whatever_is_no_plain_call_has_the_same_answer_too(ways: Ways, rev
 
 
 def odd_at(revision: str, body: object) -> tuple[object, Any]:
-    """Return a message as a client of a revision sends it, with what is odd about it."""
+    """Return a message as a client of a revision sends it, with its oddity."""
     _, headers = at(revision, asked())
     if revision == NEWEST and isinstance(body, dict) and isinstance(body.get("params"), dict):
         meta = body["params"].get("_meta", {})

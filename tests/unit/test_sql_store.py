@@ -10,8 +10,7 @@ import pytest
 from postroom.contracts.errors import StaleClaim, StoreCorrupt, StoreReadOnly, StoreUnavailable
 from postroom.stores.changes import WORK
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 from postroom.testing import ManualClock
 
 SOON = timedelta(seconds=5)

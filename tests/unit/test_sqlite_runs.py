@@ -1,4 +1,4 @@
-"""What the run stores on SQLite promise beyond the port: plans, a schema that refuses, and one transaction with mail."""
+"""The promises of the run stores on SQLite beyond the port: plans, a schema that refuses, and one transaction with mail."""
 
 import asyncio
 import re
@@ -51,13 +51,11 @@ from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, ports, rows
 from postroom.stores.runs.dispatches import Dispatches, state_look
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.sql_transaction import SqlTransaction, statements
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.connection import add_functions
+from postroom.stores.sqlite.connection import SqliteTransaction, add_functions
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
-from postroom.stores.statements import statements
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -69,6 +67,7 @@ STATEMENTS = {
 }
 PUT_TOGETHER = {
     *(f"{first}runs{last}" for first in ("", "open_") for last in ("", "_of_thread", "_below")),
+    "waiting_runs",
     *(f"messages{first}{last}" for first in ("", "_of_run") for last in ("", "_newest")),
     *(f"drop_{part}" for part in ("messages", "summaries", "pending", "runs", "state", "threads")),
 }
@@ -82,9 +81,9 @@ MAY_BE_SCANNED = {
 }
 SMALL = {
     *(f"run_dispatches_{one}" for one in ("claimed", "queue", "urgent", "due", "unreconciled", "run")),
-    *("runs_holding", "outbox_dead", "run_spending_asked"),
+    *("runs_holding", "runs_waiting", "runs_open_of_thread", "outbox_dead", "run_spending_asked"),
 }
-"""Indexes of what is open, which may be walked from end to end."""
+"""Indexes of open rows, which may be scanned from end to end."""
 IN_ORDER = [
     (file, name)
     for file, names in (
@@ -92,7 +91,7 @@ IN_ORDER = [
         ("dispatches", "next_due_at queued_threads purge"),
         ("outbox", "dead_letters due"),
         ("threads", "threads threads_of_parent threads_without_parent threads_of_resource latest_runs"),
-        ("threads", "run_places runs runs_of_thread open_runs open_runs_of_thread messages"),
+        ("threads", "run_places runs waiting_runs open_runs_of_thread messages"),
         ("threads", "messages_newest messages_of_run messages_of_run_newest pending threads_with_pending"),
         ("events", "events"),
     )

@@ -6,9 +6,9 @@ import pytest
 
 from postroom.mail.query import parse_query
 from postroom.stores.mail import search_index
-from postroom.stores.mail.words import MAX_UNSPACED, folded, indexed_text
+from postroom.stores.mail.search_index import MAX_UNSPACED, folded, indexed_text
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.writer import STEP_CHARACTERS, update_indexes
+from postroom.stores.sqlite.engine import STEP_CHARACTERS, update_indexes
 from web_samples import Writer
 
 
@@ -51,7 +51,7 @@ async def test_a_search_finds_the_same_in_a_project_with_few_messages_and_in_one
 
 @pytest.mark.parametrize("order", ["newest", "best"])
 async def test_a_search_looks_at_no_message_that_is_behind_those_of_its_project(store, order):
-    """What others wrote since costs nothing: the index is walked between a project's first and last message."""
+    """Later writes of others cost nothing: the index is scanned between a project's first and last message."""
 
     def fill(tx, slug: str, count: int) -> None:
         write = Writer(tx)
@@ -78,7 +78,7 @@ async def test_a_search_looks_at_no_message_that_is_behind_those_of_its_project(
 
 
 async def test_a_step_of_the_index_takes_few_large_messages(store):
-    """Callers wait while a step is at work."""
+    """Callers wait during a step."""
 
     def fill(tx) -> list[bool]:
         write = Writer(tx)

@@ -1,4 +1,4 @@
-"""Every statement of the mail room is used, and finds its rows by an index where it matters."""
+"""Every statement of the mail room is used, and finds its rows by an index if that matters."""
 
 import re
 import sqlite3
@@ -9,9 +9,9 @@ from importlib import resources
 import pytest
 
 from postroom.stores.migrations import shipped_migrations
+from postroom.stores.sql_transaction import Dialect, Statement, statements
 from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
-from postroom.stores.statements import Dialect, Statement, statements
 from table_rows import each_row
 
 
@@ -41,7 +41,7 @@ HOT = re.findall(
 """,
 )
 MAY_BE_SCANNED = {"json_each", "CONSTANT"}
-"""Lists that the caller gave, and rows that stand in the statement."""
+"""Lists from the caller, and rows in the statement itself."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def plan(connection: sqlite3.Connection, name: str) -> list[str]:
 
 def test_every_statement_is_used_and_there() -> None:
     stores = resources.files("postroom.stores")
-    modules = [*stores.joinpath("mail").iterdir(), stores.joinpath("sqlite", "writer.py")]
+    modules = [*stores.joinpath("mail").iterdir(), stores.joinpath("sqlite", "engine.py")]
     source = "".join(one.read_text(encoding="utf-8") for one in modules if one.name.endswith(".py"))
     asked = {name for _, name in re.findall(r'"(mail|project_log)\.([a-z_]+)"', source)}
     restored = {name for name in EVERY if name.startswith("restore_")}  # one a table

@@ -1,4 +1,4 @@
-"""A support bundle tells how an installation is and nothing of what is in it: every mark is looked for."""
+"""A support bundle describes an installation and none of its content: every mark is searched."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from postroom.services.runners import RunnerService
 from postroom.testing import ManualClock
 
 MARK = "quux"
-"""Stands in everything that somebody wrote, named or keeps secret here, in whatever case."""
+"""Is part of everything that a person wrote, named or keeps secret here, in any case."""
 PROJECT = "/home/Quux/shop"
 FILES = {
     "counts.json",

@@ -1,4 +1,4 @@
-"""Telemetry: off unless it is asked for, told by the conventions, and never in anybody's way."""
+"""Telemetry: off by default, named by the conventions, and never blocking."""
 
 import asyncio
 import json
@@ -21,6 +21,7 @@ from postroom.app.telemetry import open_tracing, traces_of
 from postroom.app.wiring import Application
 from postroom.contracts.errors import MissingExtra, UnknownAgent
 from postroom.contracts.tracing import OFF
+from postroom.extras import install_command
 from postroom.mail.context import Caller
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.services.calls import Calls
@@ -69,7 +70,7 @@ async def test_a_header_that_names_no_place_begins_a_trace(edge: Edge, watched: 
 
 
 async def test_over_mcp_a_client_names_its_trace_in_meta(edge: Edge, watched: Watched) -> None:
-    """Through a real client of the protocol, in memory: it says so in `_meta`."""
+    """Through a real client of the protocol, in memory: it has the trace in `_meta`."""
     other = f"00-{'c' * 32}-{'d' * 16}-01"
     async with Client(edge.mcp) as client:
         asked: dict[str, Any] = {"project_key": HARBOR, "agent_name": "Ben"}
@@ -129,7 +130,7 @@ def held_up(stuck: Stuck) -> OtelTracing:
 async def test_a_collector_that_hangs_is_in_nobodys_way(
     held_up: OtelTracing, stuck: Stuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More spans than are kept end while nothing is taken; the loop goes on, and the end is not waited for."""
+    """More spans than the buffer holds end before it is read; the loop continues, and the end does not wait."""
     monkeypatch.setattr(otel, "CLOSE_SECONDS", 0.01)
     for _ in range(20):
         with held_up.executing("whois"):
@@ -172,7 +173,7 @@ def test_on_without_its_libraries_nothing_is_started_and_the_extra_is_named(
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match="telemetry is on and requires opentelemetry") as refused:
         Application.open(Settings(data_dir=tmp_path / "data", telemetry=True))
-    assert "pip install 'postroom[otel]' (in a clone: make dev)" in (refused.value.remedy or "")
+    assert install_command("otel") in (refused.value.remedy or "")
     assert not (tmp_path / "data").exists()
 
 

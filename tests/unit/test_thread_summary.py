@@ -1,4 +1,4 @@
-"""A thread at a glance, without a model: who wrote, what is asked, what is not acknowledged, what is held."""
+"""A summary of a thread, without a model: authors, questions, missing acknowledgements, reservations."""
 
 from datetime import timedelta
 from typing import Any

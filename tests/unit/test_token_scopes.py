@@ -1,4 +1,4 @@
-"""What a named token opens: over REST and MCP by the table of operations, at the operator's addresses by `admin`."""
+"""The rights of a named token: over REST and MCP by the table of operations, at the operator's addresses by `admin`."""
 
 import json
 from collections.abc import AsyncIterator
@@ -28,8 +28,8 @@ from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application
 from postroom.mail.commands import HealthCheck
 from postroom.mail.context import Caller
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
+from postroom.mail.tokens import NamedTokens
 from postroom.mcp_server import resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES
@@ -196,7 +196,7 @@ async def test_a_store_that_does_not_answer_opens_nothing(edge: Edge) -> None:
 
 
 async def test_a_named_token_is_nobodys_identity(edge: Edge) -> None:
-    """It acts as any agent where names are asserted; an agent's token beside it is held to."""
+    """It acts as any agent if names are asserted; an agent's token in the same call decides."""
     headers = await edge.named_token("ci", "mail:send")
     ada = await edge.token_of("Ada")
     assert (await edge.ask("send_message", headers=headers)).status_code == 200
@@ -213,7 +213,7 @@ async def test_a_named_token_is_nobodys_identity(edge: Edge) -> None:
 
 @EACH
 async def test_a_bound_token_sees_no_other_project(operation: Operation) -> None:
-    """Another project is one that nobody has made; not even a kept answer is given."""
+    """Another project has no owner here; not even a kept answer is given."""
     async with furnished() as edge:
         await _sees_no_other_project(edge, operation)
 

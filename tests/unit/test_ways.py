@@ -41,7 +41,11 @@ async def test_a_runner_comes_before_hooks_and_says_what_it_starts(room: Room) -
         await room.mail.set_runner(HARBOR, "Ada", written_runner(Runner(recipe=recipe, cwd="/")))
         assert await told(room, "Ada") == [
             ("live", False, at_work),
-            ("wake by runner", True, f"a run starts, or is queued behind the active run: command, {recipe}"),
+            (
+                "wake by runner",
+                True,
+                f"a run starts, or waits until the active run has ended: command, {recipe}",
+            ),
         ]
 
 

@@ -24,7 +24,7 @@ THREAD = f"{CHAT_THREAD}telegram/bot/s1"
 
 
 class Locked(RunDispatchExecutor):
-    """A fake for tests: has no key for its model until it is told."""
+    """A fake for tests: has no key for its model at first."""
 
     has_key = False
 

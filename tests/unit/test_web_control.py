@@ -1,4 +1,4 @@
-"""What people decide in the control room, and the same content as JSON."""
+"""People's decisions in the control room, and the same content as JSON."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ DECIDE = f"{HOME}/reservations/decide"
 
 
 async def overlapping(room: WorkRoom) -> tuple[int, int]:
-    """Have two agents hold the same file, and return their reservations."""
+    """Make two agents reserve the same file, and return their reservations."""
     found = []
     for name, path in (("Ada", "src/**"), ("Bo", "src/total.py")):
         reserved = {"project_key": PROJECT, "agent_name": name, "paths": [path], "reason": "mending"}

@@ -41,14 +41,14 @@ PAGES += tuple(f"/p/quiet{rest}" for rest in ("", "/timeline", "/threads", "/age
 
 
 class Noon:
-    """A clock that stands still."""
+    """A clock that does not advance."""
 
     def now(self):
         return NOW
 
 
 class Page(HTMLParser):
-    """What a test asks of a page."""
+    """The requests of a test to a page."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -83,7 +83,7 @@ class Page(HTMLParser):
 
 @dataclass
 class World:
-    """A project with mail in every state, and one that is empty."""
+    """A project with mail in every state, and an empty project."""
 
     claim: int
     reply: int
@@ -188,7 +188,7 @@ async def every_page(client):
 
 
 def handled(writes, message_id, names, *, began=NOW - 3 * MINUTE):
-    """Have agents run on a message: the first is done with it, the second fails, the third is at work."""
+    """Make agents run on a message: the first succeeds, the second fails, the third is active."""
     orchard = writes.project("orchard").id
     for name, ends in zip(
         names, ({}, {"failed": True, "error": "exit 3: <script>alert(1)</script>"}, None), strict=False
@@ -401,7 +401,7 @@ SAID = {
     "/p/orchard/search?q=%20%20": ("Search syntax",),
     "/p/orchard/search?q=%22": ("Search syntax",),
 }
-"""What pages say of the world; a new row is a new line."""
+"""The pages' text about the world; a new row is a new line."""
 NOT_SAID = {
     "/p/orchard/m/{stranger}": "acknowledged",
     "/p/orchard/reservations?path=src/desk/a.py": "docs/*.md",
@@ -663,7 +663,7 @@ async def test_a_search_marks_what_it_found_and_goes_on(client, store):
 
 
 class Counting:
-    """Counts the look-ups of one page."""
+    """Counts the reads of one page."""
 
     def __init__(self, store):
         self.store = store
@@ -861,7 +861,7 @@ WAYS = {
     "/p/orchard/nothing/here": None,
     "/p/orchard/runs/none": None,  # these pages cannot be worked on: there are no runs
 }
-"""What is not there, and the list where it would be."""
+"""Missing records, and the list where they would be."""
 
 
 async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_go_on(client, world):

@@ -1,4 +1,4 @@
-"""Threads on the pages: filtered, folded by what was read, and answered at their end."""
+"""Threads on the pages: filtered, folded by read marks, and answered at their end."""
 
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.web import threads

@@ -1,4 +1,4 @@
-"""Timelines of projects with many agents, many messages, or none lately: nothing that happened is missing."""
+"""Timelines of projects with many agents, many messages, or none recently: no event is missing."""
 
 import html
 import re
@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.work import WorkCounts
-from postroom.mail.conflicts import together
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.reservations import together
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -71,7 +71,7 @@ async def orchard(here: Here, agents: int, *pairs: tuple[int, int]) -> None:
 
 
 async def orchard_message(here: Here, at: int) -> None:
-    """Have the first agent write once more."""
+    """Make the first agent write once more."""
     await here.store.write(
         lambda tx: Writer(tx).send(tx.agents(1, include_retired=False, limit=1)[0], "Again", "x", at=at)
     )
@@ -210,7 +210,7 @@ async def test_the_timeline_of_a_project_in_which_nothing_happened_opens_at_the_
 async def test_the_timeline_opens_at_a_zoom_that_fits_what_there_is_however_long_ago_that_was(
     here: Here,
 ) -> None:
-    """A second of work, as the demonstration does, looked at after a while; then something new happens."""
+    """A second of work, like the demonstration's, shown after a while; then a new event happens."""
 
     def worked(tx: MailWrites) -> None:
         ada = tx.agents(1, include_retired=False, limit=1)[0]
@@ -308,7 +308,7 @@ async def test_where_a_question_ends_its_answer_is_marked(here: Here) -> None:
 
 
 async def busy(here: Here, *, agents: int, messages: int) -> None:
-    """Have every agent but the last write in turn to the next, once a second up to the present."""
+    """Make every agent but the last write in turn to the next, once a second up to the present."""
 
     def fill(tx: MailWrites) -> None:
         project = Writer(tx).project("orchard", "/orchard")
@@ -456,7 +456,7 @@ async def test_a_span_that_is_none_is_told_with_those_there_are(here: Here) -> N
 
 
 async def wrote(here: Here, *ago: int) -> None:
-    """Have an agent write, and another work on it for ten minutes, so many milliseconds ago each."""
+    """Make an agent write, and another work on it for ten minutes, each the given milliseconds ago."""
 
     def fill(tx: MailWrites) -> None:
         project = Writer(tx).project("orchard", "/orchard")

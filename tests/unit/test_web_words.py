@@ -100,7 +100,7 @@ TOLD: dict[Callable[[Any], object], dict[Any, object]] = {
         **dict.fromkeys((b"%PDF-1.7", picture(kind="BMP"), b"RIFF0000WAVE", b""), None),
     },
 }
-"""What the wording of pages makes of values."""
+"""The wording of values on pages."""
 
 
 def test_each_value_is_told_as_its_row_says():

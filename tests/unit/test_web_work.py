@@ -31,7 +31,7 @@ from postroom.services import work as work_service
 from postroom.services.questions import TAKE_BACK_MS
 from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 from postroom.web.forms import MOST_FIELDS, SMALL_FORM
 from postroom.web.pages import page_routes
@@ -959,7 +959,7 @@ async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, mon
 
 
 async def store_runs(room: WorkRoom, *names: str, each: int) -> None:
-    """Store runs of some agents, in turn and one a second: the last one is the newest."""
+    """Store runs of some agents, in turn and one a second: the last run is the newest."""
     made = [
         RunRecord(
             run_id=f"{name.lower()}-{number:04}",
@@ -1297,7 +1297,7 @@ async def test_numbers_of_messages_and_names_in_a_text_lead_to_them_where_the_pr
 
 
 class CountedReads:
-    """A store that counts the views of it that were asked for."""
+    """A store that counts the requested views."""
 
     def __init__(self, store):
         self._store = store

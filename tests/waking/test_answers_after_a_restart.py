@@ -1,4 +1,4 @@
-"""What an agent answered is on the page of its run and in the sender's inbox, also when a new server shows it."""
+"""An agent's answer is on the page of its run and in the sender's inbox, also on a new server."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ ANSWER = "Bo did it"
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def reopened(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Callable[[], Any]:
-    """Open the same database again and again."""
+    """Open the same database repeatedly."""
     if request.param == "sqlite":
         path = tmp_path / "postroom.db"
         open_new(path, clock).close()

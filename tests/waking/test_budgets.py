@@ -1,4 +1,4 @@
-"""A budget that is used up is a question to whoever wrote: the run waits, and a yes lets it use as much again."""
+"""A used-up budget is a question to the author: the run waits, and a yes grants the same amount once more."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.gateway.questions import answer_run, decision_of

@@ -16,8 +16,8 @@ from postroom.contracts.errors import QueueFull, StoreUnavailable, Unauthorized
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.mail.context import Caller
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.waking import waker
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.prompts import agent_thread
 from postroom.mail.waking.waker import MOST_AT_ONCE
 from postroom.stores.mail.store import MailStore
@@ -51,7 +51,7 @@ async def room(stores, clock: ManualClock) -> AsyncIterator[Room]:
 
 
 def dies_before_the_run(room: Room) -> None:
-    """Let the process die between the commit of a send and the beginning of the run."""
+    """Make the process die between the commit of a send and the beginning of the run."""
 
     async def dies(claimed):
         raise Unauthorized("the process died here")
@@ -60,7 +60,7 @@ def dies_before_the_run(room: Room) -> None:
 
 
 async def heir_of(room: Room) -> None:
-    """Let another process take over after a while."""
+    """Make another process take over after a while."""
     room.clock.advance(ROOM_FOR_LEASES)
     room.mailbox, room.waker = room.opened("heir")
     await room.mailbox.recover()
@@ -166,7 +166,7 @@ async def test_a_send_that_is_repeated_under_its_key_wakes_once(room):
 
 
 async def told_of_runs(room: Room) -> list[str]:
-    """Return what the log of the project tells of runs and of what they do with messages."""
+    """Return the entries of the project's log about runs and their messages."""
     found = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0}, caller=OPERATOR)
     return [one["kind"] for one in found["events"] if one["run_id"] is not None]
 
@@ -429,7 +429,7 @@ async def test_readers_who_were_given_runners_meanwhile_are_locked_and_woken_as_
 
 
 async def held_up(room: Room, name: str) -> asyncio.Event:
-    """Have an agent begin with a message; return the event that lets its run end."""
+    """Make an agent begin with a message; return the event that ends its run."""
     goes_on, began = asyncio.Event(), asyncio.Event()
 
     async def act(activation):

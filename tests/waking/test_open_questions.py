@@ -1,4 +1,4 @@
-"""A question stays open whatever else is written to the agent, on both engines; what comes meanwhile waits."""
+"""A question stays open despite other mail to the agent, on both engines; messages in between wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from dispatch_room import done, eventually
-from postroom.contracts.budgets import Budget, BudgetScope
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import QueueFull, Unauthorized
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.limits import Budget, BudgetScope
 from postroom.contracts.messages import Boundary
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
@@ -61,7 +61,7 @@ def subject(activation: Any) -> str:
 
 
 def asks_first(room: Room):
-    """Have the agent ask a person about its first message, and answer all others at once."""
+    """Make the agent ask a person about its first message, and answer all others at once."""
 
     async def act(activation):
         if any(not decision.decision_id.startswith("mail/") for _, decision in activation.decisions):
@@ -230,13 +230,13 @@ async def test_a_reply_of_one_who_did_not_receive_the_question_is_no_answer(room
 
 
 async def reply(room: Room, question: Any, text: str, *, by: str = "Ada") -> Any:
-    """Have somebody reply to a message of Bo."""
+    """Let a person reply to a message of Bo."""
     asked = {"project_key": PROJECT, "sender_name": by, "message_id": question["id"], "body_md": text}
     return await room.mail.call("reply_message", asked)
 
 
 def asks_twice(room: Room):
-    """Have the agent ask two questions about its first message, the second when the first is answered."""
+    """Make the agent ask two questions about its first message, the second when the first is answered."""
 
     async def act(activation):
         if len(room.agents.prompts) > 2:
@@ -384,7 +384,7 @@ async def test_messages_leave_a_run_that_a_budget_has_stopped_as_it_is(stores, c
 
 
 async def test_what_waits_behind_a_question_is_not_told_to_the_run_that_goes_on_and_is_answered_once(room):
-    """What a run is told it must be able to take; else it is answered now, and once more by a run of its own."""
+    """A message announced to a run must be accepted by it; otherwise it is answered now, and once more by a separate run."""
 
     async def act(activation):
         if activation.decisions:
@@ -446,7 +446,7 @@ async def test_what_is_tried_again_while_a_run_is_at_work_waits_behind_the_quest
 
 
 def asks_under_a_key(room: Room, answers: list[dict[str, Any]], *, ends: list[str]):
-    """Have the agent ask under one key in each attempt; the first attempts end as told, before their turn ends."""
+    """Make the agent ask under one key in each attempt; the first attempts end as given, before their turn ends."""
 
     async def act(activation):
         if activation.decisions:

@@ -1,4 +1,4 @@
-"""People are written to by name or by chat, their messages are said there once, and nobody speaks for them."""
+"""Agents write to people by name or by chat, the messages are shown there once, and no agent can act for a person."""
 
 from datetime import timedelta
 
@@ -16,8 +16,8 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.people import ChatAddress
 from postroom.mail.context import Caller, Rules
+from postroom.mail.people import StoredChatDelivery
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.services.people import PeopleService
 from postroom.stores.changes import MAIL
 from waking_room import PROJECT, number
@@ -26,7 +26,7 @@ PIER = ChatAddress(platform="telegram", chat_id="77")
 
 
 class FakeChatOutbox:
-    """A fake for tests: says nothing anywhere, and remembers what it was to say."""
+    """A fake for tests: sends nothing, and remembers the messages that it should send."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.taken: dict[str, tuple[str, str]] = {}
@@ -65,7 +65,7 @@ def boxes(room):
 
 
 def with_chats(room, chats):
-    """Have the messages of people said by these chats."""
+    """Make these chats show the messages of people."""
     room.waker = room.waker_of(room.mailbox, chats)
     return chats
 

@@ -32,7 +32,7 @@ def pauses(room):
 
 
 async def asked(room, **more):
-    """Have Bo ask a person and wait."""
+    """Make Bo ask a person and wait."""
 
     async def act(activation):
         if activation.decisions:

@@ -1,4 +1,4 @@
-"""Messages that a program is told while it works, and that its model comes upon itself: each has one answer."""
+"""Messages that a program gets during its work, and that its model also finds: each has one answer."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,7 +33,7 @@ async def room(stores, clock: ManualClock) -> AsyncIterator[Room]:
 
 
 def is_told(room: Room, *, marks: bool, takes: bool):
-    """Tell the first run of a message that comes meanwhile; its model looks into the inbox as well."""
+    """Announce a message to the first run; its model reads the inbox as well."""
     sent: list[int] = []
 
     async def act(activation: Any) -> Any:

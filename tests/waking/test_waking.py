@@ -1,4 +1,4 @@
-"""Mail wakes its reader once, the reader's run has it in its hands, and whoever wrote it is answered once."""
+"""Mail wakes its reader once, the reader's run contains it, and its author gets one answer."""
 
 import asyncio
 from datetime import timedelta
@@ -19,7 +19,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Rules
-from postroom.mail.waking.answers import MOST_ANSWERS
+from postroom.mail.waking.mail_runs import MOST_ANSWERS
 from postroom.mail.waking.prompts import clipped
 from waking_room import PROJECT, number
 
@@ -82,7 +82,7 @@ async def states(room, sent):
 
 
 async def held(room, *names):
-    """Have agents begin with a message each; return what lets them end."""
+    """Make agents begin with a message each; return the events that end them."""
     goes_on, began = asyncio.Event(), asyncio.Semaphore(0)
 
     async def act(activation):
@@ -308,7 +308,7 @@ async def test_whoever_began_a_thread_hears_how_it_ends_also_over_a_third(room):
 
 
 async def test_a_thread_of_answers_alone_ends(room):
-    """Three agents in a ring, each asked by the one before, answer the one who began no more than so often."""
+    """Three agents in a ring, each asked by the one before, answer the first agent at most this often."""
     await room.people("Hal", "Ada", runners=("Hal", "Ada"))
     sent = await room.send("Hal", "Ada")
     thread = sent["deliveries"][0]["payload"]["thread_id"]
@@ -470,7 +470,7 @@ async def test_who_asks_outside_a_run_and_names_none_is_refused(room):
 
 
 async def asking_run(room):
-    """Have Bo ask a person, while nothing more can begin, and return the run that waits."""
+    """Make Bo ask a person, with all slots taken, and return the waiting run."""
 
     async def act(activation):
         if activation.decisions:

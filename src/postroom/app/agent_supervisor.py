@@ -5,29 +5,317 @@ stopped and released without counting an attempt
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
+from postroom.app import places
 from postroom.app.agents_config import DeclaredAgent
-from postroom.app.executor_registry import ExecutorRegistry
+from postroom.app.config import Settings
+from postroom.app.gateway_secrets import take_secret
+from postroom.app.model_agents import ModelAgents, secret_named
+from postroom.app.model_tools import check_tools
+from postroom.app.tokens import new_run_token
 from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import InputError, RunFailure, StateError
-from postroom.contracts.remote_runners import HttpRunner, ModelRunner
-from postroom.contracts.runners import AnyRunner, Runner
-from postroom.dispatch.routing import JoinedEffects
+from postroom.contracts.errors import (
+    AgentNotFound,
+    ConfigError,
+    InputError,
+    InvalidRunner,
+    RunFailure,
+    RunnerNotFound,
+    RunnerSecretMissing,
+    StateError,
+)
+from postroom.contracts.executor import RunAccess, RunDispatchExecutor
+from postroom.contracts.mail import AddressedAgent
+from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner, RunnerKind, Runners
+from postroom.contracts.signing import LEAST_SECRET
+from postroom.dispatch.routing import JoinedEffects, SeveralExecutors
+from postroom.executors.acp import AcpExecutor
+from postroom.executors.command import CommandExecutor
+from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.context import Caller
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.tokens import RunTokens
+from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
-from postroom.mail.waking.run_input import AgentName
-from postroom.mail.waking.runners import place_of, written_runner
+from postroom.mail.waking.runners import place_of, read_runner, written_runner
 from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
+from postroom.ports import RunControl
+from postroom.services.calls import Calls
 from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
 from postroom.services.runs import RunService
 from postroom.services.schedules import MailSchedules
+from postroom.stores.mail.access import MailReads
+from postroom.stores.runs.ports import DispatchStore
+from postroom.toml_files import TableName
+
+_RUNNER: Final = TableName(Path("the runner"), "")
+_MOST_PROJECTS: Final = 200
+
+
+class ExecutorsByRunner(SeveralExecutors):
+    """Reads the runner of a run's agent, and executes the run with the executor of that kind."""
+
+    def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
+        """Keep the source of runners, and the executor of each kind."""
+        self._runners = runners
+        self._by_kind = by_kind
+
+    def check(self, runner: AnyRunner) -> None:
+        """Refuse a runner of a kind without an executor.
+
+        Raises:
+            InvalidRunner: The kind has no executor here.
+        """
+        self._of(runner)
+
+    async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
+        """Return the executor of an agent's run, by its present runner.
+
+        Raises:
+            AgentNotFound: The agent does not exist.
+            RunnerNotFound: The agent has no runner.
+            InvalidRunner: Its runner cannot be read, or its kind has no executor here.
+        """
+        agent_id, control = activation.agent_id or "default", activation.control
+        agent = control.agent if isinstance(control, RunControl) else None
+        runner = await self._runners.runner_of(agent_id, agent)
+        if runner is None:
+            raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
+        return self._of(runner)
+
+    def each(self) -> Iterator[RunDispatchExecutor]:
+        """Yield the executors, each once."""
+        return iter(dict.fromkeys(self._by_kind.values()))
+
+    def _of(self, runner: AnyRunner) -> RunDispatchExecutor:
+        executor = self._by_kind.get(runner.kind)
+        if executor is None:
+            raise InvalidRunner(
+                f"this server does not execute runners of the kind {runner.kind.value!r}",
+                value=runner.kind.value,
+                remedy=f"supported kinds: {', '.join(self._by_kind)}",
+            )
+        return executor
+
+
+class ExecutorRegistry:
+    """Executes agents by their runners, and provides the runners."""
+
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        settings: Settings,
+        mail: Mail,
+        calls: Calls,
+        dispatches: DispatchStore,
+        clock: Clock,
+        *,
+        address: str = "",
+        in_chats: Callable[[str], tuple[str, str] | None] = lambda _: None,
+        tokens: RunTokens,
+        server: str = "",
+        alone_at: Sequence[str] = (),
+    ) -> None:
+        """Create an executor for each kind of runner; none is started.
+
+        `address` is this server's listening address, and `tokens` give runs access to it; each token has the
+        name `server`. `in_chats` returns the agent, slug of its project and name, that answers on a chat's
+        thread. If no other server uses the database, `alone_at` lists the places of this one.
+        """
+        self._settings, self._address = settings, address
+        self._alone_at = alone_at
+        self._tokens, self._server = tokens, server
+        self._mail = mail
+        self._environment = places.environment()
+        self._commands = CommandExecutor(
+            self,
+            folder=places.programs_dir(settings.data_dir),
+            environment=self._environment,
+            clock=clock,
+            environment_of=self._place_of,
+            access_of=self._access_of,
+        )
+        self.programs = self._commands.process_runner
+        """Runs the programs of both kinds."""
+        self._acp = AcpExecutor(self, self.programs, environment_of=self._place_of, access_of=self._access_of)
+        self._models = ModelAgents(
+            self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
+        )
+        self._in_chats = in_chats
+        self.results = RemoteExecutor(
+            self,
+            dispatches,
+            secret_of=self._secret_of,
+            agent_on=self._agent_on,
+            address=lambda: address,
+            clock=clock,
+        )
+        """Accepts the results of runs that other servers execute."""
+        self.chosen = ExecutorsByRunner(
+            self,
+            {
+                RunnerKind.COMMAND: self._commands,
+                RunnerKind.ACP: self._acp,
+                RunnerKind.MODEL: self._models,
+                RunnerKind.HTTP: self.results,
+            },
+        )
+        """Executes each run by the kind of its agent's runner."""
+
+    @property
+    def executing(self) -> int:
+        """The number of active runs."""
+        programs = self._commands.executing + self._acp.executing
+        return programs + self._models.executing + self.results.executing
+
+    def check(self, runner: AnyRunner) -> None:
+        """Refuse a runner that cannot run here, whatever its agent.
+
+        Raises:
+            InvalidRunner: Its kind has no executor here, or it names something that does not exist.
+            MissingExtra: A library that it needs is not installed.
+        """
+        self.chosen.check(runner)
+        if self._alone_at and (place := place_of(runner)) not in ("", *self._alone_at):
+            raise InvalidRunner(
+                f"its runs_on is {place!r}, but no server with that name or label uses this database",
+                value=place,
+                remedy=f"leave out runs_on, or use {' or '.join(self._alone_at)}",
+            )
+        if isinstance(runner, ModelRunner):
+            check_tools(runner.tools)
+        elif isinstance(runner, HttpRunner):
+            check_installed()
+
+    def looked_at(self, runner: AnyRunner) -> str:
+        """Return the command or address that a runner would use, without using it. Blocks.
+
+        Raises:
+            InvalidRunner: Its kind has no executor here.
+            CommandNotStarted: Its program could not be started.
+            MissingExtra: A library that it needs is not installed.
+            RunnerSecretMissing: Its key or secret is missing.
+        """
+        self.check(runner)
+        match runner:
+            case Runner():
+                executor = self._acp if runner.kind is RunnerKind.ACP else self._commands
+                return f"starts {executor.program_of(runner)}"
+            case ModelRunner():
+                if runner.api_key_env is not None:
+                    secret_named(runner.api_key_env, self._environment)
+                return f"calls {runner.model} at {urlsplit(runner.base_url).netloc}"
+            case HttpRunner():
+                signing_secret(runner, self._environment)
+                return f"posts to {urlsplit(runner.url).netloc}"
+
+    async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
+        """Return the runner of an agent (`name@project`); None if it does not run here.
+
+        `agent` is the agent, if it was already read for the same run.
+
+        Raises:
+            AgentNotFound: The agent does not exist.
+            InvalidRunner: The stored runner cannot be read.
+        """
+        name, _, slug = agent_id.partition("@")
+
+        def look(tx: MailReads) -> str | None:
+            addressed = tx.agent_addressed(slug, name)
+            if addressed is None:
+                named = _addresses_of(tx, name)
+                remedy = f"use one of the agents named {name}: {', '.join(named)}" if named else None
+                raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id, remedy=remedy)
+            return addressed.runner
+
+        kept = await self._mail.store.read(look) if agent is None else agent.runner
+        return None if kept is None else read_runner(kept)
+
+    def _agent_on(self, thread_id: str) -> str | None:
+        """Return the agent (`name@project`) that runs a thread; None if none does."""
+        whose = agent_of(thread_id) or self._in_chats(thread_id)
+        return None if whose is None else f"{whose[1]}@{whose[0]}"
+
+    async def _secret_of(self, runner: HttpRunner) -> str:
+        return await asyncio.to_thread(signing_secret, runner, self._environment)
+
+    def _place_of(self, activation: RunActivation) -> Mapping[str, str]:
+        """Return the identity of an agent's program, for mail and chats, and its place in a trace."""
+        name, at, slug = (activation.agent_id or "").partition("@")
+        trace = self._mail.tracing.traceparent()
+        place = {"POSTROOM_PROJECT": slug, "POSTROOM_AGENT": name} if at else {}
+        return {**place, **({} if trace is None else {"TRACEPARENT": trace})}
+
+    @asynccontextmanager
+    async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
+        """Give a run of an agent access to this server, by a token that ends with the run's program."""
+        name, _, slug = (activation.agent_id or "").partition("@")
+        control = activation.control
+        addressed = control.agent if isinstance(control, RunControl) and self._address else None
+        if addressed is None and self._address:
+            addressed = await self._mail.store.read(lambda tx: tx.agent_addressed(slug, name))
+        if addressed is None:
+            yield None
+            return
+        token = new_run_token(self._server)
+        self._tokens.issue(token, agent_id=addressed.agent.id, agent=name, run_id=activation.run_id or "")
+        try:
+            yield RunAccess(
+                url=self._address,
+                mcp_path=self._settings.mcp_path,
+                data_dir=str(self._settings.data_dir),
+                token=token,
+            )
+        finally:
+            self._tokens.revoke(token)
+
+    async def untold(self, run_id: str) -> str:
+        """Return the messages that came for a run here, for the answer of a tool that its program called."""
+        return await self._commands.untold(run_id) or await self._acp.untold(run_id)
+
+    async def close(self) -> None:
+        """Close connections and supporting processes. The caller that started the runs must end them."""
+        await self._models.close()
+        await self.results.close()
+        await self._commands.close()
+        await self._acp.close()
+
+
+def _addresses_of(tx: MailReads, name: str) -> list[str]:
+    """Return the addresses of the agents with this name in the first 200 projects."""
+    found = [(project, tx.agent(project.id, name)) for project in tx.projects(limit=_MOST_PROJECTS)]
+    return [f"{one.name}@{project.slug}" for project, one in found if one and one.retired_at is None]
+
+
+def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
+    """Return a runner's secret, from an environment variable or a private file. Blocks.
+
+    Raises:
+        RunnerSecretMissing: The secret is missing, readable by others, or too short for a signature.
+    """
+    told = {"secret_env": runner.secret_env, "secret_file": runner.secret_file}
+    named: dict[str, object] = {name: place for name, place in told.items() if place is not None}
+    try:
+        secret = take_secret(_RUNNER, named, "secret", environment) or ""
+    except ConfigError as error:
+        value = runner.secret_env or runner.secret_file
+        raise RunnerSecretMissing(error.message, value=value, remedy=error.remedy) from error
+    if len(secret) < LEAST_SECRET:
+        raise RunnerSecretMissing(
+            f"the runner's secret is shorter than {LEAST_SECRET} characters",
+            value=runner.secret_env or runner.secret_file,
+            remedy=f"make a random secret of at least {LEAST_SECRET} characters, and give it to both servers",
+        )
+    return secret
+
 
 _OPERATOR = Caller(operator=True)
 

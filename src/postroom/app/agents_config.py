@@ -9,7 +9,7 @@ from typing import Any, Final
 from postroom.app import places
 from postroom.app.config import tables_of
 from postroom.app.tokens import shown
-from postroom.contracts.durations import duration_of
+from postroom.contracts.clock import duration_of
 from postroom.contracts.errors import ConfigError, InvalidName, InvalidRunner, PostroomError
 from postroom.contracts.messages import CONTROL
 from postroom.contracts.runners import AnyRunner, runner_of
@@ -64,7 +64,7 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
             raise _wrong(file, which, f"{name} contains control characters: {told[name]!r}", "remove them")
         which = told["name"]
     if not isinstance(told.get("task", ""), str):
-        raise _wrong(file, which, "task is no text", "write a text")
+        raise _wrong(file, which, f"task is {shown(told['task'])!r}, not text", "write a text for task")
     project = places.absolute(told["project"], places.environment(), base=file.parent)
     runner = {name: value for name, value in told.items() if name not in _OWN}
     try:
@@ -81,7 +81,7 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("a time is no text such as 30m")  # noqa: TRY004 - told like the other faults
+        raise ValueError("a time must be seconds, or text such as 30m")  # noqa: TRY004 - reported like the other faults
     return (duration_of(value) if isinstance(value, str) else timedelta(seconds=value)).total_seconds()
 
 

@@ -16,11 +16,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from postroom.app.check_results import free_bytes
+from postroom.app.check_results import CheckResult, free_bytes, span
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from postroom.http_api.readiness import CheckState
 from postroom.log import get_logger
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import file_error, refuse_no_folder
@@ -43,9 +44,9 @@ LONGEST_WAIT: Final = timedelta(minutes=10)
 FIRST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
-"""Factor of the database's size that must be free: for the copy, and as much for new mail."""
+"""Factor of the database's size that must be free: once for the copy, and once for new mail."""
 _SOME: Final = 2
-"""Number of backups from which one can be deleted."""
+"""Fewest backups of which one may be deleted."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
 SUFFIX: Final = ".db"
 COPY: Final = ".copy"
@@ -115,7 +116,9 @@ class Backups:
         self._tasks = Tasks("backups")
 
     def start(self) -> None:
-        """Start to check whether a backup is due, first after a minute; do nothing if the timer is off.
+        """Start the timer that checks whether a backup is due.
+
+        The first check is after one minute; without a timer, do nothing.
 
         PostgreSQL must be backed up by its own tools.
         """
@@ -378,7 +381,7 @@ def _backup(path: Path) -> Backup:
 
 
 def _instant(text: str) -> int | None:
-    """Return the instant in a name; None if it is not a valid moment."""
+    """Return the time in the name of a backup, in milliseconds; None if it is not valid."""
     try:
         moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:
@@ -390,3 +393,44 @@ def _sizes(database: Path) -> tuple[int, int]:
     """Return the bytes of a database, and of its log, which may contain much of it."""
     log = database.with_name(f"{database.name}-wal")
     return database.stat().st_size, log.stat().st_size if log.exists() else 0
+
+
+def told_of_backups(found: BackupState) -> CheckResult:
+    """Return the result of checking the backups."""
+    state, detail, remedy = _backups_in_words(found)
+    facts = {
+        "interval_ms": found.interval_ms,
+        "age_ms": found.age_ms,
+        "tries_failed": found.tries,
+        "code": None if found.failure is None else found.failure.code,
+    }
+    return CheckResult(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
+
+
+def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
+    """Return the state, its description, and its remedy."""
+    newest = "there is no backup"
+    if found.newest is not None and found.age_ms is not None:
+        newest = f"the newest backup, {found.newest.path.name}, is {span(found.age_ms)} old"
+    if found.failure is not None:
+        tries = f"the last {found.tries} attempts failed: " if found.tries else ""
+        seen = "" if isinstance(found.failure, StoreReadOnly) and not found.newest else f"; {newest}"
+        detail = f"{tries}{found.failure.message}{seen}"
+        return "failed", detail, found.failure.remedy
+    if found.damaged:
+        detail = f"{len(found.damaged)} backups are damaged: {', '.join(found.damaged[:5])}; {newest}"
+        return (
+            "failed",
+            detail,
+            "run `postroom backup` for an intact backup; `postroom backup list --check` shows the "
+            "damage of the others, and `postroom backup prune` removes them",
+        )
+    if found.is_overdue:
+        return "failed", newest, "read in the log why no backup was made, or run `postroom backup`"
+    if not found.interval_ms:
+        remedy = "set backup_interval, or let your own timer run `postroom backup`"
+        return "unknown", f"automatic backups are disabled; {newest}", remedy
+    if found.newest is None:
+        detail = f"{newest} yet; the server makes the first backup 1 minute after its start"
+        return "unknown", detail, "wait, or run `postroom backup`"
+    return "ok", newest, ""

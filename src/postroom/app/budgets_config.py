@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 from postroom.app import places
 from postroom.app.config import tables_of
 from postroom.app.tables import read_table
-from postroom.contracts.budgets import Budget, BudgetScope, BudgetWindow, same_limits
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow, same_limits
 from postroom.contracts.records import Meta
 from postroom.contracts.tables import Duration, Table
 

@@ -1,14 +1,72 @@
 """The lifecycle of a server's gateway, and the server's reaction if the gateway cannot start."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from postroom.concurrency import Tasks
-from postroom.contracts.errors import InternalError, PostroomError
+from postroom.contracts.errors import ConfigError, InternalError, PostroomError
 
 if TYPE_CHECKING:
+    from postroom.app.gateway_service import GatewayService  # loaded where there are chats
     from postroom.app.gateway_wiring import ChatService
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAdministration:
+    """Performs the operator's operations on chats; without a gateway each is refused."""
+
+    found: "GatewayService | None"
+
+    @property
+    def gateway(self) -> "GatewayService":
+        """The gateway.
+
+        Raises:
+            ConfigError: This server has none.
+        """
+        if self.found is None:
+            raise ConfigError(
+                "this server has no gateway: it found no gateway.toml when it started",
+                remedy=(
+                    "write the file (`postroom gateway config check` checks it) and start the server again"
+                ),
+            )
+        return self.found
+
+    async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
+        """Admit the person who was given this code."""
+        return await self.gateway.pair(platform, code, role)
+
+    async def people(self) -> Mapping[str, object]:
+        """Return the people who may write, and those who ask to."""
+        return await self.gateway.people()
+
+    async def remove_person(self, platform: str, user_id: str) -> Mapping[str, object]:
+        """Remove a person who was admitted with a code."""
+        return await self.gateway.shut_out(platform, user_id)
+
+    async def send(
+        self,
+        request: Request,
+        platform: str,
+        text: str,
+        chat_id: str | None,
+        thread_id: str | None,
+        key: str | None,
+    ) -> Mapping[str, object] | Response:
+        """Send a message to a chat, at the server that serves the channel."""
+        there = await self.gateway.passed_on(platform, request)
+        return there or await self.gateway.send(platform, text, chat_id, thread_id, key)
+
+    async def reconnect(self, request: Request, platform: str) -> Mapping[str, object] | Response:
+        """Reconnect a channel at the server that serves it; return its state."""
+        return await self.gateway.passed_on(platform, request) or await self.gateway.reconnect(platform)
+
 
 _LOOK_SECONDS = 0.1
 

@@ -138,7 +138,7 @@ def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
     facts = {"open": used, "most": most}
     if most is not None and used > MOST_USED * most:
         detail = f"{used} of {most} are open"
-        remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find what opens so many files"
+        remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find the program that opens so many files"
         return CheckResult(part="descriptors", state="failed", detail=detail, remedy=remedy, facts=facts)
     detail = f"{used} of {most or 'any number'} are open"
     return CheckResult(part="descriptors", state="ok", detail=detail, facts=facts)

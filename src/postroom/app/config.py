@@ -1,9 +1,9 @@
 """Settings: one frozen object, read once at start from defaults, a TOML file, the environment and flags.
 
 Later sources win, in that order; in the environment `POSTROOM_*` wins over the older names without prefix.
-Every setting has the origin of its value. Nothing is guessed: an unknown name, a value out of range or a
-duration without a unit stops the start with a `ConfigError` that names the setting, the value, its source and
-the remedy.
+Every setting has the origin of its value. The reader never guesses: an unknown name, a value out of range or
+a duration without a unit stops the start with a `ConfigError` that names the setting, the value, its source
+and the remedy.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from msgspec import Meta, field, inspect
 from postroom.app import places
 from postroom.app.tokens import redact, shown
 from postroom.contracts.addresses import refuse_malformed_address, shown_address
-from postroom.contracts.durations import LONGEST, duration_of, duration_text
+from postroom.contracts.clock import LONGEST, duration_of, duration_text
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.records import Record
 from postroom.contracts.runners import is_place
@@ -156,7 +156,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about(
             "A PostgreSQL database instead of the file: postgresql://user:password@host:port/name; "
             "through a Unix socket postgresql:///name?host=/var/run/postgresql. Requires "
-            "postroom[postgres]."
+            "the extra `postgres`."
         ),
     ] = ""
     database_direct_url: Annotated[
@@ -204,7 +204,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_hosts: Annotated[
         tuple[str, ...],
         _read_by(lambda value: tuple(map(_host, _names(value)))),
-        _about("Additional names to accept in Host and Origin, besides loopback and the bound address."),
+        _about("Additional names to accept in Host and Origin. Loopback and the bound address always pass."),
     ] = ()
     owner: Annotated[
         str,
@@ -261,7 +261,9 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 100_000
     case_sensitive_paths: Annotated[
         Switch,
-        _about("Treat paths that differ in upper and lower case as different. Default: as on this system."),
+        _about(
+            "Treat paths that differ in upper and lower case as different. Default: the rule of this system."
+        ),
     ] = sys.platform != "darwin"
     guard_mode: Annotated[
         Literal["warn", "block", "off"],
@@ -295,7 +297,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about("Minimum level of events to log."),
     ] = "info"
     log_format: Annotated[Literal["console", "json"], _about("Format of the log.")] = "console"
-    telemetry: Annotated[Switch, _about("Send spans of calls and runs. Requires postroom[otel].")] = False
+    telemetry: Annotated[Switch, _about("Send spans of calls and runs. Requires the extra `otel`.")] = False
     telemetry_endpoint: Annotated[
         str, _read_by(_endpoint), _about("The collector for these spans, by OTLP over HTTP.")
     ] = "http://127.0.0.1:4318"
@@ -464,7 +466,9 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     file = places.config_file(environment)
     told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
-        raise ConfigError(f"{file} {name}: it is no list of tables", remedy=f"write [[{name}]] before each")
+        raise ConfigError(
+            f"{file} {name}: it is not a list of tables", remedy=f"write [[{name}]] before each"
+        )
     return [(TableName(file, name, number), one) for number, one in enumerate(told, start=1)]
 
 
@@ -571,7 +575,7 @@ def _sqlite_file(name: str, url: str) -> str:
 def _absolute(name: str, found: _Found, environment: Mapping[str, str]) -> _Found:
     text = str(found.value)
     if not isinstance(found.value, str | Path) or not text or "\0" in text:
-        raise _wrong(name, found, "it is no path", "write a path")
+        raise _wrong(name, found, "it is not a path", "write the path of a file or a folder")
     return _Found(places.absolute(text, environment, base=found.base), found.origin, found.base)
 
 

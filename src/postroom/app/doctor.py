@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from postroom.app.archive_check import ArchiveCheck
-from postroom.app.backup_findings import told_of_backups
+from postroom.app.backups import told_of_backups
 from postroom.app.check_results import (
     CheckResult,
     backed_up_elsewhere,
@@ -44,7 +44,7 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES
 from postroom.stores.sqlite import sqlite_release
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService

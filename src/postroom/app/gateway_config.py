@@ -6,9 +6,9 @@
     [agents.<name>]      another model that answers; omitted settings are those of [agent]
     [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
-Without the file there is no gateway. Nothing is guessed, as in `config`: an unknown name, a value out of
-range, a duration without a unit or a secret in the file stops the start with a `ConfigError` that names the
-file, the table, the name, the value unless it is secret, and the remedy.
+Without the file there is no gateway. The reader never guesses, as in `config`: an unknown name, a value out
+of range, a duration without a unit or a secret in the file stops the start with a `ConfigError` that names
+the file, the table, the name, the value unless it is secret, and the remedy.
 """
 
 import re
@@ -234,7 +234,7 @@ def _models(
         name = str(key)
         if not _OWN_NAME.fullmatch(name) or name.casefold() in _NOT_NAMES:
             table.refuse(
-                f"{name!r} is no name for an agent",
+                f"{name!r} cannot be the name of an agent",
                 value=name,
                 remedy=f"write letters, digits, _ and -, 64 at most, and not {' or '.join(_NOT_NAMES)}",
             )

@@ -36,7 +36,7 @@ def take_secret(
     by_env, by_file = f"{name}_env", f"{name}_file"
     if name in told:
         table.refuse(
-            f"the secret {name} stands in the file itself",
+            f"the file contains the secret {name} itself",
             value=name,
             remedy=f"set {by_env} to the name of an environment variable that holds it, or {by_file} to a "
             "private file, and change the secret if others may have read this file",
@@ -47,7 +47,7 @@ def take_secret(
         if way in told:
             named = told.pop(way)
             if not isinstance(named, str) or not named.strip() or "\0" in named:
-                table.refuse(f"{way} is no text", value=way, remedy=f"give {way} as text, within quotes")
+                table.refuse(f"{way} is not text", value=way, remedy=f"give {way} as text, within quotes")
             return look(table, way, named, environment) if read else Secret()
     return None
 

@@ -84,7 +84,7 @@ class GatewayService(UndeliveredService):
         """Admit the person who was given this code.
 
         Raises:
-            InvalidArgument: Nobody was given it, or there is no such platform or role.
+            InvalidArgument: No person has it, or there is no such platform or role.
             QueueFull: Too many wrong codes were tried.
         """
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
@@ -134,7 +134,7 @@ class GatewayService(UndeliveredService):
         """Remove a person who was admitted with a code.
 
         Raises:
-            InvalidArgument: Nobody with this id was admitted.
+            InvalidArgument: No person with this id was admitted.
         """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from typing import Final
 
 from postroom.app.wiring import Application
-from postroom.contracts.budgets import Budget, BudgetScope, Spending
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StoreFull
+from postroom.contracts.limits import Budget, BudgetScope, Spending
 from postroom.contracts.work import HealthFact
 from postroom.http_api.readiness import Check, Readiness
 from postroom.web.wording import lasting

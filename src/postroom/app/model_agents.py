@@ -13,8 +13,7 @@ from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Message
 from postroom.contracts.quoting import one_line
 from postroom.contracts.records import replace
-from postroom.contracts.remote_runners import ModelRunner
-from postroom.contracts.runners import Runners
+from postroom.contracts.runners import ModelRunner, Runners
 from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import DECISION, agent_of
 from postroom.ports import RunControl
@@ -119,7 +118,7 @@ class ModelAgents(AgentRuntime):
         return super().send_messages(id, messages)
 
     async def close(self) -> None:
-        """Close the connections to endpoints; whoever started the runs must end them."""
+        """Close the connections to endpoints. The caller that started the runs must end them."""
         await super().close()
         while self._models:
             _, model = self._models.popitem()
@@ -127,7 +126,7 @@ class ModelAgents(AgentRuntime):
 
 
 async def _as_shown(activation: RunActivation) -> RunActivation:
-    """Return the request as its run must see it: decisions reach it as answers of its own calls."""
+    """Return the request in the form that its run reads: decisions become answers of the run's own calls."""
     asked = tuple(one for one in activation.messages if not (one.id or "").startswith(DECISION))
     activation = replace(activation, messages=asked)
     control = activation.control

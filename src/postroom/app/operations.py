@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from postroom.app.admin_service import AdminService
-from postroom.app.chat_administration import ChatAdministration
+from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidPath
@@ -26,8 +26,8 @@ from postroom.contracts.tokens import ADMIN
 from postroom.contracts.work import told
 from postroom.http_api.long_work import LongWork
 from postroom.http_api.sessions import LoginService
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.tokens import NamedTokens
 from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
@@ -41,7 +41,7 @@ _Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
-    """Return what a field of text means, and how a command takes it."""
+    """Return the meaning of a field of text, and its form on the command line."""
     return Meta(description=description, extra={"option": Option(**option)})
 
 
@@ -400,7 +400,7 @@ class ListRunners(Query, frozen=True):
 
 
 class SetRunner(Command, frozen=True):
-    """Have the server run an agent when mail comes for it."""
+    """Set the runner of an agent: the server starts a run when mail arrives for it."""
 
     project: _Project
     agent: _AgentName
@@ -408,7 +408,7 @@ class SetRunner(Command, frozen=True):
 
 
 class RemoveRunner(Command, frozen=True):
-    """Have the server run an agent no more. Its mail waits in its inbox."""
+    """Remove the runner of an agent: the server starts no further runs of it. Its mail waits in its inbox."""
 
     project: _Project
     agent: _AgentName
@@ -560,7 +560,7 @@ class ListQuestions(Query, frozen=True):
 
 
 class AnswerQuestion(Command, frozen=True):
-    """Answer a question. The first answer counts, from every surface."""
+    """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
     number: Annotated[str, Meta(description="the question's number, or its first digits")]
     answer: Literal["yes", "no"]

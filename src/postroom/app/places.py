@@ -125,7 +125,9 @@ def write_server_note(data_dir: Path, note: ServerNote) -> None:
 
 
 def write_private(target: Path, text: str) -> None:
-    """Replace a file by one that only this user can read; a reader sees the complete old or new one.
+    """Replace a file by one that only this user can read.
+
+    A reader sees either the complete old file or the complete new file.
 
     Raises:
         OSError: Its folder is missing or not writable.

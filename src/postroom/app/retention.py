@@ -8,22 +8,25 @@ Each step is a separate change, after which others have their turn. A step that 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
-from postroom.app.config import Settings
+from postroom.app.config import Settings, tables_of
+from postroom.app.tables import read_table
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts import progress
 from postroom.contracts.clock import Timer, milliseconds
-from postroom.contracts.errors import PostroomError
+from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.contracts.events import EventScope
-from postroom.contracts.mail import Project
-from postroom.contracts.retention import KeepRule
+from postroom.contracts.mail import KeepRule, Project
+from postroom.contracts.records import Meta
 from postroom.contracts.run_stores import thread_lock
+from postroom.contracts.tables import Table
+from postroom.contracts.tracing import run_trace
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.retention import STEP as MESSAGES
@@ -35,12 +38,57 @@ from postroom.mail.retention import (
     rules_of_projects,
     verdicts_of,
 )
-from postroom.mail.tracing import run_trace
 from postroom.stores.chats.files import FileStore
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
+
+TABLE: Final = "keep"
+_Text = Annotated[str, Meta(pattern=r"\S", extra={"write": "a text that is not empty"})]
+
+
+class KeepTable(Table, frozen=True, kw_only=True):
+    """One rule: its messages, and how long they are kept."""
+
+    project: _Text | None = None
+    topic: _Text | None = None
+    thread: _Text | None = None
+    days: Annotated[int, Meta(ge=1, le=36_500)] | None = None
+    unread_stays: bool | None = None
+    hold: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hold and (self.days is not None or self.unread_stays is not None):
+            raise ConfigError(
+                "hold keeps the held messages for ever, and days or unread_stays is set too",
+                value="hold",
+                remedy="leave out days and unread_stays, or leave out hold",
+            )
+        if not self.hold and self.days is None:
+            raise ConfigError(
+                "days is missing", value="days", remedy="write days = 90 for 90 days, or hold = true"
+            )
+
+    def rule(self) -> KeepRule:
+        """Return the rule that the table describes."""
+        return KeepRule(
+            project=self.project,
+            topic=self.topic,
+            thread=self.thread,
+            keep=None if self.days is None else timedelta(days=self.days),
+            unread_stays=self.unread_stays is not False,
+        )
+
+
+def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
+    """Return the rules of the configuration file, in order; none without a file.
+
+    Raises:
+        ConfigError: A rule is invalid.
+    """
+    tables = tables_of(environment, TABLE)
+    return tuple(read_table(place, told, KeepTable, environment).rule() for place, told in tables)
+
 
 RETENTION: Final = "retention"
 """The lease of the server that deletes."""

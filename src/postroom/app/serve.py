@@ -1,4 +1,4 @@
-"""One process: MCP, pages, health and administration behind one middleware, on one port."""
+"""One process: MCP, pages, health and administration on one port, with the same middleware."""
 
 import asyncio
 import gc
@@ -22,17 +22,16 @@ from postroom.app import places
 from postroom.app.admin_service import AdminService
 from postroom.app.agents_config import load_agents
 from postroom.app.budgets_config import load_budgets
-from postroom.app.chat_administration import ChatAdministration
-from postroom.app.chats import Chats
+from postroom.app.chats import ChatAdministration, Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.health import ServerHealth
 from postroom.app.interpreter import set_for_a_server
-from postroom.app.keep_config import load_keep_rules
 from postroom.app.logs import configure_logs
 from postroom.app.operations import ADMINISTRATION, TABLE
 from postroom.app.privacy import keep_private
+from postroom.app.retention import load_keep_rules
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.undelivered import UndeliveredService
 from postroom.app.wiring import Application, Declared, see_database
@@ -50,7 +49,7 @@ from postroom.http_api.routes import application as asgi_application
 from postroom.http_api.routes import callback_routes, hook_routes, routes
 from postroom.http_api.sessions import LoginService
 from postroom.log import get_logger
-from postroom.mail.named_tokens import NamedTokens
+from postroom.mail.tokens import NamedTokens
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.profiles import Addresses
 from postroom.services.following import EventFollowing, Following
@@ -88,7 +87,7 @@ _HURRYING: Final = "Skipping the wait for chats and open requests. Programs of r
 NOTE_AGAIN_MS: Final = 1_000
 """Interval of attempts to write the server's note for clients."""
 CHANNELS_SECONDS: Final = 10
-"""Seconds that the greeting waits for chat channels; a slower one is connected afterwards."""
+"""Seconds that the greeting waits for chat channels. A channel that needs longer is connected later."""
 
 
 class Site:

@@ -6,9 +6,8 @@
     empty, older than the archive
     or another one              ─▶ WrongStore, nothing changed; `new_store` continues with the present store
 
-A data folder of a release without ids has none in any of the places, and gets one here. A data folder whose
-store is on PostgreSQL belongs to it even if the settings name another database: the address is lost, or
-wrong.
+A data folder of a release without ids has none in any of the places, and gets one here. If the store of a
+data folder is on PostgreSQL, a start with another database is refused too: the address was lost, or is wrong.
 """
 
 import asyncio
@@ -25,9 +24,9 @@ from postroom.app.config import Settings
 from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import WrongStore
 from postroom.log import get_logger
-from postroom.mail.archive.mark import StoreMark, read_mark, repositories, write_mark
+from postroom.mail.archive.archive import StoreMark, read_mark, repositories, write_mark
 from postroom.mail.archive.rebuild import projects_made
-from postroom.stores.identity import StoreIdentity
+from postroom.stores.outline import StoreIdentity
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.generations import forget_generation
@@ -61,7 +60,7 @@ class Kept:
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
-        """Read the folders; an archive without repositories, or one that is disabled, is ignored.
+        """Read the folders; ignore a disabled archive, and one without repositories.
 
         The mark of a database file says nothing about another database in the settings, because the file
         still exists. An address of PostgreSQL that is no longer in the settings may be lost.
@@ -92,7 +91,7 @@ class Kept:
 
     @property
     def expects_a_store(self) -> bool:
-        """Whether there was a store, so that a new one would silently replace it."""
+        """Whether the data folder had a store, which a new store would silently replace."""
         return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property
@@ -132,8 +131,8 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
 
     Return the folder to which the archive was moved, or None if it stays.
 
-    With `new_store` a store that does not belong here replaces the one that did, whose archive is moved to
-    another folder: in an archive no number may stand for two messages.
+    With `new_store`, a store with another id replaces the expected one, and the archive moves to another
+    folder: two messages of one archive must never have the same number.
 
     Raises:
         WrongStore: The store does not belong here; nothing was changed.
@@ -160,8 +159,8 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
 def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
     """Make a restored database the store of this data folder, so that a server starts on it. Blocks.
 
-    Return the folder to which the archive was moved because the database is older or another one, or None if
-    the archive stays. A data folder that belongs to a store on PostgreSQL stays unchanged.
+    Return the folder to which the archive was moved because the database is older or has another id, or None
+    if the archive stays. A data folder that belongs to a store on PostgreSQL stays unchanged.
 
     Raises:
         StoreError: The database cannot be opened, or the archive cannot be moved. ConfigError,
@@ -205,7 +204,7 @@ def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
     """Refuse a store that does not belong here.
 
     Raises:
-        WrongStore: The store is empty, older than the archive or another one.
+        WrongStore: The store is empty, older than the archive or has another id.
     """
     if reason := _what_is_wrong(found, kept):
         remedy = WrongStore.on_postgres if settings.database_url else WrongStore.default_remedy

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from postroom.app.config import Settings
 from postroom.contracts.errors import MissingExtra
 from postroom.contracts.tracing import OFF, Tracing
+from postroom.extras import install_command
 
 
 def open_tracing(settings: Settings) -> Tracing:
@@ -21,7 +22,7 @@ def open_tracing(settings: Settings) -> Tracing:
         raise MissingExtra(
             f"telemetry is on and requires {error.name}, which is not installed",
             value=error.name,
-            remedy="pip install 'postroom[otel]' (in a clone: make dev), or set telemetry to false",
+            remedy=f"{install_command('otel')}, or set telemetry to false",
         ) from error
     return OtelTracing(otlp(traces_of(settings.telemetry_endpoint)), environment=settings.environment)
 

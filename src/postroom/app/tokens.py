@@ -41,7 +41,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 def load_or_make_token(path: Path) -> str:
     """Return the server's token; the first call on a machine creates it, and concurrent callers get the same.
 
-    A new one is complete and on the disk before it appears under its name, in a file of mode 0600.
+    A new token is complete and on the disk before its file, which has mode 0600, appears under its name.
 
     Raises:
         ConfigError: Other users can read the file, another user owns it, it has no token, or the folder is

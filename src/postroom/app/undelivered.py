@@ -13,7 +13,7 @@ from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import chat_of
 from postroom.services.cut_ids import whole_id
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 MOST_DEAD: Final = 500
 

@@ -8,36 +8,34 @@ from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from postroom.app.agent_supervisor import AgentSupervisor, mail_runs
+from postroom.app.agent_supervisor import AgentSupervisor, ExecutorRegistry, mail_runs
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
-from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, environment, machine_dir, programs_dir, write_private
 from postroom.app.retention import RETENTION, Retention
 from postroom.app.store_identity import Kept, give_up_damaged_log, settle_identity
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
-from postroom.contracts.budgets import Budget
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, SystemClock
+from postroom.contracts.limits import Budget
+from postroom.contracts.mail import KeepRule
 from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.retention import KeepRule
 from postroom.contracts.tracing import OFF, Tracing
-from postroom.executors.processes.servers import is_gone, own_process
+from postroom.executors.processes.process_runner import is_gone, own_process
 from postroom.http_api.other_servers import OtherServers, tag_of
 from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.context import Rules
-from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.outgoing import ARCHIVE
-from postroom.mail.people import is_named
+from postroom.mail.people import StoredChatDelivery, is_named
 from postroom.mail.service import Mail
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
+from postroom.mail.tokens import NamedTokens
 from postroom.mail.waking.waker import Waker
 from postroom.relay import Handler, Relay
 from postroom.services.calls import Calls, Subscriptions
@@ -147,8 +145,8 @@ class Application:
         replaces the earlier one, whose archive is moved to another folder.
 
         Raises:
-            WrongStore: The database is missing, empty, older than the archive or another one, or its log is
-                damaged. StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
+            WrongStore: The database is missing, empty, older than the archive or has another id, or its log
+                is damaged. StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
                 ConfigError, StoreUnavailable: The database server refuses the connection, or does not answer.
             ConfigError: A channel cannot be created from its configuration.
             MissingExtra: A configured part needs libraries that are not installed.

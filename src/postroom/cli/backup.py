@@ -135,7 +135,9 @@ def restore(
     to: Annotated[Path | None, typer.Option(metavar="PATH", help="Restore to this path instead.")] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace an existing database. The old database is kept beside it."),
+        typer.Option(
+            "--force", help="Replace an existing database. The old database is kept in the same folder."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and change nothing.")] = False,
     data_dir: DataDir = None,

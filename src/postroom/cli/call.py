@@ -55,7 +55,7 @@ class _Kind(NamedTuple):
     """The option that many commands share; None if the command describes its own."""
     default: Any = None
     sends: Callable[[str], str] | None = None
-    """What is sent for a text that was given."""
+    """Converts the given text to the value that is sent."""
 
 
 _PLAIN: Final = _Kind()
@@ -89,7 +89,7 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
 
 
 def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict[str, Any]:
-    """Have the running server perform an operation of administration, and return its answer.
+    """Let the running server perform an operation of administration, and return its answer.
 
     Raises:
         ServerUnavailable: No server runs, or the server does not answer in time.

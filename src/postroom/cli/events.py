@@ -17,7 +17,7 @@ from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Project, project_key
 from postroom.cli.watch import Patience, leave_when_unread, terminate
 from postroom.contracts.errors import CursorExpired, InvalidArgument, PostroomError
-from postroom.contracts.project_log import EVENT_KINDS
+from postroom.contracts.mail import EVENT_KINDS
 
 WAIT_SECONDS: Final = 25
 PAGE: Final = 500
@@ -49,8 +49,8 @@ def events(
     """Print the events of a project.
 
     Each line has the number, time, kind, agent and subject of an event. With --json each line is a JSON
-    object. With --follow it waits for new events, also while the server is away, until Ctrl-C (exit code
-    130), SIGTERM (143) or until the output is closed (141).
+    object. With --follow it also prints new events, and waits while the server is down, until Ctrl-C (exit
+    code 130), SIGTERM (143) or until the output is closed (141).
     """
     if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
         raise InvalidArgument(

@@ -96,7 +96,10 @@ def committed() -> Iterator[str]:
 
 
 def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the files that the commits to push change; merges count only with changes of their own."""
+    """Yield the files that the pushed commits change.
+
+    For a merge commit, only the files that the merge itself changes.
+    """
     commits: dict[str, None] = {}
     for line in sent.splitlines():
         _, local, _, remote = (*line.split(" "), "", "", "", "")[:4]

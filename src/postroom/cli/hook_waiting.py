@@ -1,4 +1,4 @@
-"""Waits behind an idle session until mail comes for its agent.
+"""Waits in an idle session until mail comes for its agent.
 
 Claude Code runs `postroom hook claude wait` in the background, and starts a turn with its output. For Copilot
 CLI postroom's extension does so. Codex waits for its hooks, so there the waiter continues as a separate
@@ -32,7 +32,7 @@ LONGEST_PAUSE = 10.0
 
 
 WEEK = 7 * 24 * 3600.0
-"""Seconds after which a process stops waiting behind a client that reports no end of its sessions."""
+"""Seconds after which a process stops waiting for a client that does not report the end of its sessions."""
 QUEUING = 60.0
 """Maximum seconds of `codex queue`."""
 _BUILDS = ("codex-x86_64", "codex-aarch64")
@@ -64,7 +64,7 @@ def _is_unattended(environment: Mapping[str, str]) -> bool:
 
 
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
-    """Start a process behind a Codex hook that queues a turn when mail comes; return at once.
+    """Start a process that outlives a Codex hook and queues a turn when mail arrives; return at once.
 
     The process has a new session and none of the client's open files. It delivers once: the hook of the
     started turn starts the next one. It ends with the client, and then reports the end of the session to the

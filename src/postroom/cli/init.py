@@ -52,9 +52,9 @@ def init(
 ) -> None:
     """Start the server, connect clients, prepare this folder.
 
-    This creates the project of the folder and, after a yes, writes rules for agents to its AGENTS.md. Steps
-    that are done stay as they are, so you can repeat the command. Exit code 78 if a client's file is refused,
-    1 if a test call fails.
+    This creates the project of the folder and, after a yes, writes rules for agents to its AGENTS.md.
+    Completed steps are not repeated, so you can run the command again. Exit code 78 if a client's file is
+    refused, 1 if a test call fails.
     """
     target = SetupScope(environment=places.environment(), scope="user", is_dry_run=dry_run)
     taken = chosen(clients or [], target)

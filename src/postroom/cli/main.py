@@ -1,6 +1,6 @@
 """The `postroom` command: runs one command, reports failures in one form, and exits with the right code.
 
-Nothing is imported before it is needed, because hooks run at every tool call of a client.
+Imports wait until they are needed, because hooks run at every tool call of a client.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from postroom.contracts import progress
 from postroom.contracts.addresses import shown_address
 from postroom.contracts.errors import InvalidArgument, MissingExtra
-from postroom.executors.processes.servers import is_gone
+from postroom.executors.processes.process_runner import is_gone
+from postroom.extras import install_command
 from postroom.stores.moving import Side, Table, copy, is_continued
 from postroom.stores.sqlite import moving as sqlite
 
@@ -57,7 +58,7 @@ def checked(source: Place, target: Place, *, now: int) -> dict[str, object]:
 
 @contextmanager
 def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator[_Sides]:
-    """Open both sides, of which one is a file.
+    """Open both databases; one of them is a file.
 
     Raises:
         InvalidArgument: Both use the same engine.
@@ -79,7 +80,7 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator
         raise MissingExtra(
             "the driver psycopg for PostgreSQL is not installed",
             value="psycopg",
-            remedy="pip install 'postroom[postgres]' (in a clone: make dev)",
+            remedy=install_command("postgres"),
         ) from error
     name = shown_address(dsn, schema)
     file: AbstractContextManager[Side] = sqlite.opened(path, now=now, is_target=is_target, writes=writes)

@@ -233,7 +233,7 @@ def _messages(settings: Settings, now: int) -> CheckResult:
 
 
 def _backups(settings: Settings, now: int) -> CheckResult:
-    """Return the age of the newest backup; only a running server knows whether it is overdue."""
+    """Return the age of the newest backup. Only a running server can say whether it is overdue."""
     if settings.database_url:
         return backed_up_elsewhere()
     try:

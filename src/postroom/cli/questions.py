@@ -49,7 +49,7 @@ def answer(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question. The first answer counts, from every surface.
+    """Answer a question. The first answer counts, whether it comes from a page, a command or a chat.
 
     At a terminal the command asks for missing values; without a number it asks each open question in turn.
     """

@@ -91,7 +91,7 @@ def _counted(number: object, what: str) -> str:
 
 
 async def _rebuild(root: Path, target: Path, author: tuple[str, str]) -> dict[str, int]:
-    from postroom.mail.archive.mark import read_mark
+    from postroom.mail.archive.archive import read_mark
     from postroom.mail.archive.rebuild import read_root, write_rows
     from postroom.stores.sqlite import SqliteStore
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from postroom.cli.table import TABLE
-from postroom.contracts.durations import duration_text
+from postroom.contracts.clock import duration_text
 from postroom.contracts.errors import PostroomError
 
 COMMANDS: Final[dict[str, str]] = {

@@ -77,7 +77,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
     Raises:
         StoreHeld: A server, or another command, uses the database.
         StateError: There is a database already, and `force` is not set.
-        StoreCorrupt: The backup differs from what was written, or is not a postroom database.
+        StoreCorrupt: The backup is damaged, or is not a postroom database.
         SchemaTooNew: A newer release wrote the backup.
         InvalidArgument: The file is a live database rather than a backup.
         StoreReadOnly: This user may not read the backup, or not write the database.
@@ -98,7 +98,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
                 f"{wish.database} exists already",
                 value=str(wish.database),
                 remedy=(
-                    "add --force to replace the database (the old file is kept beside it), or use --to "
+                    "add --force to replace the database (the old file stays in the folder), or use --to "
                     "with another path"
                 ),
             )
@@ -220,7 +220,7 @@ def checked_schema(file: Path, shown: Path) -> int:
     """Read a whole database and return the number of its schema; `shown` is its name in errors.
 
     Raises:
-        StoreCorrupt: The file differs from what was written, or is not a postroom database.
+        StoreCorrupt: The file is damaged, or is not a postroom database.
         SchemaTooNew: A newer release wrote it.
     """
     try:

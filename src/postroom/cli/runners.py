@@ -111,7 +111,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have the server run an agent when mail comes for it.
+    """Set the runner of an agent: the server starts a run when mail arrives for it.
 
     \u0008
     Examples:

@@ -135,7 +135,7 @@ def discard(
 
 @shows(app, "show_control_room")
 def _(found: dict[str, Any]) -> str:
-    """Return the control room as lists of lines, those that are empty left out."""
+    """Return the control room as lists of lines, without the empty lists."""
     lists = {
         "SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
@@ -166,7 +166,7 @@ class _Held:
 
 def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each group of conflicting reservations: each path and its holder."""
-    from postroom.mail.conflicts import together  # here, for other commands would wait for it
+    from postroom.mail.reservations import together  # here, for other commands would wait for it
 
     both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
     lines = []

@@ -146,7 +146,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLIENT",
-        help=f"{', '.join(one.name for one in CLIENTS)}. Default: all that are installed.",
+        help=f"{', '.join(one.name for one in CLIENTS)}. Default: all installed clients.",
         show_default=False,
     ),
 ]
@@ -162,7 +162,8 @@ ScopeOption = Annotated[
     Scope, typer.Option("--scope", help="Set up all projects of this user, or the project in this folder.")
 ]
 FilesScope = Annotated[
-    Scope, typer.Option("--scope", help="The files of this user, or of the project in this folder.")
+    Scope,
+    typer.Option("--scope", help="user: the client files of your account; project: those of this folder."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes, and write nothing.")]
 

@@ -114,7 +114,7 @@ def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -
 
 
 def tell_more(page: Mapping[str, object], option: str) -> None:
-    """Say on stderr how to see the next page of a list, if there is one."""
+    """Print to stderr how to see the next page of a list, if there is a next page."""
     if page.get("next") is not None:
         print(f"more results: add {option} {page['next']}", file=sys.stderr)
 
@@ -158,7 +158,7 @@ def _drawn_progress() -> Iterator[None]:
 
 
 def outline(found: object, depth: int = 0) -> str:
-    """Return nested data as indented lines, where no table fits."""
+    """Return nested data as indented lines, for data that does not fit into a table."""
     indent = "  " * depth
     pairs = found.items() if isinstance(found, Mapping) else (("-", one) for one in _sequence(found))
     lines = []

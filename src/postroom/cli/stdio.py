@@ -69,7 +69,7 @@ class Proxy:
     before it tries to start a server again.
 
     If a server dies before its answer, requests that change nothing or have an idempotency key are sent once
-    more, to the next server. For other calls the client is told that the outcome is unknown.
+    more, to the next server. For other calls, the client gets an error that says the outcome is unknown.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Proxy:
         return endpoint, exchange
 
     def _connected_to_a_new_server(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Start a server unless one answers by now, and connect to it; one thread at a time.
+        """Start a server unless one already answers, and connect to it; one thread at a time.
 
         Raises:
             ServerUnavailable: No server came up, or the last start failed too short a time ago.

@@ -1,7 +1,7 @@
 """`postroom tokens`: tokens for programs, each with a name, some scopes and optionally one project.
 
-A token is generated here and only its hash is sent. So a call whose answer was lost can be repeated as it
-was.
+A token is generated here and only its hash is sent. So a call whose answer was lost can be repeated without
+changes.
 """
 
 import os

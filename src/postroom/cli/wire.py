@@ -133,7 +133,7 @@ def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIME
     """Make one request and return the whole answer.
 
     Raises:
-        ServerUnavailable: Nobody answers there in time, or the answer breaks off.
+        ServerUnavailable: No server answers there in time, or the answer breaks off.
         TooLarge: The answer is over `LARGEST_ANSWER`.
     """
     line = Exchange(endpoint, timeout=timeout)

@@ -204,8 +204,8 @@ class RunActivation(Record, frozen=True, kw_only=True):
     """The request handed to the mailbox, and by it to the executor.
 
     For the executor `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or `continue_run_id`
-    names the run, `attempt` counts attempts from 1 and `recovery` says how this one begins. `control` is
-    what lives in this process alone; it is never stored.
+    names the run, `attempt` counts attempts from 1, and `recovery` is the reason for this execution.
+    `control` exists only in this process; it is never stored.
     """
 
     thread_id: str

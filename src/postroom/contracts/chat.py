@@ -71,8 +71,8 @@ class InboundKey(Record, frozen=True, kw_only=True):
 class InboundMessage(Record, frozen=True, kw_only=True):
     """A message of a chat; `inbound_id` grows, with gaps, in the order in which a chat's messages arrived.
 
-    The id, the status and the times are those of the stored message; before, they have these defaults. `body`
-    is all that an answer needs of the message: text, sender, media, time.
+    The id, the status and the times are those of the stored message; before it is stored, they have these
+    defaults. `body` is all that an answer needs of the message: text, sender, media, time.
     """
 
     inbound_id: int = 0
@@ -145,7 +145,7 @@ def session_locks(session_key: str, thread_id: str) -> tuple[str, str]:
 
 
 def inbound_id_of(message_id: str) -> int | None:
-    """Return the id of the inbound message behind a message of a thread; None if it came from no chat."""
+    """Return the id of the inbound message that became a message of a thread; None for other messages."""
     number = message_id.removeprefix(INBOUND_ID)
     return int(number) if number != message_id and number.isascii() and number.isdigit() else None
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from postroom.contracts.clock import milliseconds
-from postroom.contracts.durations import duration_of
+from postroom.contracts.clock import duration_of, milliseconds
 from postroom.contracts.records import Meta, field
 from postroom.contracts.tables import Table
 

@@ -66,7 +66,7 @@ CLIENT_HEADER = "Postroom-Client"
 """Header that names the client program in a request, because each model reads tool answers in its own way."""
 
 WAKING = ("claude", "codex", "copilot")
-"""The clients in which a process that waits behind an idle session can start a turn."""
+"""The clients in which a waiting process can start a turn of an idle session."""
 WAIT = "wait"
 """The question of a waiting hook: whether mail came for an idle session."""
 WAKE = "wake"

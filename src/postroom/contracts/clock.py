@@ -1,5 +1,6 @@
 """Time as a value: every instant in postroom is an integer of milliseconds since the epoch."""
 
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -39,7 +40,7 @@ class SystemClock:
 
 
 def elapsed_ms() -> int:
-    """Return milliseconds since an arbitrary instant, by a clock that nobody can set.
+    """Return milliseconds since an arbitrary instant, by a clock that cannot be set.
 
     On systems with `CLOCK_BOOTTIME` it includes the time that the machine sleeps.
     """
@@ -48,7 +49,7 @@ def elapsed_ms() -> int:
 
 
 class ClockWatch:
-    """Measures how far the wall clock was set back, against a clock that nobody can set."""
+    """Measures how far the wall clock was set back, with a clock that cannot be set."""
 
     def __init__(self) -> None:
         self._ahead: int | None = None
@@ -125,3 +126,58 @@ def every(interval: int) -> str:
         if interval % unit == 0:
             return f"every {name}" if interval == unit else f"every {interval // unit} {name}s"
     return f"every {interval} ms"
+
+
+LONGEST: Final = timedelta(days=36_500)
+_UNITS: Final = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+_WRITTEN: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
+_ISO: Final = re.compile(
+    r"P(?=.)(?:(?P<d365>[0-9]{1,9})Y)?(?:(?P<d30>[0-9]{1,9})M)?(?:(?P<w>[0-9]{1,9})W)?(?:(?P<d>[0-9]{1,9})D)?"
+    r"(?:T(?=.)(?:(?P<h>[0-9]{1,9})H)?(?:(?P<m>[0-9]{1,9})M)?(?:(?P<s>[0-9]{1,9}(?:\.[0-9]{1,6})?)S)?)?"
+)
+_ISO_UNITS: Final = {**_UNITS, "d365": timedelta(days=365), "d30": timedelta(days=30)}
+
+
+def duration_of(value: object) -> timedelta:
+    """Return the duration that a text with a unit means; a bare number is refused.
+
+    Raises:
+        ValueError: The value is not such a text, or the duration is 0 or longer than 36,500 days.
+    """
+    found = value if isinstance(value, timedelta) else _parsed(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("write a duration with its unit, such as 90s, 500ms, 1h, 7d or P7D")
+    if not timedelta(0) < found <= LONGEST:
+        raise ValueError("write a duration of more than nothing and of at most 36500d")
+    return found
+
+
+def _parsed(text: str) -> timedelta | None:
+    text = text.strip()
+    try:
+        if found := _WRITTEN.fullmatch(text):
+            return int(found[1]) * _UNITS[found[2]]
+        if found := _ISO.fullmatch(text.upper()):
+            parts = ((float(count), _ISO_UNITS[unit]) for unit, count in found.groupdict().items() if count)
+            return sum((count * unit for count, unit in parts), timedelta(0))
+    except OverflowError:
+        return timedelta.max
+    return None
+
+
+def duration_text(value: timedelta) -> str:
+    """Return a duration in the notation of settings, in the largest unit that divides it; `0` for none."""
+    milliseconds = value // timedelta(milliseconds=1)
+    if not milliseconds:
+        return "0"
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"

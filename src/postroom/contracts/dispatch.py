@@ -225,7 +225,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
-        """Return the record as it is first stored: with the thread's epoch, which replaces the caller's.
+        """Return the record in its first stored form, with the epoch of the thread instead of the caller's.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.
@@ -237,7 +237,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def claim(
         self, *, token: str, consumer: str, lease_ms: int, now: int, begins: str | None = None
     ) -> "RunDispatch":
-        """Return it owned until `now + lease_ms`; the attempts are not raised.
+        """Return the dispatch as claimed until `now + lease_ms`; its number of attempts stays the same.
 
         `begins` is the id of the execution that begins with the claim, if one does.
         """

@@ -511,7 +511,7 @@ class ResultConflict(StateError):
     """The dispatch already has another result. Nothing was changed."""
 
     code = "result_conflict"
-    default_remedy = "send no more results for this dispatch: the first one counts"
+    default_remedy = "send one result for each dispatch: only the first counts"
 
 
 class StaleResult(StateError):
@@ -635,7 +635,7 @@ class ExecutorMisbehaved(RunFailure):
 
 
 class PhaseError(RunFailure):
-    """A phase of the agent loop failed because of its own state. The run ends."""
+    """A phase of the agent loop failed because of the loop's own state. The run ends."""
 
     code = "phase_error"
 

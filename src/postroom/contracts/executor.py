@@ -6,8 +6,10 @@ write that the claim is still valid.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Final
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity
@@ -18,6 +20,44 @@ from postroom.contracts.registry import RegistrySet
 from postroom.contracts.run_stores import CommitCoordinator
 from postroom.contracts.runs import RunWaitingState, TerminationKind, TerminationReason, Usage
 from postroom.contracts.tools import ToolCallResume
+
+TOKEN_VARIABLE: Final = "POSTROOM_TOKEN"  # noqa: S105 - the name of a variable
+URL_VARIABLE: Final = "POSTROOM_URL"
+PATH_VARIABLE: Final = "POSTROOM_MCP_PATH"
+FOLDER_VARIABLE: Final = "POSTROOM_DATA_DIR"
+
+TOOLS: Final = "core"
+"""The set of tools in the address that a run gets."""
+STDIO: Final = ("-m", "postroom", "mcp", "--tools", TOOLS)
+"""Arguments for Python with which a program without HTTP support reaches the tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAccess:
+    """The server's addresses, and a token for one run that is valid while its program runs."""
+
+    url: str
+    mcp_path: str
+    data_dir: str
+    token: str = field(repr=False)
+
+    @property
+    def mcp_url(self) -> str:
+        """The address of the run's tools."""
+        return f"{self.url}{self.mcp_path}/{TOOLS}"
+
+    def variables(self) -> Mapping[str, str]:
+        """Return the environment variables for `postroom` commands and hooks that the program starts."""
+        return {
+            URL_VARIABLE: self.url,
+            PATH_VARIABLE: self.mcp_path,
+            FOLDER_VARIABLE: self.data_dir,
+            TOKEN_VARIABLE: self.token,
+        }
+
+
+AccessOf = Callable[[RunActivation], AbstractAsyncContextManager[RunAccess | None]]
+"""Opens the server to a run until the context ends; None if there is no server."""
 
 
 class AgentRunResult(Record, frozen=True, kw_only=True):
@@ -162,7 +202,7 @@ class ExecutorAround(RunDispatchExecutor):
     """Wraps another executor and forwards every call that it does not handle."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Take the methods of `within` that the class does not define."""
+        """Forward each method that the class does not define to `within`."""
         self._within = within
         for name in _PASSED_ON:
             if getattr(type(self), name) is getattr(RunDispatchExecutor, name):

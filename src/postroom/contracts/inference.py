@@ -152,6 +152,6 @@ class Model(Protocol):
         """Yield the answer piece by piece; the last piece is `InferenceStop`.
 
         Raises:
-            InferenceError: The call failed; the class says whether a retry can help.
+            InferenceError: The call failed; the class tells whether a retry can help.
         """
         ...

@@ -18,7 +18,7 @@ from postroom.contracts.messages import Json
 LEASES: Final = "leases"
 """The topic of hints that a lease is free, and the name of the lock for changes of hands."""
 SERVER: Final = "server "
-"""The prefix of the lease by which a server shows that it is up; the server's name follows."""
+"""The prefix of the lease by which a server shows that it is running; the server's name follows."""
 IsGone = Callable[[Mapping[str, Json]], bool]
 """Returns whether a server has surely ended, from its description of itself; it may block."""
 
@@ -45,7 +45,7 @@ def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
 
 
 def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
-    """Return the leases of servers that are up; with `place`, only servers at that place.
+    """Return the leases of running servers; with `place`, only of servers at that place.
 
     A server is at the places that it describes in `places`, and at those whose lease it holds.
     """

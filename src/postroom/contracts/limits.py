@@ -1,11 +1,20 @@
-"""Limits of concurrent runs and of starts in a period, for all workers of one database."""
+"""Limits of concurrent runs and of starts in a period, for all workers of one database, and budgets of runs.
 
+Budgets of runs and their use, counted in the store of runs at the start and end of each run.
+
+A budget may have a window. Use counts until the window ends; the next window starts at zero.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import StrEnum
+from functools import cache, lru_cache
 from typing import Final, TypeVar
+from zoneinfo import ZoneInfo
 
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.records import Record
 
 E = TypeVar("E", bound=StrEnum)
 LIMITS: Final = "limits"
@@ -94,3 +103,177 @@ class Held:
     scope: str
     text: str
     until: int | None = None
+
+
+BUDGET_TOOL: Final = "budget"
+"""The tool name in a question that asks whether runs may continue although their budget is used up."""
+_HOUR: Final = timedelta(hours=1)
+_LONGEST_MONTH: Final = timedelta(days=31)
+_MEASURES: Final = ("runs", "wall_ms", "tokens", "cost_micros")
+
+
+class BudgetScope(StrEnum):
+    """The runs that a budget counts together."""
+
+    THREAD = "thread"
+    TENANT = "tenant"
+    KEY = "key"
+    """Runs with the same `limit_key`."""
+    AGENT = "agent"
+    ALL = "all"
+
+
+class BudgetWindow(StrEnum):
+    """The length of a budget's window, by the calendar of its zone."""
+
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
+
+
+class Spending(Record, frozen=True, kw_only=True):
+    """The use of a scope; `cost_micros` in millionths of a US dollar. A grant has negative numbers."""
+
+    scope: str
+    runs: int = 0
+    wall_ms: int = 0
+    tokens: int = 0
+    cost_micros: int = 0
+    until: int | None = None
+    """The end of the scope's window; None if it has no window."""
+    asked_by: str = ""
+    """The run that asks, on behalf of the scope, for the same amount again. Used in stored form."""
+    is_refused: bool = False
+    """Whether a person has refused that. Used in stored form."""
+
+    def plus(self, more: "Spending") -> "Spending":
+        """Return the sum of this use and `more`."""
+        return Spending(
+            scope=self.scope,
+            until=self.until,
+            asked_by=self.asked_by,
+            is_refused=self.is_refused,
+            runs=self.runs + more.runs,
+            wall_ms=self.wall_ms + more.wall_ms,
+            tokens=self.tokens + more.tokens,
+            cost_micros=self.cost_micros + more.cost_micros,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits for the runs of each thread, tenant, key or agent, or of all together; None is no limit.
+
+    A budget is checked when a run is about to start; it never stops an active run. A run counts when it
+    starts; time, tokens and cost count when it ends, in the window of that instant. `zone` names the time
+    zone in which hours, days and months begin. A tenant budget ignores runs without a tenant, a key budget
+    runs without a key. Every worker of a database must have the same budgets.
+
+    Raises:
+        ConfigError: The budget limits nothing, a limit is negative, or the zone is unknown.
+    """
+
+    per: BudgetScope
+    window: BudgetWindow | None = None
+    zone: str = "UTC"
+    runs: int | None = None
+    wall_ms: int | None = None
+    tokens: int | None = None
+    cost_micros: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a budget without limits; scope and window may be given by name."""
+        object.__setattr__(self, "per", chosen(BudgetScope, self.per, "`per` of a budget"))
+        if self.window is not None:
+            object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "`window` of a budget"))
+        limits = self.limits
+        if not limits:
+            raise ConfigError(
+                "a budget needs at least one limit", value=str(self.per), remedy=f"set {_listed()}"
+            )
+        for name, limit in limits.items():
+            refuse_no_number(f"`{name}` of a budget", limit, least=0)
+        try:
+            _zone(self.zone)
+        except (KeyError, OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"the time zone of a budget is unknown: {self.zone!r}",
+                value=str(self.zone),
+                remedy='write a time zone such as "Europe/Berlin" or "UTC"',
+            ) from error
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits that are set, by measure."""
+        found = {name: getattr(self, name) for name in _MEASURES}
+        return {name: limit for name, limit in found.items() if limit is not None}
+
+    def account(self, ids: Mapping[BudgetScope, str], now: int) -> Spending | None:
+        """Return an empty account of the scope that counts a run with these ids now.
+
+        None if no scope does.
+        """
+        if not ids[self.per]:
+            return None
+        scope = f"{self.per}:{ids[self.per]}"
+        if self.window is None:
+            return Spending(scope=scope)
+        begins, until = window_of(self.window, self.zone, now)
+        return Spending(scope=f"{scope}/{self.window}/{begins}", until=until)
+
+    def spent_up(self, spent: Spending) -> str | None:
+        """Return the limit that is reached: `runs`, `wall_ms`, `tokens` or `cost_micros`; None if none is."""
+        reached = (name for name, limit in self.limits.items() if getattr(spent, name) >= limit)
+        return next(reached, None)
+
+
+def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
+    """Return the name of the window that contains an instant, and the instant at which it ends."""
+    return _window_of(window, zone, now // 60_000)
+
+
+@lru_cache(maxsize=64)
+def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
+    """Return the name and end of the window for a minute since the epoch.
+
+    Windows start and end on minutes.
+    """
+    local = datetime.fromtimestamp(minute * 60, _zone(zone))
+    if window is BudgetWindow.HOUR:
+        begins = local.replace(minute=0, second=0)
+        ends, name = begins.astimezone(UTC) + _HOUR, f"{begins:%Y-%m-%dT%H:%M}"
+    else:
+        first = local.date() if window is BudgetWindow.DAY else local.date().replace(day=1)
+        following = first + timedelta(days=1)
+        if window is BudgetWindow.MONTH:
+            following = (first + _LONGEST_MONTH).replace(day=1)
+        begins, ends = _midnight(first, zone), _midnight(following, zone)
+        name = f"{first:%Y-%m-%d}" if window is BudgetWindow.DAY else f"{first:%Y-%m}"
+    if begins.utcoffset():  # the same hour comes twice when clocks are put back
+        name += begins.isoformat()[-len("+00:00") :]
+    return name, int(ends.timestamp()) * 1_000
+
+
+def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
+    """Yield each measure that two of these budgets limit for the same runs and the same period."""
+    seen = set[tuple[str, ...]]()
+    for one in budgets:
+        for name in one.limits:
+            limited = (name, one.per.value, one.window or "", one.zone if one.window else "")
+            if limited in seen:
+                yield name
+            seen.add(limited)
+
+
+def _midnight(day: date, zone: str) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=_zone(zone))
+
+
+@cache
+def _zone(name: str) -> tzinfo:
+    """Return a time zone from a cache, because reading one blocks."""
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
+def _listed() -> str:
+    return f"{', '.join(_MEASURES[:-1])} or {_MEASURES[-1]}"

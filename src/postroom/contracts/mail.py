@@ -2,11 +2,31 @@
 
 Records are frozen; instants are milliseconds since the epoch. The `mail` package decides which transitions a
 record may take; the tables repeat the invariants.
+
+Data for the timeline of a project: events within a span of time, read by indexes of time.
+
+All instants are milliseconds since the epoch; a span includes its start and excludes its end.
+
+The log of a project: its events in order, numbered from 1 without gaps.
+
+The store writes an entry in the transaction of the change that it reports, so that neither exists without the
+other. An entry names records by their ids. It contains no subject, text, reason or question, so that the log
+keeps nothing of a recalled message.
+
+An event that concerns agents of two projects is in the log of each.
+
+Retention of messages: the rules, and the store's old messages.
+
+A rule covers the messages of a project, of a topic, of both, or all messages. It keeps them for a number of
+days, or holds them: held messages are never deleted. `mail.retention` decides which messages are deleted.
 """
 
 import hashlib
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Literal, get_args
 
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, ThreadsSeen
 from postroom.contracts.records import Record
@@ -312,3 +332,212 @@ BEST_AMONG = 1_000
 messages takes a hundred times as long and finds nothing better."""
 
 SEARCH_FIELDS = ("subject", "body", "sender", "topic")
+
+
+class ProjectSize(Record, frozen=True, kw_only=True):
+    """The size of a project."""
+
+    agents: int
+    messages: int
+    reservations: int
+    tokens: int
+    """Number of named tokens bound to it, whether valid or not."""
+
+
+Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
+"""The end of an attempt; "" while it is active. An attempt that was cut off lost its server or its lease."""
+
+
+class Attempt(Record, frozen=True, kw_only=True):
+    """One execution of an agent's run: an attempt, or with the outcome `cut_off` an interruption."""
+
+    id: int
+    run_id: str
+    agent_id: int
+    queued_at: int
+    """The start of its wait."""
+    began_at: int
+    ended_at: int | None = None
+    outcome: Outcome = ""
+    waited_until: int | None = None
+    """The time when a run that waited for a person was resumed, or its questions were withdrawn."""
+    error: str = ""
+
+
+class AttemptGroup(Record, frozen=True, kw_only=True):
+    """Successful attempts of one agent that started close together; a single attempt is a group, too."""
+
+    agent_id: int
+    count: int
+    first_id: int
+    """The id of the attempt that started first."""
+    run_id: str
+    """The run of one of the attempts."""
+    queued_at: int
+    """The start of the first attempt's wait."""
+    began_at: int
+    ended_at: int
+    is_cancelled: bool
+    """Whether at least one attempt was cancelled."""
+
+
+class Written(Record, frozen=True, kw_only=True):
+    """A message, without its text."""
+
+    id: int
+    project_id: int
+    sender_id: int
+    sender_name: str
+    thread_id: str
+    subject: str
+    importance: str
+    created_at: int
+    recalled_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A span from one instant up to another."""
+
+    begin: int
+    end: int
+
+
+EventKind = Literal[
+    "project.made",
+    "project.merged",
+    "agent.registered",
+    "agent.changed",
+    "agent.retired",
+    "agent.unretired",
+    "agent.policy_set",
+    "agent.runner_set",
+    "agent.runner_dropped",
+    "message.sent",
+    "message.recalled",
+    "message.deleted",
+    "delivery.announced",
+    "delivery.delivered",
+    "delivery.handled",
+    "delivery.failed",
+    "delivery.read",
+    "delivery.acknowledged",
+    "reservation.made",
+    "reservation.renewed",
+    "reservation.released",
+    "reservation.taken",
+    "reservation.expired",
+    "task.added",
+    "task.changed",
+    "task.ready",
+    "task.claimed",
+    "task.released",
+    "task.lease_ended",
+    "task.blocked",
+    "task.review",
+    "task.done",
+    "task.cancelled",
+    "contact.asked",
+    "contact.granted",
+    "contact.blocked",
+    "run.began",
+    "run.waiting",
+    "run.ended",
+    "run.failed",
+    "run.cut_off",
+    "question.asked",
+    "question.answered",
+    "question.withdrawn",
+]
+EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
+
+OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
+    "pending": "contact.asked",
+    "approved": "contact.granted",
+    "blocked": "contact.blocked",
+}
+
+HIDDEN: Final = "hidden"
+"""The detail that only readers who know of a hidden copy may see."""
+OTHER: Final = "other_id"
+"""The detail that names the second agent of a contact."""
+
+Detail = Mapping[str, str | int | bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """An event before a log numbers it."""
+
+    kind: EventKind
+    at: int
+    agent_id: int | None = None
+    """The agent that acted or, for a delivery, the owner of the inbox."""
+    message_id: int | None = None
+    reservation_id: int | None = None
+    run_id: str | None = None
+    detail: Detail = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectEvent:
+    """An entry of a project's log."""
+
+    project_id: int
+    seq: int
+    happening: Happening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBounds:
+    """The range of a log: the entries after `oldest` up to `newest`; both are 0 while it is empty."""
+
+    oldest: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepRule:
+    """The retention period of messages; `project`, `topic` and `thread` are None if any value matches."""
+
+    project: str | None = None
+    """A path, alias or slug."""
+    topic: str | None = None
+    thread: str | None = None
+    keep: timedelta | None = None
+    """None holds the messages."""
+    unread_stays: bool = True
+    """Whether the rule never deletes a message that is unread or lacks a requested acknowledgement."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the messages of this rule are never deleted."""
+        return self.keep is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgedMessage:
+    """A message with the facts that decide about its deletion."""
+
+    id: int
+    thread_id: str
+    topic: str
+    created_at: int
+    is_awaited: bool
+    """Whether a recipient that is not retired has not read it, or not acknowledged it as requested."""
+    is_at_work: bool
+    """Whether a run has it or will receive it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldMessages:
+    """A filter of messages that may be deleted, so that the store does not return all others."""
+
+    before: int
+    """Only messages older than this instant."""
+    threads: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    is_any: bool = False
+    """Whether every thread and topic matches."""
+    with_awaited: bool = False
+    """Whether messages match that a recipient has yet to read or acknowledge."""

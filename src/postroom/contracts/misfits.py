@@ -1,4 +1,4 @@
-"""What msgspec says of a value that does not fit, in words: "`to[2]` must be text, not a whole number"."""
+"""Messages for values of a wrong type: "`to[2]` must be text, not a whole number"."""
 
 import re
 from typing import Final
@@ -28,7 +28,7 @@ def place_of(said: str) -> str:
 
 
 def misfit(said: str) -> str:
-    """Return what is wrong with the value, with its place before it."""
+    """Return the fault of the value, preceded by its place."""
     place, reason = place_of(said), _AT.sub("", said)
     if found := _FIELD.match(reason):
         where = f" in `{place}`" if place else ""

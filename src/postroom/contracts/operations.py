@@ -34,7 +34,7 @@ class Who(StrEnum):
 class Option:
     """How a command takes one field; an empty text stands for the default of the field.
 
-    It stands in the row of the operation, or in the `extra` of the field's type.
+    It is part of the row of the operation, or of the `extra` of the field's type.
     """
 
     name: str = ""
@@ -45,7 +45,7 @@ class Option:
     complete: str = ""
     """The kind of names or ids that a shell completes."""
     kind: str = ""
-    """An option that many commands share, or a conversion of what is given: see `postroom.cli.call`."""
+    """An option that many commands share, or a conversion of its value: see `postroom.cli.call`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Operation:
     """Whether a token that is bound to a project may do it in that project."""
     destructive: bool = False
     repeatable: bool = False
-    """Whether the same change made twice leaves everything as it is after the first time."""
+    """Whether a second, equal change has no further effect."""
     settled: bool = False
     """Whether it reads indexes that a store may update later: search and the list of threads."""
     service: type[Any] | None = None
@@ -90,7 +90,7 @@ class Operation:
     All other fields are options. Without a line, no command is made from this row.
     """
     options: Mapping[str, Option] = field(default_factory=dict, hash=False)
-    """By field, how the command takes it if its type does not say so."""
+    """The command-line form of each field whose type does not define it."""
     line_help: str = ""
     """The help of the command. Default: the description of the operation."""
 
@@ -128,7 +128,7 @@ class Operation:
 
     @property
     def description(self) -> str:
-        """What it does, when to use it and what to do next, as a model reads it; one line."""
+        """The description for a model, in one line: the effect, when to use it and the next step."""
         return " ".join((self.command.__doc__ or "").split())
 
     @property
@@ -153,5 +153,5 @@ class Operation:
 
     @property
     def summary(self) -> str:
-        """What it does, in a sentence."""
+        """The effect in one sentence."""
         return (self.command.__doc__ or "").partition("\n")[0]

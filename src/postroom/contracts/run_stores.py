@@ -4,12 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from postroom.contracts.budgets import Spending
-from postroom.contracts.conversation import SummaryDraft
 from postroom.contracts.dispatch import Claim, RunDispatch, RunDispatchResult
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft
-from postroom.contracts.limits import LIMITS
+from postroom.contracts.limits import LIMITS, Spending
 from postroom.contracts.messages import (
     Json,
     Message,
@@ -19,7 +17,7 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.records import Record
-from postroom.contracts.runs import RunRecord, RunStatus, Thread
+from postroom.contracts.runs import RunRecord, RunStatus, SummaryDraft, Thread
 
 MAX_PAGE = 200
 """Maximum length of a list that a call returns."""
@@ -34,7 +32,7 @@ def thread_lock(thread_id: str) -> str:
 
 
 class ThreadState(Record, frozen=True, kw_only=True):
-    """What a step of a thread is decided on, seen in one consistent view."""
+    """The data for the decision about a step of a thread, read in one consistent view."""
 
     thread: Thread | None
     run: RunRecord | None = None
@@ -52,7 +50,7 @@ class ThreadState(Record, frozen=True, kw_only=True):
     waiting: int = 0
     """How many messages wait on the thread that `pending` does not hold, counted as far as was asked."""
     pending: tuple[PendingMessage, ...] = ()
-    """The first pending messages, as far as they were read."""
+    """The first pending messages; there may be more."""
     held_by: str | None = None
     """The run that waits for answers and holds back the thread's other runs."""
     has_parent: bool = False
@@ -163,7 +161,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
     are_new: bool = False
-    """Whether the ids of `messages` are fresh, so that no stored message can have one of them."""
+    """Whether the ids of `messages` were newly made, so that no stored message can have one of them."""
     summary: SummaryDraft | None = None
     """A summary that replaces those with its number or a later one."""
     spends: tuple[Spending, ...] = ()
@@ -250,7 +248,7 @@ class CommitCoordinator(Protocol):
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.
             UnknownThread: The parent thread does not exist, or the thread of a claim was removed in between.
-            StoreError: Nothing was written; after CommitUnknown the commit may have been.
+            StoreError: Nothing was written, except that after CommitUnknown the commit may have been.
         """
         ...
 

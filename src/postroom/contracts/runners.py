@@ -3,34 +3,346 @@
 A runner of the kind `command` starts a program for each run: the program gets the prompt, and its output is
 the answer. The recipe says how the output is read. A runner of the kind `acp` starts a program and talks with
 it while it works. `remote_runners` has the kinds that start no program.
+
+Checks of runner fields, with the same refusals for every kind.
+
+A refusal names the field and the remedy. It never contains a value that may be secret.
+
+Runners that start no program: the built-in loop with a model's endpoint, and another server.
+
+A runner names the environment variable of the server that holds its key or secret. A run reads the variable
+when it needs it; the value is stored nowhere.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
+from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.messages import Json
-from postroom.contracts.remote_runners import HttpRunner, ModelRunner
-from postroom.contracts.runner_fields import (
-    DEFAULT_TIMEOUT,
-    KIND,
-    MAX_RUNS_AT_ONCE,
-    RunnerKind,
-    can_be_given,
-    one_of,
-    refuse_number,
-    refuse_switch,
-    refuse_time,
-    refuse_variable,
-    refused,
-    told_fields,
-    words,
+
+MAX_RUNS_AT_ONCE: Final = 64
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+LONGEST_TIMEOUT = timedelta(days=7)
+KIND: Final = "kind"
+
+T = TypeVar("T", bound=StrEnum)
+
+
+class RunnerKind(StrEnum):
+    """The kind of a runner: a program per run, a program with a protocol, a model loop, another server."""
+
+    COMMAND = "command"
+    ACP = "acp"
+    MODEL = "model"
+    HTTP = "http"
+
+
+def refused(name: str, value: object, what: str, remedy: str | None = None) -> InvalidRunner:
+    """Return the refusal of a field."""
+    return InvalidRunner(f"the runner's {name} is invalid: {what}", value=value, remedy=remedy)
+
+
+def told_fields(
+    plain: Mapping[str, Json], kind: type[Any], *, times: Collection[str] = (), needed: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the fields of a runner from plain data, with durations converted.
+
+    `needed` maps the required fields to their descriptions.
+
+    Raises:
+        InvalidRunner: A field is unknown or missing, or a duration is invalid.
+    """
+    if not isinstance(plain, Mapping):
+        raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
+    known = {one.name for one in fields(kind)} | {KIND}
+    if unknown := sorted(str(name) for name in plain if name not in known):
+        raise refused(unknown[0], unknown, "unknown field", f"fields: {', '.join(sorted(known))}")
+    for name, called in needed.items():
+        if name not in plain:
+            raise refused(name, None, f"{called} is missing")
+    given: dict[str, Any] = dict(plain)
+    for name in times:
+        if given.get(name) is not None:
+            given[name] = duration(given[name], name)
+    return given
+
+
+def one_of(kind: type[T], value: object, name: str) -> T:
+    """Return the member of an enumeration."""
+    known = {one.value: one for one in kind}
+    if not isinstance(value, str) or value not in known:
+        raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(known)}")
+    return known[value]
+
+
+def words(value: object, name: str) -> tuple[str, ...]:
+    """Return a list of texts that can be arguments of a program."""
+    if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
+        raise refused(name, value, "this must be a list of texts")
+    if not all(can_be_given(one) for one in value):
+        raise refused(
+            name, value, "a text contains a zero byte or half a character, which no program accepts"
+        )
+    return tuple(value)
+
+
+def can_be_given(text: str) -> bool:
+    """Return whether a text can be an argument of a program."""
+    try:
+        return b"\0" not in text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
+def refuse_variable(name: object, of: str) -> None:
+    """Refuse an invalid name of an environment variable."""
+    if not isinstance(name, str) or not name or "=" in name or not can_be_given(name):
+        raise refused(
+            of, name if isinstance(name, str) else None, "this is not a valid name of an environment variable"
+        )
+
+
+def refuse_time(length: object, name: str) -> None:
+    """Refuse an invalid time limit of a run."""
+    if not isinstance(length, timedelta) or not timedelta(0) < length <= LONGEST_TIMEOUT:
+        raise refused(name, length, "the time must be above 0 and at most 7 days")
+
+
+def refuse_number(value: object, name: str, *, most: int) -> None:
+    """Refuse a value that is not an integer from 1 to `most`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise refused(name, value, f"this must be an integer from 1 to {most}")
+
+
+def refuse_switch(value: object, name: str) -> None:
+    """Refuse a value that is neither true nor false."""
+    if not isinstance(value, bool):
+        raise refused(name, value, "this must be true or false")
+
+
+def duration(value: object, name: str) -> timedelta:
+    """Return a number of seconds as a duration."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise refused(name, value, "this must be a number of seconds")
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise refused(name, value, "this must be a number of seconds") from None
+
+
+DEFAULT_STEPS: Final = 32
+MOST_STEPS: Final = 1_000
+LONGEST_INSTRUCTIONS: Final = 100_000
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, never bound
+"""Listening addresses that stand for all addresses of the machine."""
+USUAL_TOOLS: Final = (
+    "send_message",
+    "reply_message",
+    "fetch_inbox",
+    "get_message",
+    "search_messages",
+    "fetch_thread",
+    "summarize_thread",
+    "list_agents",
+    "whois",
+    "ask_person",
 )
+_TOOL: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRunner:
+    """A runner that executes runs in the built-in loop, with a model that speaks the OpenAI protocol.
+
+    `api_key_env` names the variable with the key, if the endpoint needs one. `tools` are the mail operations
+    that the model may call, always as the agent itself.
+    """
+
+    kind: ClassVar[RunnerKind] = RunnerKind.MODEL
+
+    base_url: str
+    model: str
+    api_key_env: str | None = None
+    instructions: str = ""
+    max_steps: int = DEFAULT_STEPS
+    timeout: timedelta = DEFAULT_TIMEOUT
+    tools: tuple[str, ...] = USUAL_TOOLS
+    runs_at_once: int = 1
+    claims_tasks: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse invalid fields.
+
+        Raises:
+            InvalidRunner: A field breaks its rule; the message names it.
+        """
+        parts = _address(self.base_url, "base_url")
+        if parts.query:
+            raise refused("base_url", None, "the URL has a query", "end the URL with /v1")
+        if not isinstance(self.model, str) or not self.model.strip() or not can_be_given(self.model):
+            raise refused("model", None, "a model name must be text that is not empty")
+        if self.api_key_env is not None:
+            refuse_variable(self.api_key_env, "api_key_env")
+        if not isinstance(self.instructions, str) or not can_be_given(self.instructions):
+            raise refused("instructions", None, "the instructions must be text")
+        if len(self.instructions) > LONGEST_INSTRUCTIONS:
+            raise refused("instructions", None, f"the instructions exceed {LONGEST_INSTRUCTIONS} characters")
+        refuse_number(self.max_steps, "max_steps", most=MOST_STEPS)
+        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
+        refuse_time(self.timeout, "timeout")
+        object.__setattr__(self, "tools", words(self.tools, "tools"))
+        if wrong := [one for one in self.tools if not _TOOL.fullmatch(one)]:
+            raise refused("tools", wrong, "these are not names of operations")
+        if len(set(self.tools)) < len(self.tools):
+            raise refused("tools", list(self.tools), "an operation is listed twice")
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return it as plain JSON data without secrets; durations in seconds."""
+        return {
+            KIND: self.kind.value,
+            "base_url": self.base_url,
+            "model": self.model,
+            "api_key_env": self.api_key_env,
+            "instructions": self.instructions,
+            "max_steps": self.max_steps,
+            "timeout": self.timeout.total_seconds(),
+            "tools": list(self.tools),
+            **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Json]) -> "ModelRunner":
+        """Return the runner that plain data describes; omitted fields get their defaults.
+
+        Raises:
+            InvalidRunner: A field is unknown, missing or breaks its rule.
+        """
+        needed = {"base_url": "the URL of the endpoint", "model": "the name of the model"}
+        given = told_fields(plain, cls, times=("timeout",), needed=needed)
+        given.pop(KIND, None)
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRunner:
+    """A runner that sends each run, signed, to another server, which executes it.
+
+    `secret_env` names the variable with the shared secret, `secret_file` the private file with it. Plain http
+    is allowed to this machine only, unless `allow_plain` is set. `callback_base` is this server's address as
+    the other server reaches it; a server on this machine needs none.
+    """
+
+    kind: ClassVar[RunnerKind] = RunnerKind.HTTP
+
+    url: str
+    secret_env: str | None = None
+    secret_file: str | None = None
+    timeout: timedelta = DEFAULT_TIMEOUT
+    allow_plain: bool = False
+    callback_base: str | None = None
+    runs_at_once: int = 1
+    claims_tasks: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse invalid fields.
+
+        Raises:
+            InvalidRunner: A field breaks its rule; the message names it.
+        """
+        refuse_switch(self.allow_plain, "allow_plain")
+        self._refuse_plain(_address(self.url, "url"), "url")
+        self._refuse_secret()
+        refuse_time(self.timeout, "timeout")
+        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
+        if self.callback_base is not None:
+            parts = _address(self.callback_base, "callback_base")
+            if parts.query:
+                raise refused("callback_base", None, "the URL has a query")
+            self._refuse_plain(parts, "callback_base")
+
+    def _refuse_plain(self, parts: SplitResult, name: str) -> None:
+        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.allow_plain:
+            remedy = "use https, or set allow_plain if the network is trusted"
+            raise refused(name, None, "plain http is allowed to this machine only", remedy)
+
+    def _refuse_secret(self) -> None:
+        if (self.secret_env is None) == (self.secret_file is None):
+            is_named = self.secret_env is not None
+            what = "secret_env and secret_file are both set" if is_named else "no secret is set"
+            remedy = "set secret_env to the variable that holds the secret, or secret_file to a private file"
+            raise refused("secret_env", None, what, remedy)
+        if self.secret_env is not None:
+            refuse_variable(self.secret_env, "secret_env")
+        elif (
+            not isinstance(self.secret_file, str)
+            or not can_be_given(self.secret_file)
+            or not PurePath(self.secret_file).is_absolute()
+        ):
+            raise refused("secret_file", None, "secret_file must be an absolute path")
+
+    def callback(self, address: str) -> str | None:
+        """Return the URL at which the other server reaches this one, which listens at `address`.
+
+        None if it cannot.
+        """
+        if self.callback_base is not None:
+            return self.callback_base.rstrip("/")
+        is_far = urlsplit(self.url).hostname not in LOOPBACK
+        is_hidden = urlsplit(address).hostname in (*LOOPBACK, *EVERYWHERE)
+        return None if is_far and is_hidden else address.rstrip("/")
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return it as plain JSON data without secrets; durations in seconds."""
+        return {
+            KIND: self.kind.value,
+            "url": self.url,
+            "secret_env": self.secret_env,
+            "secret_file": self.secret_file,
+            "timeout": self.timeout.total_seconds(),
+            "allow_plain": self.allow_plain,
+            "callback_base": self.callback_base,
+            **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Json]) -> "HttpRunner":
+        """Return the runner that plain data describes; omitted fields get their defaults.
+
+        Raises:
+            InvalidRunner: A field is unknown, missing or breaks its rule.
+        """
+        needed = {"url": "the URL of the other server"}
+        given = told_fields(plain, cls, times=("timeout",), needed=needed)
+        given.pop(KIND, None)
+        return cls(**given)
+
+
+def _address(value: object, name: str) -> SplitResult:
+    """Return the parts of an http address; a refusal does not show it, because it may hold a password."""
+    remedy = "write a URL that begins with https:// or http://, without user name and password"
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
+        raise refused(name, None, "this is not a valid URL", remedy)
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or parts.fragment or parts.username is not None or parts.password is not None:
+        raise refused(name, None, "this is not a valid URL", remedy)
+    return parts
+
 
 PROMPT = "{prompt}"
 """Placeholder for the prompt as a whole argument, if the prompt is passed by argument."""

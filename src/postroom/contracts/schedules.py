@@ -4,7 +4,7 @@
                                  └─▶ skipped: too late, or its last run is still open
 
 An instant of a schedule is a *tick*. The transaction that submits for a tick also advances the schedule, so
-that a tick is submitted once, however many workers check. After the clock is set back, an interval or an
+that a tick is submitted once, whatever the number of workers. After the clock is set back, an interval or an
 hourly line continues by the new clock.
 """
 

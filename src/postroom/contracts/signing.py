@@ -1,7 +1,7 @@
 """Signatures by which postroom and other servers prove knowledge of a shared secret.
 
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<content>`, and `X-Postroom-Timestamp` is
-that time in seconds since the epoch. The content is the body as it was sent.
+that time in seconds since the epoch. The content is the body exactly as it was sent.
 """
 
 import hashlib

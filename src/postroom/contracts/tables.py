@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, ClassVar
 
-from postroom.contracts.durations import duration_of
+from postroom.contracts.clock import duration_of
 from postroom.contracts.records import Meta, Record
 
 

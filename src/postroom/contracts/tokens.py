@@ -77,8 +77,8 @@ class Grant:
 
         Raises:
             InsufficientScope: A required scope is missing.
-            NotPermitted: The token is bound to a project, and the call concerns several projects or another
-                one.
+            NotPermitted: The token is bound to a project, and the call concerns a different project or
+                several.
         """
         missing = [one for one in SCOPES if one in needed - self.scopes]
         if missing:

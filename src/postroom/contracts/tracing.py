@@ -97,3 +97,13 @@ class NoTracing:
 
 _UNWATCHED: Final = _Unwatched()
 OFF: Final = NoTracing()
+
+
+def message_trace(message_id: int | str) -> str:
+    """Return the name of a message's place in a trace."""
+    return f"message/{message_id}"
+
+
+def run_trace(run_id: str) -> str:
+    """Return the name of a run's place in a trace."""
+    return f"run/{run_id}"

@@ -2,14 +2,74 @@
 
 stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled: read, and answered
                                                          └─▶ failed, with the reason
+
+Announcements of messages to their recipients, and the records that hooks, watchers and runners keep.
+
+A message is announced to a recipient once, by the first announcer. An announced message can still be unread.
+An announcer reads `unannounced` and marks the messages in the same transaction.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
 
+from postroom.contracts.choices import Importance, RecipientKind
+from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.runs import OnTimeout
+from postroom.contracts.tools import ToolCallResume
+
+
+class ChangeUndone(Exception):
+    """Signals that a change has undone itself on purpose: its caller goes another way."""
+
+
+class ThreadsNeeded(ChangeUndone):
+    """Signals that a change needs threads which it has not locked.
+
+    The caller runs the change again with these locked.
+    """
+
+    def __init__(self, thread_ids: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(thread_ids)))
+        self.thread_ids = thread_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Puts a message on a thread of runs within a change, and starts a run if the thread is idle.
+
+    A call returns True if a run starts on the message. A message with a known id is ignored.
+    """
+
+    thread_ids: frozenset[str]
+    """The threads that the change has locked."""
+    put: Callable[[str, Message, DeliveryMode, Sequence[tuple[str, ToolCallResume]]], bool]
+    is_full: Callable[[str], bool]
+    """Whether a thread has reached its limit of waiting messages, so that it refuses another."""
+
+    def __call__(
+        self,
+        thread_id: str,
+        message: Message,
+        mode: DeliveryMode,
+        decisions: Sequence[tuple[str, ToolCallResume]] = (),
+    ) -> bool:
+        """Put a message on the thread, with its decisions about questions of the run that reads it.
+
+        Raises:
+            ThreadsNeeded: The change has not locked the thread.
+            QueueFull: The thread has reached its limit of waiting messages, and the message is new.
+        """
+        if thread_id not in self.thread_ids:
+            raise ThreadsNeeded(frozenset({thread_id}))
+        return self.put(thread_id, message, mode, decisions)
+
+
+NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
+"""Locks no thread: a change that puts a message is run again with its threads locked."""
+
 
 QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
 
@@ -65,3 +125,37 @@ class RunnerChange:
     had_one: bool
     waking: int = 0
     """Number of older unread messages that now start it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A message in one inbox, with the fields that a notice may show: neither subject nor text."""
+
+    message_id: int
+    seq: int
+    kind: RecipientKind
+    sender_id: int
+    sender_name: str
+    importance: Importance
+    broadcast: bool
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSession:
+    """A session of a client program, and the agent that it acts as."""
+
+    client: str
+    session_id: str
+    agent_id: int
+    bound_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nudges:
+    """The record of what hooks did in an agent's turns; an agent without a stored record has this default."""
+
+    held_seq: int = 0
+    """Messages up to this seq do not hold the end of a turn: they held one before, or were fetched."""
+    notified_at: int = 0
+    """The last time a hook added a line in the middle of a turn; 0 for never."""

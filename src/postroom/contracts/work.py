@@ -38,7 +38,7 @@ class OpenQuestion:
     chat: str = ""
     """The chat in which the agent asks; empty for a run on mail."""
     who: str = ""
-    """The person to whom the agent speaks there, as far as it is known."""
+    """The person with whom the agent speaks there; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class FoundRuns:
 
 @dataclass(frozen=True, slots=True)
 class ChatWork:
-    """A run of a chat: its input, its chat and its author, as far as they are still known."""
+    """A run of a chat: its input, its chat and its author. Fields whose data was deleted are empty."""
 
     work: Work
     asked: str

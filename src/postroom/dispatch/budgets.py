@@ -9,25 +9,117 @@ Held runs stay queued. The row of a held run contains the time before which it i
 nothing until then.
 
 Time, tokens and money are known only when a run ends. So only as many runs start at once as the rest of the
-budget pays for, if each costs as much as the most expensive recent run; while no cost is known, at most 4.
+budget can pay, if each costs as much as the most expensive recent run. As long as no cost is known, at most 4
+start.
+
+Limits for all workers of one database: counted in the change that claims, under one lock.
+
+Without limits there is no cost. With limits, a claim is a change of its own: a submission only stores, and
+the end of a run claims nothing.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postroom.contracts.budgets import BUDGET_TOOL, Budget, BudgetScope, Spending
-from postroom.contracts.clock import iso
+from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.limits import LIMITS, Held
+from postroom.contracts.limits import (
+    BUDGET_TOOL,
+    LIMITS,
+    Budget,
+    BudgetScope,
+    Held,
+    Limit,
+    LimitScope,
+    Spending,
+)
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket, Usage
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
 from postroom.stores.runs.tables import RunTables
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
+
+
+@dataclass(slots=True, kw_only=True)
+class Room:
+    """The remaining room under the limits, at one moment."""
+
+    limits: tuple[Limit, ...]
+    used: Counter[str] = field(default_factory=Counter[str])
+    closed: frozenset[str] = frozenset()
+    """Scopes in which nothing begins for a while."""
+
+    def has(self, tenant: str, key: str) -> bool:
+        """Whether one more may execute."""
+        return all(self._has(limit, limit.scope(tenant, key)) for limit in self.limits)
+
+    def take(self, tenant: str, key: str) -> bool:
+        """Count one more, if it may execute."""
+        if not self.has(tenant, key):
+            return False
+        self.used.update(_scopes(self.limits, tenant, key))
+        return True
+
+    def full_keys(self) -> list[str]:
+        """Return the keys of which none may begin."""
+        prefix = f"{LimitScope.KEY}:"
+        found = {scope for scope in (*self.used, *self.closed) if scope.startswith(prefix)}
+        return sorted(key for scope in found if not self.has("", key := scope.removeprefix(prefix)))
+
+    def _has(self, limit: Limit, scope: str | None) -> bool:
+        if scope is None:
+            return True
+        return scope not in self.closed and (limit.at_once is None or self.used[scope] < limit.at_once)
+
+
+def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] = frozenset()) -> Room:
+    """Check the free places of the limits."""
+    room = Room(limits=limits, closed=closed)
+    if any(limit.at_once is not None for limit in limits):
+        for tenant, key, count in tx.runs.dispatches.claimed_by_limit():
+            for scope in _scopes(limits, tenant, key):
+                room.used[scope] += count
+    return room
+
+
+def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> Held | None:
+    """Return the limits that keep a dispatch from beginning now; decide under the lock of limits."""
+    room, now = room_in(tx, limits), tx.now()
+    for limit in limits:
+        scope = limit.scope(dispatch.tenant, dispatch.limit_key)
+        if scope is None:
+            continue
+        if limit.at_once is not None and room.used[scope] >= limit.at_once:
+            return Held(scope=scope, text=f"{room.used[scope]} active runs of {scope} reach the limit")
+        if limit.starts is not None and limit.period is not None:
+            _, before = tx.runs.dispatches.starts(scope, limit.starts)
+            until = None if before is None else before + milliseconds(limit.period)
+            if until is not None and until > now:
+                return Held(
+                    scope=scope,
+                    text=f"{limit.starts} runs of {scope} started within {limit.period}",
+                    until=until,
+                )
+    return None
+
+
+def note_start(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> None:
+    """Count that a dispatch begins, where a limit counts that; under the lock of limits."""
+    most: dict[str, int] = {}
+    for limit in limits:
+        scope = limit.scope(dispatch.tenant, dispatch.limit_key)
+        if scope is not None and limit.starts is not None:
+            most[scope] = max(most.get(scope, 0), limit.starts)
+    for scope, number in most.items():
+        tx.runs.dispatches.note_start(scope, number)
+
+
+def _scopes(limits: tuple[Limit, ...], tenant: str, key: str) -> set[str]:
+    return {scope for limit in limits if (scope := limit.scope(tenant, key)) is not None}
+
 
 _WHOSE: Final = {
     BudgetScope.THREAD: "this conversation",
@@ -191,7 +283,7 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return what an execution, or a step of it, adds to the scopes that are counted."""
+        """Return the amounts that an execution, or a step of it, adds to the counted scopes."""
         cost = _costs(used, wall_ms)
         if not any(cost.values()):
             return ()
@@ -246,7 +338,7 @@ def is_start(run: RunRecord) -> bool:
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:
-    """Return whether the run stored as the one that asks for a scope does so, or is about to."""
+    """Return whether the run that is stored as the asker for a scope asks, or is about to ask."""
     run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
     if run is None or run.status is RunStatus.DONE:
         return False
@@ -266,7 +358,7 @@ def held_threads(
 ) -> tuple[list[tuple[str, Held]], list[str]]:
     """Return which of these threads are held by their next due run, and which wait for others to end.
 
-    `starting` counts the runs of each scope that may start by this look.
+    `starting` counts the runs of each scope that this decision lets start.
     """
     found, crowded = [], []
     for dispatch in tx.runs.dispatches.first_due(thread_ids):
@@ -321,12 +413,12 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
 
 
 def answers_budget(call_ids: Sequence[str]) -> bool:
-    """Return whether a decision may be about a budget: such a one is written under the lock of limits."""
+    """Return whether a decision may be about a budget, and so is written under the lock of limits."""
     return any(call_id.startswith(f"{BUDGET_TOOL}/") for call_id in call_ids)
 
 
 def window_ended(scope: str, *, now: int) -> ToolCallResume:
-    """Return what answers a question about a budget whose window has ended."""
+    """Return the answer to a question about a budget whose window has ended."""
     return ToolCallResume(
         decision_id=f"{MAILBOX}/{scope}/window-ended",
         action=ResumeDecisionAction.RESUME,
@@ -373,7 +465,7 @@ def _once(counted: Iterator[tuple[Budget, Spending]]) -> list[Spending]:
 
 
 def _allowed(run: RunRecord) -> set[str | None]:
-    """Return the scopes of which a person has said yes to what the run waits for."""
+    """Return the scopes for which a person has approved the run's question."""
     yes = {one.ticket.ticket_id for one in run.answered if one.decision.approved}
     tickets = run.waiting.tickets if run.waiting is not None else ()
     return {_scope_of(one) for one in tickets if one.ticket_id in yes}

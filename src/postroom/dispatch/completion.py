@@ -8,17 +8,15 @@ An end without an execution (cancelled, superseded, dead letter) ends the run as
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from postroom.contracts.accepting import NOWHERE, Accept, ThreadsNeeded
 from postroom.contracts.activation import DeliveryOptions, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
-from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import (
     OWNER_GONE,
     Interrupt,
@@ -42,7 +40,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.limits import LIMITS, Held, Limit
+from postroom.contracts.limits import LIMITS, Held, Limit, Spending
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import Record, replace
@@ -58,18 +56,20 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.budgets import Budgets, begin_to_ask, release_abandoned
-from postroom.dispatch.capture import CapturingSink, RunCoordinator
+from postroom.contracts.waking import NOWHERE, Accept, ThreadsNeeded
+from postroom.dispatch.budgets import Budgets, begin_to_ask, held_back, note_start, release_abandoned
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.shared_limits import held_back, note_start
-from postroom.dispatch.sinks import ReconnectableEventSink
+from postroom.dispatch.sinks import CapturingSink, ReconnectableEventSink, RunCoordinator
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.changes import WORK
 from postroom.stores.runs.dispatches import due_look, state_look
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
+
+if TYPE_CHECKING:
+    from postroom.dispatch.submission import Submissions
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
@@ -119,9 +119,9 @@ class MailboxRunOutcome:
     error: str = ""
     retry_after_ms: int | None = None
     code: str | None = None
-    """The error's code, if it is one of ours."""
+    """The error's code if the error is a `PostroomError`."""
     may_be_outage: bool = False
-    """Whether the failure may pass without a change to the program, when others work again."""
+    """Whether another service may have failed, so that a later attempt can succeed unchanged."""
 
     @property
     def metric_label(self) -> str:
@@ -137,7 +137,7 @@ COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 def classify(
     ended: AgentRunResult | BaseException, give_up_on: tuple[type[Exception], ...] = ()
 ) -> MailboxRunOutcome:
-    """Return what the end of an execution means for its dispatch.
+    """Return the effect of an execution's end on its dispatch.
 
     A result of any termination is consumed. So are a phase that failed on its own state and a resume of
     nothing: there is nothing to retry. An error of postroom says by `retryable` whether the run is retried.
@@ -165,7 +165,7 @@ def _told_by(error: BaseException) -> str:
     try:
         said = str(error)
     except Exception as own:  # foreign code: how it fails to tell is all that it tells
-        said = f"its text cannot be told ({type(own).__name__})"
+        said = f"its text cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
 
 
@@ -318,7 +318,7 @@ class Job:
     next: Claimed | None = None
     """The dispatch of the thread that the end of this run has claimed."""
     has_looked: bool = False
-    """Whether the end has claimed the next due dispatch, or the thread's queue is empty."""
+    """Whether the thread's next dispatch needs no poll: this change claimed it, or there is none."""
     leaves_waiting: bool = True
     """Whether messages may wait on the thread when the run has ended."""
     comes_again: bool = False
@@ -362,7 +362,9 @@ class MailboxWorker:
     is_wanted: bool = False
     """Whether another caller found the worker reserved and would have started work."""
     foreground: int = 0
-    """The number of foreground submissions for the thread; queued dispatches are not claimed meanwhile."""
+    """The number of foreground submissions for the thread; the thread's queued dispatches are not claimed as
+    long as there is one.
+    """
     storing: int = 0
     """How many of them are being stored: their claims may be in the database before they are known here."""
 
@@ -448,7 +450,7 @@ class Workers:
         return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
 
     def forget(self, thread_id: str) -> None:
-        """Drop an idle worker; a worker that got work meanwhile stays."""
+        """Drop a worker if it is still idle."""
         worker = self._workers.get(thread_id)
         if worker is not None and _rests(worker):
             del self._workers[thread_id]
@@ -534,7 +536,7 @@ def budgeted(
 
 
 def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
-    """Return whether the deadline of a dispatch is over."""
+    """Return whether the deadline of a dispatch has passed."""
     return dispatch.deadline_at is not None and tx.now() > dispatch.deadline_at
 
 
@@ -572,27 +574,6 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
     )
 
 
-class Accepting(Protocol):
-    """Runs a change that may put messages where runs of these threads read them."""
-
-    def __call__(
-        self,
-        thread_ids: Collection[str],
-        change: Callable[[Transaction, Accept], T | StaleClaim],
-        *,
-        key: str,
-        within: str | None,
-    ) -> Awaitable[T]:
-        """Run it; `within` is the thread of which it writes an end."""
-        ...
-
-
-Decision = tuple[str, ToolCallResume]
-Resumes = Callable[[Transaction, RunRecord, Sequence[Decision]], Callable[[], Awaitable[None]]]
-"""Queues a waiting run again with decisions, under the lock of its thread; the returned function publishes
-it, after the commit."""
-
-
 class Completion:
     """Writes begins and ends of executions."""
 
@@ -600,16 +581,11 @@ class Completion:
         self,
         core: Core,
         events: ServerEvents,
-        accepting: Accepting,
-        resumes: Resumes,
-        after_run: Callable[[str], Awaitable[None]],
     ) -> None:
-        """Keep what it works with; `after_run` is called when a run has ended without being executed."""
         self._core = core
         self._events = events
-        self._accepting = accepting
-        self._resumes = resumes
-        self.after_run = after_run
+        self.submissions: Submissions
+        """Set before the first run: ends of runs make submissions, and submissions end runs."""
 
     async def begin(self, job: Job) -> None:
         """Store that the execution begins; a run that was only prepared is running from now on.
@@ -748,7 +724,7 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return what this end wrote before, if only the reply of the store was lost; else None.
+        """Return the result that this end wrote before, if only the reply of the store was lost; else None.
 
         The dispatch that it claimed then is claimed again.
         """
@@ -774,7 +750,7 @@ class Completion:
         decisions = [one for command in asked for one in command.decisions]
         wanted = [one for one in decisions if one[0] in open_calls]
         unasked = tuple(call for call, _ in decisions if call not in open_calls)
-        return self._resumes(tx, run, wanted) if wanted else None, unasked
+        return self.submissions.resumed_in(tx, run, wanted) if wanted else None, unasked
 
     async def try_later(
         self, job: Job, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
@@ -929,7 +905,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, row)
 
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
-        """Count a run that was withdrawn, and have others ask what it asked for all."""
+        """Count a withdrawn run, and let other runs ask the question that it asked for all."""
         cancelled = self.told(dispatch, ended)
         await self._release_abandoned()
         await self._events.dispatch_happened("RunCancelled", cancelled)
@@ -940,8 +916,8 @@ class Completion:
     ) -> tuple[RunDispatch, RunRecord | None]:
         """End the run of a dispatch that has ended unacked, in the change that ends it, under its lock.
 
-        A run with another dispatch by now continues with that. Return the row, and the ended run; call `told`
-        after the commit.
+        A run that already has another dispatch continues with that dispatch. Return the row, and the ended
+        run; call `told` after the commit.
         """
         if dispatch.status not in _RECONCILIATIONS or dispatch.reconciled:
             return dispatch, None
@@ -968,7 +944,7 @@ class Completion:
         return dispatch
 
     def interrupted_in(self, tx: Transaction, interrupt: Interrupt) -> tuple[Interrupt, EndedRuns]:
-        """End the runs of what an interrupt has superseded, in the same change."""
+        """End the runs that an interrupt has superseded, in the same change."""
         ended = [self.ended_in(tx, row) for row in interrupt.superseded_dispatches]
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
@@ -989,7 +965,7 @@ class Completion:
             _LOG.warning("dispatch.not_reconciled", dispatch_id=dispatch_id, reason=error.describe())
 
     async def reconcile_all(self) -> None:
-        """End the run of every ended dispatch that was not told yet: what an interrupt took from others."""
+        """End the run of every dispatch that ended without it, for example by an interrupt."""
         core = self._core
         seen: set[str] = set()
         while rows := await core.observed(
@@ -1003,7 +979,7 @@ class Completion:
                 break
 
     async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
-        """End a run that waits for a person; return False if it has changed meanwhile."""
+        """End a run that waits for a person; return False if it has changed since it was read."""
         core = self._core
 
         def cancel(tx: Transaction) -> RunRecord | None:
@@ -1018,7 +994,7 @@ class Completion:
         if cancelled is None:
             return False
         await self.told_cancelled(cancelled)
-        await self.after_run(run.thread_id)
+        await self.submissions.after_run(run.thread_id)
         return True
 
     def cancelled_in(
@@ -1026,7 +1002,7 @@ class Completion:
     ) -> RunRecord | None:
         """End a run that waits for a person, under the lock of its thread; return None if it does not wait.
 
-        Return the run as it was; call `told_cancelled` after the commit.
+        Return the run as it was before the change; call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (
@@ -1047,7 +1023,7 @@ class Completion:
         return run
 
     async def told_cancelled(self, run: RunRecord) -> None:
-        """Count a run that waited and was cancelled, and have others ask what it asked for all."""
+        """Count a cancelled run that waited, and let other runs ask its question for all."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
         self._core.metrics.runs.add("cancelled")
@@ -1055,7 +1031,7 @@ class Completion:
         await self._events.waiting_cancelled(run)
 
     async def _release_abandoned(self) -> None:
-        """Let another run ask if the run that asked for all has ended; after a failure, the sweep does it."""
+        """If the run that asked for all has ended, let another run ask. If this fails, the sweep does it."""
         if not self._core.has_budgets:
             return
         try:
@@ -1073,7 +1049,7 @@ class Completion:
         failed: CanonicalEventDraft | None = None,
         is_failed: bool = True,
     ) -> RunDispatch:
-        """Move a dispatch of ours, and store the error of its execution, if any.
+        """Move a dispatch that this process has claimed, and store the error of its execution, if any.
 
         If that ends the dispatch, its run ends as well, counted as `outcome`.
         """
@@ -1116,7 +1092,7 @@ class Completion:
                 return await self._core.observed(operation, write)
             except ThreadsNeeded as needed:
                 thread_ids |= needed.thread_ids
-                write = self._accepting(thread_ids, change, key=thread_id, within=thread_id)
+                write = self.submissions.accepting(thread_ids, change, key=thread_id, within=thread_id)
 
     async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
         await self._events.dispatch_happened("RunErrored", dispatch, error=error)
@@ -1154,7 +1130,7 @@ def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
     return row
 
 
-def with_decisions(run: RunRecord, decisions: Sequence[Decision]) -> RunRecord:
+def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> RunRecord:
     """Return the run as it begins when it is executed again, with decisions that it has not taken."""
     kept = run.activation
     if kept is None:
@@ -1236,7 +1212,7 @@ def finish_event(dispatch: RunDispatch, termination: TerminationReason, response
 
 
 def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
-    """Return whether the end of this dispatch is the end of this run."""
+    """Return whether this dispatch ends together with this run."""
     is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
     return is_its and run.is_open
 

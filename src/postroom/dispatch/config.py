@@ -7,11 +7,10 @@ from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from postroom.contracts.budgets import Budget, same_limits
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_INTERRUPTIONS
 from postroom.contracts.errors import ConfigError
-from postroom.contracts.limits import Limit
+from postroom.contracts.limits import Budget, Limit, same_limits
 
 ACTIVE_RUN_CONFLICT_MESSAGE = "thread has an active run; cannot claim inline"
 RECONCILE_PAGE = 100

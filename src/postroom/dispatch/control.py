@@ -16,7 +16,7 @@ from postroom.dispatch.completion import Completion, EndedRuns, Workers, command
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.log import get_logger
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _CANCEL = LiveRunCommand(kind=LiveCommandKind.CANCEL)
@@ -62,17 +62,17 @@ class Control:
                 return await self._sent(done, _CANCEL)
             case RunRecord():
                 await completion.told_cancelled(done)
-                await completion.after_run(done.thread_id)
+                await completion.submissions.after_run(done.thread_id)
             case (dispatch, run):
                 await completion.told_withdrawn(dispatch, run)
-                await completion.after_run(dispatch.thread_id)
+                await completion.submissions.after_run(dispatch.thread_id)
         return True
 
     def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:
         """Cancel the run or dispatch with this id under the lock of its thread.
 
-        Return the active dispatch that is asked to end, the queued dispatch that was withdrawn with its run,
-        the run that waited, the address of a run that only a live channel reaches, or None.
+        Return the active dispatch that was asked to end, the queued dispatch that was withdrawn with its run,
+        the waiting run, the address of a run that only a live channel reaches, or None.
         """
         row, run = _named_in(tx, id)
         if run is not None and run.status is RunStatus.DONE:
@@ -88,7 +88,7 @@ class Control:
         return ended or (live_target(run) if run.status in _ACTIVE else None)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
-        """Supersede what the thread has queued and ask its active run to end, without waiting for it."""
+        """Supersede the thread's queued runs and ask its active run to end, without waiting for it."""
         core = self._core
 
         def interrupt(tx: Transaction) -> tuple[Interrupt, EndedRuns]:
@@ -162,7 +162,7 @@ class Control:
         return True
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that its run has not begun to read: the question is open again.
+        """Withdraw a decision that its run has not read yet, and open the question again.
 
         Return False, with nothing changed, if the run has the decision or never had it.
         """
@@ -210,7 +210,7 @@ class Control:
         return SteeredRun(dispatch_id=target.dispatch_id or target.run_id, run_id=target.run_id)
 
     async def wake(self, thread_id: str) -> None:
-        """Tell the thread's active run, in any process, that messages wait for its next step."""
+        """Notify the thread's active run, in any process, that messages wait for its next step."""
         worker = self._workers.get(thread_id)
         if worker is not None and worker.is_running:
             self._core.executor.wake_pending_boundary(worker.run_id or "")
@@ -223,7 +223,7 @@ class Control:
         """Store decisions for an active run; None if it is not active.
 
         Raises:
-            StaleDecision: A call already has a decision, or its time is over.
+            StaleDecision: A call already has a decision, or its question has timed out.
         """
         core, run_id = self._core, request.run_id or ""
 
@@ -262,7 +262,7 @@ class Control:
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
         """Ask the process that executes a run to stop it; return False if that process surely does not hear.
 
-        With live channels, no answer of the process means that it does not hear. The request is stored.
+        With live channels, a missing answer means that no process listens. The request is stored.
         """
         if self._core.live is not None and not await self._sent(live_target(active), _GIVE_WAY):
             return False
@@ -299,7 +299,7 @@ class Control:
         return woken or not await self._retracted(target.thread_id, messages)
 
     async def _retracted(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
-        """Withdraw staged messages; False if a run has read them meanwhile, so that they are delivered."""
+        """Withdraw staged messages; False if the run has already read them, so that they are delivered."""
         for message in messages:
             try:
                 await self._core.threads.retract_pending(thread_id, message.id or "")
@@ -371,7 +371,7 @@ def fresh_decisions(
     """Return the decisions that are new to an active run with others stored; repeated ones are not.
 
     Raises:
-        StaleDecision: A question has another answer already, or its time is over.
+        StaleDecision: A question already has another answer, or has timed out.
     """
     asked = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
     told = {one.ticket.tool_call_id: one.decision for one in run.answered}

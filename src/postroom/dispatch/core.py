@@ -22,9 +22,9 @@ from postroom.contracts.registry import (
 )
 from postroom.contracts.run_stores import Places
 from postroom.dispatch.budgets import Budgets
-from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
+from postroom.dispatch.sinks import Capture
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
 
@@ -32,7 +32,7 @@ _PUBLICATION = re.compile(r"[0-9]{1,18}")
 
 
 class Pinning:
-    """Chooses a run's pin when it is prepared, and the registry it stands for when it is executed."""
+    """Chooses a run's pin when it is prepared, and the registry of a pin when the run is executed."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Pinning:
         self._scope = scope if registry is None else checked_scope(scope)
 
     async def pin(self, request: RunActivation, *, run_id: str) -> str:
-        """Return what a new run is pinned to: as asked, else the latest publication, else its own id.
+        """Return the pin of a new run: the requested pin, else the latest publication, else its own id.
 
         Raises:
             ResolveFailed: the executor cannot put that together, or could not do it again.
@@ -68,7 +68,7 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry of a pin; None, the live one, if no registry is attached.
+        """Return the registry of a pin; None, for the live registry, if none is attached.
 
         Raises:
             InternalError: The pin is not a number, its publication is gone, or there is no live registry.
@@ -90,7 +90,7 @@ class Pinning:
 
 
 def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:
-    """Return agents and models as published, and everything else as it is live."""
+    """Return the published form of agents and models; return everything else live."""
     kinds: dict[str, dict[str, Json]] = defaultdict(dict)
     for entry in manifest.entries:
         kinds[entry.kind][entry.id] = entry.value
@@ -157,7 +157,7 @@ class Core:
         return self.is_leaving
 
     async def retried(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Return what `step` returns; repeat the step while the store is unavailable.
+        """Return the result of `step`; repeat the step as long as the store is unavailable.
 
         Raises:
             StoreError: The worker is leaving, or the failure does not pass by itself.

@@ -1,8 +1,8 @@
 """The mailbox's own events in the event log.
 
 They go to a publisher, if there is one. A publisher on the same storage as the run stores writes them in the
-commit that they describe. With another one, publishing is advisory: a failure is logged and stops no run, and
-failed events about committed messages go onto the repair queue. Keys are derived only from ids, so that a
+commit that they describe. With any other store, publishing is advisory: a failure is logged and stops no run,
+and failed events about committed messages go to the repair queue. Keys are derived only from ids, so that a
 repeated event equals the stored one.
 """
 
@@ -106,7 +106,7 @@ class ServerEvents:
             await self.publish(self.of_dispatch(kind, dispatch, **payload))
 
     async def waiting_cancelled(self, run: RunRecord) -> None:
-        """Publish that a run was cancelled while it waited for a person; it had no open dispatch."""
+        """Publish that a run was cancelled during its wait for a person; it had no open dispatch."""
         if self.is_on:
             key = f"RunCancelled/{run.run_id}/waiting"
             await self.publish(
@@ -190,7 +190,7 @@ class ServerEvents:
         """Return the events of messages that were committed.
 
         Raises:
-            InternalError: there are not as many messages as numbers.
+            InternalError: The numbers of messages and of positions differ.
         """
         thread_id, run_id, first_seq, last_seq = task.thread_id, task.run_id, task.first_seq, task.last_seq
         if len(messages) != last_seq - first_seq + 1:
@@ -262,7 +262,7 @@ def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
 
 
 def message_kind(message: Message) -> str:
-    """Return what an event calls such a message."""
+    """Return the name of such a message in events."""
     if message.role in (Role.ASSISTANT, Role.TOOL):
         return "assistant_output" if message.role is Role.ASSISTANT else "tool_result"
     said = "system" if message.role is Role.SYSTEM else "user_input"

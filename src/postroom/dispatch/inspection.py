@@ -15,11 +15,11 @@ from postroom.contracts.limits import Held
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, WaitingReason
+from postroom.dispatch.budgets import held_back
 from postroom.dispatch.core import Core
-from postroom.dispatch.shared_limits import held_back
 from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult, Submissions
 from postroom.dispatch.worker import Dispatcher
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _REPLAYS: Final = uuid.UUID("5b0f0cf6-6f0e-5f5e-9d0b-2f6a1c7f1d26")
 
@@ -266,7 +266,7 @@ class Inspection:
 
 
 def _told_of_place(tx: Transaction, place: str) -> str:
-    """Return the servers for which a run waits, and whether one is running."""
+    """Return a text that names the running servers that can execute a run of this place."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [one.holder for one in servers(leases, now, place)]:
         return f"its place is {place}, so only {' or '.join(there)} can execute it"

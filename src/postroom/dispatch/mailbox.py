@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds, time_ordered_ids
@@ -25,7 +24,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.capture import Capture
+from postroom.contracts.waking import Accept
 from postroom.dispatch.completion import Completion, MailboxWorker, Workers
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
 from postroom.dispatch.control import Control
@@ -34,7 +33,7 @@ from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, Ser
 from postroom.dispatch.inspection import Inspection, Reason
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
-from postroom.dispatch.sinks import EventStream
+from postroom.dispatch.sinks import Capture, EventStream
 from postroom.dispatch.submission import (
     MailboxSubmitResult,
     Prepared,
@@ -46,7 +45,7 @@ from postroom.dispatch.submission import (
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 T = TypeVar("T")
 _COMMITS: Final = "use an executor that commits its steps with their events, such as AgentRuntime"
@@ -55,9 +54,9 @@ _COMMITS: Final = "use an executor that commits its steps with their events, suc
 class Mailbox:
     """A durable queue of runs over an executor and stores.
 
-    `async with Mailbox(...) as mailbox:` starts its rounds, recovery first, and drains at the end. Without
-    the block it works as well, but then nothing looks for due, unfinished or expired work unless
-    `start_lifecycle` is called, and the caller must call `aclose`.
+    `async with Mailbox(...) as mailbox:` starts its rounds, recovery first, and drains at the end. It also
+    works without the block. Then nothing looks for due, unfinished or expired work unless you call
+    `start_lifecycle`, and you must call `aclose`.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -104,17 +103,11 @@ class Mailbox:
         place = stores.coordinator.storage_identity
         self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)
         self.workers = workers = Workers()
-        submissions: Submissions  # ends of runs and submissions begin each other
-        self._completion = completion = Completion(
-            core,
-            events,
-            lambda *about, **options: submissions.accepting(*about, **options),
-            resumes=lambda *about: submissions.resumed_in(*about),
-            after_run=lambda thread_id: submissions.after_run(thread_id),
-        )
+        self._completion = completion = Completion(core, events)
         self._control = control = Control(core, events, completion, workers)
         self._dispatcher = dispatcher = Dispatcher(core, workers, events, completion)
         self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
+        completion.submissions = submissions
         self._recovery = Recovery(core, events, completion, dispatcher, submissions)
         self._rounds = Rounds(core, completion, dispatcher, self._recovery, submissions)
         self._inspection = Inspection(core, dispatcher, submissions)
@@ -131,7 +124,7 @@ class Mailbox:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
                 SubmissionRejected, QueueFull: The strategy `reject` or `queue` refused it.
             ActiveRunConflict: The active run did not end; nothing was written.
-            DeliveryBlocked: A barrier precedes the message; nothing was written.
+            DeliveryBlocked: A pending barrier precedes the message; nothing was written.
         """
         self._refuse_closed()
         return await self._submissions.submit(request, strategy=strategy)
@@ -192,7 +185,9 @@ class Mailbox:
         return await self._control.cancel(id)
 
     async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
-        """End a run that waits for a person, for this reason; return False if it has changed meanwhile.
+        """End a run that waits for a person, for this reason.
+
+        Return False if it has changed since it was read.
 
         Raises:
             StoreError: The end could not be written; the run still waits.
@@ -200,7 +195,7 @@ class Mailbox:
         return await self._completion.cancel_waiting(run, reason)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
-        """Supersede what a thread has queued and ask its active run to end, without waiting for it."""
+        """Supersede a thread's queued runs and ask its active run to end, without waiting for it."""
         return await self._control.interrupt(thread_id)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
@@ -212,7 +207,7 @@ class Mailbox:
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
-        """Withdraw a decision that its run has not begun to read; return False if the run has it."""
+        """Withdraw a decision that its run has not read yet; return False if the run has read it."""
         return await self._control.take_back_decision(thread_id, run_id, decision_id)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
@@ -240,7 +235,9 @@ class Mailbox:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Put messages where runs of the thread read them as `mode` says; one that `starts_run` starts one.
+        """Store messages for the thread's runs in the way that `mode` says.
+
+        A message with `starts_run` starts a run.
 
         Return the started run; None if they wait: for the active run, or for their turn. They wait durably,
         can be edited and withdrawn until a run reads them, and survive a crash of any process. Messages with
@@ -413,7 +410,7 @@ class Mailbox:
     async def drain(
         self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
     ) -> None:
-        """Claim no more runs, give active runs the grace time to end, then stop and queue them again.
+        """Stop claiming runs, give active runs the grace time to end, then stop them and queue them again.
 
         `waits_for` returns for the id of a thread whether its run gets the grace time; without it, each run
         gets it. An execution that ignores the stop is abandoned after `stop_wait_ms`; its run is queued
@@ -534,10 +531,10 @@ class Mailbox:
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry that a pin stands for; None when no registry is attached.
+        """Return the registry of a pin; None when no registry is attached.
 
         Raises:
-            InternalError: the pin stands for nothing.
+            InternalError: The pin names no registry.
         """
         return await self._core.pinning.materialize(resolution_id)
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Iterable, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from postroom.contracts.accepting import ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleClaim, StoreError
 from postroom.contracts.run_stores import MOST_COUNTED
+from postroom.contracts.waking import ThreadsNeeded
 
 if TYPE_CHECKING:  # loaded where numbers are shown: a program that only has a queue need not wait for it
     from prometheus_client import CollectorRegistry
@@ -44,7 +44,7 @@ class _Number:
         return {self.name if self.is_gauge else f"{self.name}_total": self.values}
 
     def collect(self) -> "Metric":
-        """Return what Prometheus shows."""
+        """Return the text for Prometheus."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family = (GaugeMetricFamily if self.is_gauge else CounterMetricFamily)(
@@ -85,7 +85,7 @@ class _Seconds:
         return {f"{self.name}_sum": self._sums, f"{self.name}_count": counts}
 
     def collect(self) -> "Metric":
-        """Return what Prometheus shows."""
+        """Return the text for Prometheus."""
         from prometheus_client.core import HistogramMetricFamily
         from prometheus_client.utils import floatToGoString
 
@@ -145,7 +145,7 @@ class MailboxMetrics:
             registry.register(self)
 
     def collect(self) -> "Iterable[Metric]":
-        """Return what Prometheus shows."""
+        """Return the text for Prometheus."""
         return [kept.collect() for kept in self._kept()]
 
     def value(self, name: str, **labels: str) -> float:

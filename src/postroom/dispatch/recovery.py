@@ -40,17 +40,17 @@ from postroom.dispatch.budgets import (
     hold_threads,
     question_about,
     release_abandoned,
+    room_in,
     window_ended,
 )
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
-from postroom.dispatch.shared_limits import room_in
 from postroom.dispatch.submission import Submissions, max_interruptions
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _READ_AGAIN_MS: Final = 3_600_000
@@ -114,7 +114,7 @@ class Recovery:
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
-        """Release expired leases, and publish them and the runs that thereby became dead letters."""
+        """Release expired leases, and publish the releases and the runs that became dead letters."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
             here, count = self._dispatcher.claim_tokens(), len(reclaimed)
@@ -136,7 +136,7 @@ class Recovery:
         return reclaimed
 
     async def _reclaimed(self, expired: RunDispatch) -> RunDispatch | None:
-        """Release one lease; a run that thereby becomes a dead letter ends in the same step."""
+        """Release one lease; if the run is out of attempts, it becomes a dead letter in the same step."""
 
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             tx.lock(thread_lock(expired.thread_id))

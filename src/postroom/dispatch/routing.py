@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatch
@@ -15,15 +14,18 @@ from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import Accept
 from postroom.ports import RunEffects
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 
 class SeveralExecutors(RunDispatchExecutor):
-    """Several executors behind one mailbox: each run has its own, and later calls for the run reach it.
+    """Combines several executors behind one mailbox.
 
-    Executors commit through the context of the run. One that ends its runs itself may be combined with one
-    that does not: the mailbox ends only runs that are left open.
+    Each run has one executor, which also gets all later calls for the run.
+
+    Executors commit through the context of the run. You can combine executors that end their runs themselves
+    with executors that do not: the mailbox ends only the runs that are left open.
     """
 
     @abstractmethod
@@ -31,7 +33,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executor of a run.
 
         Raises:
-            PostroomError: No executor here runs it; `retryable` says whether that may change.
+            PostroomError: No executor here runs it; `retryable` says whether a later attempt may succeed.
         """
 
     @abstractmethod
@@ -50,7 +52,7 @@ class SeveralExecutors(RunDispatchExecutor):
         return await executor.run(activation, sink)
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """A run that was cut off is resumed: what that means, its executor is asked when it is chosen."""
+        """A run that was cut off is resumed; its executor decides how."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
@@ -73,7 +75,7 @@ class SeveralExecutors(RunDispatchExecutor):
         return any(one.send_messages(id, messages) for one in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the executor of the run that messages wait."""
+        """Notify the executor of the run that messages wait."""
         return any(one.wake_pending_boundary(id) for one in self.each())
 
     def listen_to(self, live: LiveChannels | None) -> None:
@@ -82,7 +84,7 @@ class SeveralExecutors(RunDispatchExecutor):
             one.listen_to(live)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return what the run is pinned to."""
+        """Return the pin of the run."""
         return await (await self.chosen(activation)).resolve(activation, pinned=pinned)
 
 
@@ -98,7 +100,7 @@ class ExecutorsByThread(SeveralExecutors):
         self._routes[prefix] = executor
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return what executes the thread's runs.
+        """Return the executor of the thread's runs.
 
         Raises:
             AgentNotFound: nothing here runs such threads.
@@ -140,7 +142,7 @@ class JoinedEffects(RunEffects):
         self._parts = list(parts)
 
     def add(self, part: RunEffects) -> None:
-        """Ask one more room what a run's end causes."""
+        """Add a room that may write rows at a run's end."""
         self._parts.append(part)
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:

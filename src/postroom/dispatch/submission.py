@@ -24,7 +24,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import (
     BusyPolicy,
     DeliveryOptions,
@@ -96,7 +95,8 @@ from postroom.contracts.runs import (
     TerminationReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.budgets import answers_budget, settle
+from postroom.contracts.waking import Accept, ChangeUndone
+from postroom.dispatch.budgets import answers_budget, note_start, settle
 from postroom.dispatch.completion import (
     ClaimAsk,
     Claimed,
@@ -111,14 +111,13 @@ from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE, MailboxConfig
 from postroom.dispatch.control import Control
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents, decision_facts
-from postroom.dispatch.shared_limits import note_start
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.together import Together
 from postroom.stores.sql_transaction import Look
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
@@ -240,7 +239,7 @@ def refuse_bad_delivery(request: RunActivation) -> None:
         if not call.strip() or not resume.decision_id.strip():
             raise InvalidSubmission(
                 "a decision needs an id and the id of its tool call",
-                remedy="take the id of the tool call from the open question, and make an id for the decision",
+                remedy="take the tool call's id from the open question, and choose a new id for the decision",
             )
 
 
@@ -351,7 +350,9 @@ class Prepared(Record, frozen=True, kw_only=True):
     commit: ThreadCommit
     """The step that stores the run and its messages, without a dispatch."""
     queued_at: int
-    """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
+    """The time from which it counts as queued: after all earlier work of the thread, whatever the clocks of
+    others say.
+    """
     joins: RunDispatch | None = None
     """The queued dispatch that it becomes part of."""
     answers: tuple[AnsweredTicket, ...] = ()
@@ -361,7 +362,7 @@ class Prepared(Record, frozen=True, kw_only=True):
     claimed: Claimed | None = None
     """The dispatch claimed with it; it may be an older dispatch of the thread."""
     gave_way: GaveWay | None = None
-    """The run ended for it; None if its policy ends nothing."""
+    """The run that was ended to make room for this submission; None if its policy ends nothing."""
 
     @property
     def run_id(self) -> str:
@@ -424,7 +425,7 @@ def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None
 def selected_messages(
     request: RunActivation, state: ThreadState, run_id: str, *, pending_zone: bool, now: int
 ) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
-    """Return what the run reads first, and what of it waited on the thread.
+    """Return the first input of the run, and the part of it that waited on the thread.
 
     Raises:
         DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
@@ -482,7 +483,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     """Return the rows of the submission if nothing has changed since the state was read.
 
     Raises:
-        StaleDecision: A question already has another answer, or its time is over.
+        StaleDecision: A question already has another answer, or has timed out.
     """
     request = request if existing is None else _of_its_run(request, existing)
     messages, consumes = request.messages, tuple[PendingVersion, ...]()
@@ -593,7 +594,7 @@ def max_interruptions(options: DeliveryOptions | None, config: MailboxConfig) ->
 
 
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Return the request as one that resumes a run; the mark of a self-woken run stays."""
+    """Return the request in the form that resumes a run; the mark of a self-woken run is kept."""
     activation = activation.continuing(run_id)
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
@@ -617,7 +618,7 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
     """Return the run's questions that the request answers; a repeated decision counts once.
 
     Raises:
-        StaleDecision: A question has another answer, its time is over, or the run asks other questions now.
+        StaleDecision: A question has another answer or has timed out, or the run asks other questions now.
     """
     found: list[AnsweredTicket] = []
     tickets = run.waiting.tickets if run.waiting is not None else ()
@@ -660,7 +661,7 @@ class MailboxDispatchStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxSubmitResult:
-    """The accepted work. `joined` says that it became part of an already queued dispatch."""
+    """The accepted work; `joined` is true if the message became part of a queued dispatch."""
 
     dispatch_id: str
     run_id: str
@@ -772,7 +773,7 @@ class Submissions:
         alone are stored for an active run, in any process: it gets them there, or when it waits or restarts.
 
         Raises:
-            StaleDecision: A call already has a decision, or its time is over.
+            StaleDecision: A call already has a decision, or its question has timed out.
             SubmissionRejected: The thread is busy and the strategy is `reject`.
             QueueFull: The maximum number of messages waits on the thread.
             DedupeKeyInUse: An open dispatch of the thread has the key.
@@ -1022,7 +1023,7 @@ class Submissions:
 
         Raises:
             ActiveRunConflict: The active run did not end; nothing was written.
-            DeliveryBlocked: A barrier precedes the message; nothing was written.
+            DeliveryBlocked: A pending barrier precedes the message; nothing was written.
             InvalidSubmission: The strategy makes it part of another run, whose events others read.
         """
         if strategy in (BusyPolicy.STEER, BusyPolicy.COLLECT):
@@ -1111,7 +1112,7 @@ class Submissions:
             raise
 
     async def _stored_now(self, submission: Submission) -> Prepared:
-        """Store a submission with its claim, which is protected from recovery meanwhile."""
+        """Store a submission together with its claim, which recovery cannot release before it is stored."""
         worker = self._dispatcher.workers.get_or_create(submission.request.thread_id)
         worker.storing += 1
         try:
@@ -1176,7 +1177,7 @@ class Submissions:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Put messages where they are read as their mode says; return the run that was started for them.
+        """Store messages where their mode says; return the run that was started for them, if any.
 
         Messages with known ids are ignored, so that the call may be repeated.
 
@@ -1325,7 +1326,7 @@ class Submissions:
         return started
 
     async def after_run(self, thread_id: str) -> None:
-        """Look after what a run left when it ended; a failure is logged, recovery looks again."""
+        """Start a run for the input that an ended run left. A failure is logged, and recovery tries again."""
         try:
             await self.take_up_left_over(thread_id)
         except PostroomError as error:
@@ -1433,7 +1434,7 @@ class Submissions:
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
     async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
-        """Make the ids of a new run and dispatch, and ask the executor what a new run is pinned to."""
+        """Make the ids of a new run and dispatch, and get the pin of a new run from the executor."""
         core, request = self._core, submission.request
         submission.run_id, submission.pin = request.run_id or core.new_id(), None
         if is_new:
@@ -1712,8 +1713,8 @@ def _hurried(active: RunDispatch, tx: Transaction) -> None:
 def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a queued run may resume with a submission's answers, in milliseconds since the epoch.
 
-    Each answer can be withdrawn until the delay of its submission is over. The run reads all answers at once,
-    so it resumes when the last of these delays is over.
+    Each answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
+    once, so it resumes after the longest of these delays.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own
@@ -1757,7 +1758,7 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
     raise IdempotencyConflict(
         f"the key {key!r} names run {run_id!r} of thread {request.thread_id!r}, which has other content",
         value=key,
-        remedy="give another job a key of its own; with the same content the call returns the same run",
+        remedy="use another key for another job; with the same content, the call returns the existing run",
         details={"key": key, "run_id": run_id},
     )
 

@@ -11,18 +11,19 @@ cancellation is abandoned with its task; the steps after the end are done withou
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
 from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
-from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DeadlinePassed,
+    DuplicateRecord,
     ExecutorFailed,
     ExecutorMisbehaved,
     ForeignThread,
@@ -43,19 +44,28 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.limits import Held
+from postroom.contracts.limits import Held, Spending
 from postroom.contracts.live import LiveRunCommand
-from postroom.contracts.messages import Json, Message, storable
+from postroom.contracts.messages import (
+    Boundary,
+    DeliveryMode,
+    Json,
+    Message,
+    PendingMessage,
+    SeqRange,
+    select_pending,
+    storable,
+)
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import thread_lock
+from postroom.contracts.run_stores import ThreadCommit, ThreadState, thread_lock
 from postroom.contracts.runs import (
+    RunMessageInput,
     RunRecord,
     RunStatus,
     RunWaitingState,
     TerminationReason,
     WaitingReason,
 )
-from postroom.dispatch.capture import RunCoordinator
 from postroom.dispatch.completion import (
     ClaimAsk,
     Claimed,
@@ -75,13 +85,113 @@ from postroom.dispatch.completion import (
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.pending import PendingInput
-from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
+from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, RunCoordinator
 from postroom.log import get_logger
 from postroom.ports import RunControl
 from postroom.stores.changes import commands_to
+from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.ports import ThreadStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingInput:
+    """The pending messages of a thread, for one run."""
+
+    core: Core
+    events: ServerEvents
+    coordinator: RunCoordinator
+    thread_id: str
+    run_id: str
+
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Return the messages that the run would read at this boundary, in order; they keep waiting."""
+
+        def look(tx: Transaction) -> tuple[PendingMessage, ...]:
+            return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
+
+        pending = await self.core.retried(lambda: self.core.store.read(look))
+        return tuple(one.message for one in select_pending(pending, boundary, self.run_id, group=group))
+
+    async def freeze(
+        self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
+    ) -> tuple[Message, ...]:
+        """Commit and return the messages that the run reads at this boundary, in order.
+
+        With `group` only that group, with `only` only the messages with these ids.
+
+        Raises:
+            StaleClaim: The worker no longer owns the run; pending messages stay.
+        """
+        core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
+        written: list[tuple[tuple[Message, ...], int]] = []
+
+        def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
+            tx.lock(thread_lock(thread_id))
+            if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
+                return written[0]  # only the reply was lost
+            state = tx.runs.state(state_look(thread_id, run_id=self.run_id))
+            pending = self._leading(tx, state.run, boundary, group) if state.waiting else ()
+            taken = select_pending(pending, boundary, self.run_id, group=group)
+            if only is not None:
+                taken = tuple(entry for entry in taken if entry.message.id in only)
+            messages = tuple(entry.message for entry in taken)
+            if taken:
+                done = tx.runs.commit(self.coordinator.owned(self._commit(state, taken, messages)))
+                if isinstance(done, StaleClaim):
+                    return done
+            written[:] = [(messages, state.message_count + 1)] if taken else []
+            return messages, state.message_count + 1
+
+        messages, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
+        if messages:
+            del self.coordinator.staged[:count]
+            await self.events.messages_committed(thread_id, self.run_id, messages, first_seq=first_seq)
+        return messages
+
+    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
+        """Add messages that arrived live to the waiting messages, for this run; ignore known ids."""
+        mode = DeliveryMode(boundary=boundary, target_run_id=self.run_id)
+        for message in messages:
+            try:
+                await self.core.threads.append_pending(self.thread_id, (message,), mode)
+            except DuplicateRecord:
+                continue
+
+    def _leading(
+        self, tx: Transaction, run: RunRecord | None, boundary: Boundary, group: str | None
+    ) -> tuple[PendingMessage, ...]:
+        resumed = run if run is not None and run.status is RunStatus.WAITING else None
+        return tx.runs.messages.leading(self.thread_id, boundary, self.run_id, group=group, resumed=resumed)
+
+    def _commit(
+        self, state: ThreadState, taken: Sequence[PendingMessage], messages: tuple[Message, ...]
+    ) -> ThreadCommit:
+        first_seq, run = state.message_count + 1, state.run
+        return ThreadCommit(
+            thread_id=self.thread_id,
+            messages=messages,
+            consumes=tuple(entry.version for entry in taken),
+            run=None if run is None else _with_input(run, messages, first_seq),
+            events=self.events.of_commit(self.thread_id, self.run_id, messages, first_seq=first_seq),
+        )
+
+
+def _with_input(run: RunRecord, messages: Sequence[Message], first_seq: int) -> RunRecord:
+    """Return the run with more that it was given to read."""
+    before = run.input or RunMessageInput(thread_id=run.thread_id)
+    last_seq = first_seq + len(messages) - 1
+    from_seq = before.range.from_seq if before.range else first_seq
+    ids = tuple(message.id or "" for message in messages)
+    return replace(
+        run,
+        input=replace(
+            before,
+            range=SeqRange(from_seq=from_seq, to_seq=last_seq),
+            trigger_message_ids=(*before.trigger_message_ids, *ids),
+        ),
+    )
+
 
 _LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
@@ -210,7 +320,7 @@ class Commands:
     """Reads the commands for active runs in this process."""
 
     def __init__(self, core: Core, workers: Workers) -> None:
-        """Take commands for what the workers execute."""
+        """Accept commands for the active executions."""
         self._core = core
         self._workers = workers
         self._taken: set[tuple[str, str]] = set()
@@ -666,7 +776,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guarded(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return what the step returns; False when it failed, after which the dispatch goes its way alone."""
+        """Return the step's result; False when it failed, after which the dispatch goes its way alone."""
         try:
             return await step
         except StaleClaim as error:
@@ -686,7 +796,7 @@ class Dispatcher:
         return False
 
     def _rest(self, job: Job) -> None:
-        """Free the worker, unless it runs something newer by now, and its slot."""
+        """Free the worker, unless it already executes another run, and its slot."""
         self._leases.let_go(job)
         self._ending.discard(job.concluded)
         job.concluded.set_result(None)
@@ -712,7 +822,7 @@ class Dispatcher:
             if not self.accepting:
                 return None
             if not job.comes_again and job.leaves_waiting:
-                await self._completion.after_run(thread_id)
+                await self._completion.submissions.after_run(thread_id)
             if len(self.slots):
                 self.slots.stand_in_line(thread_id, job.dispatch.tenant)
                 await self.next_in_line()
@@ -726,7 +836,7 @@ class Dispatcher:
             self._over()
 
     async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
-        """Execute what the end of a run has claimed, in the slot of that run."""
+        """Execute the run that the end of another has claimed, in the slot of that run."""
         claimed = begun.dispatch
         if not self.accepting:
             await self._execution.give_back(claimed)
@@ -832,7 +942,7 @@ class LeaseKeeper:
     async def renewed(self, jobs: list[Job]) -> bool:
         """Renew these claims in one change, whenever they began; return False if the store failed.
 
-        It takes no longer than the claims last: work whose claim is not renewed by then is stopped.
+        It takes at most as long as the claims last: work whose claim was not renewed in that time is stopped.
         """
         if not jobs:
             return True
@@ -911,8 +1021,8 @@ class LeaseKeeper:
 class _Held:
     """Work of an executor that makes no step while its claim is uncertain.
 
-    A process that was frozen or disconnected may continue anywhere in its work, and another process may have
-    the work by then: it checks before the next step.
+    A process that was frozen or disconnected may continue at any point of its work, after another process has
+    claimed the work: it checks its claim before the next step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
@@ -959,7 +1069,10 @@ class Execution:
         completion: Completion,
         asks_next: Callable[[Job], ClaimAsk | None],
     ) -> None:
-        """Keep what it works with; `asks_next` returns what the end of a run claims of its thread."""
+        """Keep the given parts.
+
+        `asks_next` returns the query for the thread's next dispatch at the end of a run.
+        """
         self._core = core
         self._events = events
         self._completion = completion
@@ -1037,9 +1150,9 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Give back a claimed dispatch that is not executed here; harmless if another owns it by now.
+        """Release a claimed dispatch that is not executed here; harmless if another owner already has it.
 
-        No attempt is counted, unless its execution `failed`. If the store fails, a later look gives it back.
+        No attempt is counted, unless its execution `failed`. If the store fails, a later poll releases it.
         """
         try:
             if failed is None:
@@ -1094,8 +1207,8 @@ class Execution:
         """Set the run of a job, and the request for the executor if there is something to execute.
 
         Raises:
-            DeadlinePassed: The deadline of the dispatch is over. UnknownRun, ForeignThread: The dispatch has
-                no run on its thread.
+            DeadlinePassed: The deadline of the dispatch has passed. UnknownRun, ForeignThread: The dispatch
+                has no run on its thread.
             InternalError: The registry of the run is gone. InvalidActivation, UnknownMessage, ResolveFailed:
                 The request cannot be rebuilt.
         """

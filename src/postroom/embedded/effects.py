@@ -4,16 +4,16 @@ import asyncio
 from typing import Final
 from weakref import WeakValueDictionary
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.waking import Accept
 from postroom.embedded.running import SLEEP
 from postroom.ports import RunEffects
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 ENDED: Final = "RunEnded"
 WAITS: Final = "RunWaits"

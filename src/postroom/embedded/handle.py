@@ -76,11 +76,11 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """An event of a run; pass `cursor` as `after` to continue behind it.
+    """An event of a run; pass `cursor` as `after` to get the following events.
 
     `text`: more of the answer. `reset`: the answer starts again, and earlier text does not count. `step`: the
     result of a step is stored. `log`: a line of the log. `question`: the run waits for a person. `end`: the
-    run is over; the event has the whole answer.
+    run has ended; the event contains the whole answer.
     """
 
     cursor: int
@@ -146,8 +146,8 @@ class RunHandle:
     async def result(self, *, timeout: float | timedelta | None = None, type: Any = None) -> Any:
         """Return the answer of the run: text, or with `type` a value of that type.
 
-        `timeout` is a number of seconds, or a timedelta. With 0 or less, the call returns the answer of a run
-        that is over, and does not wait. None waits without a limit.
+        `timeout` is a number of seconds, or a timedelta. With 0 or less, the call returns the answer if the
+        run has ended, and does not wait. None waits without a limit.
 
         While the database is unavailable, the call waits.
 
@@ -174,7 +174,7 @@ class RunHandle:
             except TimeoutError:
                 raise TimeoutError(
                     f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run goes on: call "
-                    "result() again to wait on, or cancel() to end the run."
+                    "result() again to keep waiting, or cancel() to end the run."
                 ) from None
         text = run.final_output or ""
         if _state(run) is not State.DONE:
@@ -256,7 +256,7 @@ class RunHandle:
             raise _not_asked(run, question_id, ()) from error
 
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
-        """Yield the events of the run after a cursor, then each new event, until the run is over.
+        """Yield the events of the run after a cursor, then each new event, until the run has ended.
 
         `after` is the `cursor` of the last event that the reader has. It may be a string with that number, as
         a browser sends it (`Last-Event-ID`). None and 0 start at the first event.

@@ -46,7 +46,9 @@ MEMORY: Final = "memory"
 _REPAIRED_LATER: Final = MailboxLifecycleConfig(
     startup_recovery=StartupRecoveryConfig(max_attempts=10_000, retry_delay=timedelta(seconds=1))
 )
-"""The leftovers of a former process are recovered in the background, however long the database is down."""
+"""The runs that a former process left open are recovered in the background, even if the database is
+unavailable for a long time.
+"""
 _BOUNDS_OF_A_THREAD: Final = ("max_queued_per_thread", "max_pending_per_thread")
 _LEAST: Final = {
     "max_concurrent_runs": 1,
@@ -106,7 +108,7 @@ class Mailbox:
 
         Raises:
             ConfigError: An argument is invalid, the folder of the database does not exist, or no run could
-                execute with `config`. Nothing was created or changed.
+                execute with `config`. The database is unchanged, and no file was created.
             StoreError: The database cannot be opened.
         """
         _refuse_no_work(work)
@@ -157,7 +159,7 @@ class Mailbox:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
                 deadline has passed; nothing was written, and the active run continues.
             IdempotencyConflict: A run of the thread has this key and other content; nothing was written.
-                SubmissionRejected, QueueFull: The thread accepts no more work.
+                SubmissionRejected, QueueFull: The thread accepts no further work.
             MailboxClosed: The mailbox is closing.
         """
         request = Item(
@@ -215,7 +217,7 @@ class Mailbox:
                 with its index; nothing was written.
             IdempotencyConflict: Another item has the same thread and key and other content; nothing was
                 written. Or a stored run has: earlier commits remain.
-            QueueFull: The thread of an item accepts no more work; earlier commits remain.
+            QueueFull: The thread of an item accepts no further work; items of earlier commits stay stored.
             MailboxClosed: The mailbox is closing.
         """
         refuse_forked(self.process)
@@ -293,7 +295,7 @@ class Mailbox:
         tenant: str = "",
         limit_key: str = "",
     ) -> AsyncIterator[RunEvent]:
-        """Enqueue work and yield the events of its run, until it is over; see `RunHandle.events`."""
+        """Enqueue work and yield the events of its run until the run has ended; see `RunHandle.events`."""
         handle = await self.enqueue(thread, content, key=key, tenant=tenant, limit_key=limit_key)
         async for event in handle.events():
             yield event
@@ -390,7 +392,7 @@ def queue_over(  # noqa: PLR0913 - every part by name
 async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
     """Return the opened database of an address; it is closed with `opened`.
 
-    A cancelled call leaves no open database behind.
+    A cancelled call leaves no database open.
 
     Raises:
         ConfigError, StoreError: As `opened_stores`.

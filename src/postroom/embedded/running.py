@@ -21,7 +21,6 @@ from typing import Any, Final, TypeVar, cast
 from postroom.concurrency import retried, unreported
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
-from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import (
     ConfigError,
@@ -39,6 +38,7 @@ from postroom.contracts.events import (
     EventVisibility,
 )
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Json, Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
@@ -65,8 +65,7 @@ from postroom.embedded.items import (
 )
 from postroom.ports import RunControl
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.store import refuse_forked
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction, refuse_forked
 
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
@@ -324,7 +323,7 @@ class Run:
         )
 
     async def sleep(self, until: timedelta | datetime, *, name: str | None = None) -> None:
-        """Resume later, after a time or at an instant; meanwhile the run needs no worker.
+        """Resume later, after a time or at an instant; until then the run needs no worker.
 
         The function starts again then, so put earlier work into steps.
 
@@ -483,7 +482,7 @@ class Run:
     async def _keep(
         self, kind: str, key: str, payload: dict[str, Json], *, spends: tuple[Spending, ...] = ()
     ) -> None:
-        """Append an event to the run's log; refused if another worker owns the run by now."""
+        """Append an event to the run's log; refused if another worker already owns the run."""
         draft = CanonicalEventDraft(
             scopes=(EventScope.thread(self.thread_id), EventScope.run(self.id)),
             event_kind=kind,
@@ -510,7 +509,7 @@ class FunctionExecutor(RunDispatchExecutor):
         return True
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Return False: the queue stores what a function returns."""
+        """Return False: the queue stores the result of the function."""
         return False
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -623,7 +622,8 @@ def _suspension(raised: BaseException) -> Suspended:
     """Return the suspension of a function; with several in a task group, the first.
 
     Raises:
-        BaseException: An error beside the suspension; several errors as their group.
+        BaseException: An error that was raised together with the suspension; several errors are raised as
+            their group.
     """
     if isinstance(raised, Suspended):
         return raised

@@ -18,7 +18,7 @@ from postroom.embedded.handle import RunHandle
 from postroom.embedded.items import Item, message_of, plain, refuse_other_id
 from postroom.schedules.firing import Firing, Schedules, Target, new_schedule
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 RUN: Final = "run"
 """The kind of these schedules."""

@@ -1,8 +1,8 @@
 """The capabilities of a channel, declared once by its adapter.
 
 Undeclared capabilities are not used. The core never depends on a platform by name: it reads these values. An
-adapter whose chats differ (private ones with drafts, a server with a higher limit) derives its own with
-`dataclasses.replace`.
+adapter whose chats differ (private chats with drafts, a server with a higher limit) derives separate
+capabilities with `dataclasses.replace`.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class LengthUnit(StrEnum):
     def fitting(self, text: str, start: int, room: int) -> int:
         """Return the greatest end for which `text[start:end]` is at most `room` units long.
 
-        It reads at most `room` code points, however long the text is.
+        It reads at most `room` code points of a text of any length.
         """
         most = min(len(text), start + room)
         if self is LengthUnit.CHARACTERS or self.measure(text[start:most]) <= room:
@@ -104,7 +104,7 @@ class ChannelCapabilities:
     media: frozenset[str] = frozenset()
     """The kinds of files, by their `MessageType`."""
     min_edit_interval_ms: int = 1_000
-    """Two looks of one draft lie at least this far apart."""
+    """Minimum time between two versions of one draft."""
     holds_requests: bool = False
     """Whether senders hold a request open until the answer: a failure is reported at once, without
     waiting."""

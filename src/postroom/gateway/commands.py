@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatSession
@@ -23,10 +23,10 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.files import safe_name
 from postroom.contracts.messages import COMPACT, Message, Role, Visibility
-from postroom.contracts.people import ChatAddress
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import wording
 from postroom.gateway.config import (
     DEFAULT_AGENT,
@@ -46,8 +46,12 @@ from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, rea
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import MOST_HIDDEN, Sessions
-from postroom.ports import ChatDelivery, RunQueue, ThreadState
+from postroom.ports import ChatDelivery, ThreadState
 from postroom.stores.runs.ports import ThreadStore
+
+if TYPE_CHECKING:
+    from postroom.gateway.chat_settings import ChatSettings
+    from postroom.gateway.links import Links
 
 _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000
@@ -65,7 +69,7 @@ _GIVES_WORDS = frozenset({"queue", "steer", "background"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command, who may use it, and what it is for."""
+    """A command, its users, and its purpose."""
 
     name: str
     help: str
@@ -230,34 +234,6 @@ class CommandCall:
     words: str
 
 
-class ChatLinking(Protocol):
-    """Links direct chats of one person; see `links`."""
-
-    async def link(self, source: SessionSource, word: str) -> str:
-        """Do what `/link` says with this word."""
-        ...
-
-    async def unlink(self, source: SessionSource) -> str:
-        """Have a chat be linked with none."""
-        ...
-
-    async def chats(self, source: SessionSource) -> list[ChatAddress]:
-        """Return this chat, and the chats linked with it."""
-        ...
-
-
-class ChatChoices(Protocol):
-    """Keeps what people choose for a chat; see `chat_settings`."""
-
-    async def set(self, key: str, source: SessionSource, words: str) -> str:
-        """Do what `/set` says with these words."""
-        ...
-
-    def may_choose(self, name: str, source: SessionSource) -> bool:
-        """Return whether the sender may choose a setting."""
-        ...
-
-
 class Commands:
     """Does what people command."""
 
@@ -268,11 +244,11 @@ class Commands:
         handover: Handover,
         people: People,
         notices: Notices,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         threads: ThreadStore,
         clock: Clock,
-        links: ChatLinking,
-        settings: ChatChoices,
+        links: "Links",
+        settings: "ChatSettings",
         mail: ChatDelivery | None = None,
         reminders: Reminders | None = None,
     ) -> None:
@@ -285,7 +261,7 @@ class Commands:
         self._handlers = self._by_name()
 
     def _by_name(self) -> Mapping[str, Callable[[CommandCall], Awaitable[Answer]]]:
-        """Return what does each command."""
+        """Return the handler of each command."""
         return {
             "remind": self._remind,
             "every": self._every,
@@ -322,7 +298,7 @@ class Commands:
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
     async def obey(self, command: Command, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Do what a command says and return the answer to it.
+        """Perform a command and return the answer to it.
 
         Raises:
             StoreError: it could not be done.
@@ -358,7 +334,7 @@ class Commands:
                 if one.thread_id != session.thread_id
             ]
             if any(one is not None for one in others):
-                lines[1] = "Active: yes, another agent of this chat"
+                lines[1] = "Active: yes, with another agent of this chat"
             elif asked:
                 lines[1] = "Active: no, a question waits for an answer"
         lines += [f"Question ({one.number}): {one.text}" for one in asked]
@@ -718,7 +694,7 @@ def _is_shown(message: Message) -> bool:
 
 
 def _searched(message: Message) -> str:
-    """Return in one line what a message says, with the names of the files that came with it."""
+    """Return the text of a message in one line, with the names of its files."""
     names = [
         f"[{safe_name(block.data['name'], block.data.get('mime') or '', position)}]"
         for position, block in enumerate(message.content)

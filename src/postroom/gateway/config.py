@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
-from postroom.contracts.durations import duration_of
+from postroom.contracts.clock import duration_of
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.records import Meta, field
 from postroom.contracts.tables import Duration, Secret, Table
@@ -153,7 +153,7 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     api_key: Secret | None = None
     home_channel: HomeChannel | None = None
     allow: Mapping[Line, PersonRole] = {}
-    """The roles of the people who may write, by the platform's stable user id; `*` stands for everybody."""
+    """The roles of the people who may write, by the platform's stable user id; `*` means everybody."""
     reactions: bool | None = None
     """Whether messages that will be answered are marked as seen; None: in groups only."""
     busy: Mode | None = None
@@ -314,7 +314,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
         return build_session_key(source, self.group_sessions_per_user, self.thread_sessions_per_user)
 
     def rules_of(self, platform: Platform, chat_id: str) -> ChatRules:
-        """Return what the file says for a chat."""
+        """Return the file's settings for a chat."""
         config = self.platforms.get(platform)
         return AS_EVERYWHERE if config is None else config.chats.get(chat_id, AS_EVERYWHERE)
 
@@ -327,7 +327,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
         return own or self.reset_by_type.get(session_type, self.default_reset_policy)
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
-        """Return what a busy session of this chat does: its chat's rule, else its platform's, else all."""
+        """Return the policy of a busy session: the chat's rule, else the platform's, else the general one."""
         config = self.platforms.get(platform)
         return self.rules_of(platform, chat_id).busy or (config and config.busy) or self.busy.mode
 
@@ -344,12 +344,15 @@ def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | Non
 
 
 def short_name(agent: str) -> str:
-    """Return what people call an agent, or the person who answers."""
+    """Return the shown name of an agent, or of the person who answers."""
     return agent.removeprefix(PERSON).partition("@")[0]
 
 
 def chat_names(agents: Iterable[str]) -> dict[str, str]:
-    """Return what a chat calls each agent: the short name, or the whole one if two agents share the short."""
+    """Return the shown name of each agent in a chat.
+
+    It is the short name, or the whole name if two agents share the short one.
+    """
     names = list(agents)
     shared = Counter(map(short_name, names))
     return {name: short_name(name) if shared[short_name(name)] == 1 else name for name in names}

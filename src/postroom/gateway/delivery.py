@@ -5,8 +5,8 @@
                  │ permanent failure, or too old: dead letter, its messages have failed
                  └ the answer was lost: retried, and marked as a possible duplicate
 
-A row is delivered at least once. After a crash before its end, the repeated message says that it may be a
-duplicate.
+A row is delivered at least once. After a crash before the end of a delivery, the repeated message is marked
+as a possible duplicate.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ from postroom.ports import ChatDelivery
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.outbox import OutboxTables
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
@@ -83,7 +83,7 @@ class OutgoingMessage:
     steps_sent: int = 0
     """How many of the files or cards after the text have surely arrived."""
     marks_step: bool = False
-    """Whether nobody knows if the next file or card has arrived."""
+    """Whether it is unknown if the next file or card has arrived."""
     details: dict[str, Json] = field(default_factory=dict)
     """Details for the channel with the last part."""
     is_under_way: bool = False
@@ -377,7 +377,7 @@ class Delivery:
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Return the text to send: in place of its draft if one is shown here.
+        """Return the text to send; it replaces the draft if one is shown here.
 
         If messages of the channel can change, the text before a question is a message, and stays. Otherwise
         the first card of the question begins with the text.
@@ -407,7 +407,7 @@ class Delivery:
     async def _take_draft(
         self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
     ) -> None:
-        """Replace the draft of the run with a text, if one is shown.
+        """Replace the draft of the run with a text if a draft is shown.
 
         The text before a question keeps the draft's message: the answer after it is another message.
         """

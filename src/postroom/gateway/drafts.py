@@ -5,8 +5,7 @@
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
 
-A returned step is in progress until `done` or `failed` reports its outcome; in between there is nothing to
-do, whatever arrives.
+A returned step is in progress until `done` or `failed` reports its outcome; until then no step is returned.
 
 A draft is the first part of the known answer. It only grows, never contains an open fence or half a fence
 line, and stops when it is full. The rest comes with the answer, whose first part may be cut at a better place
@@ -42,10 +41,13 @@ Step: TypeAlias = Look | None
 
 
 class Draft:
-    """The draft of one answer in one chat. Instants are in milliseconds; it has no clock of its own."""
+    """The draft of one answer in one chat.
+
+    Instants are in milliseconds, and the caller passes the present time.
+    """
 
     def __init__(self, capabilities: ChannelCapabilities, *, least_new: int, interval_ms: int) -> None:
-        """A look needs `least_new` new characters, and two of them are `interval_ms` apart."""
+        """A new version needs `least_new` new characters, and `interval_ms` since the last one."""
         self._capabilities = capabilities
         self._least_new = least_new
         self._interval_ms = interval_ms
@@ -53,7 +55,7 @@ class Draft:
         self._thoughts: list[str] = []
         self._length = 0
         self._looked_at = 0
-        """How much of the answer had come at the last look."""
+        """The length of the answer at the last version."""
         self._shown: Look | None = None
         self._under_way: Look | None = None
         self._next_look = 0
@@ -134,7 +136,7 @@ class Draft:
         return look
 
     def _look(self, now: int) -> Step:
-        """Return a step that shows the present text, if it is more than what is shown."""
+        """Return a step that shows the present text, if it is longer than the shown text."""
         self._looked_at = self._length
         look, shown = self._draw(), self._shown
         if look is None:
@@ -154,7 +156,7 @@ class Draft:
     def _draw(self) -> Look | None:
         """Return the first part of the received text; None if it is blank and there is no reasoning.
 
-        It reads no more of the answer than one part can need.
+        It reads only as much of the answer as one part can need.
         """
         text = "".join(self._deltas)
         self._deltas = [text]
@@ -172,7 +174,10 @@ class Draft:
 
 
 def settled(draft: str) -> str:
-    """Return what of a draft surely stays: without white space and a fence that closes it for show."""
+    """Return the part of a draft that certainly stays.
+
+    It has no white space at its end, and no fence that only closes it for display.
+    """
     text = draft.rstrip()
     found = _CLOSING_FENCE.search(text)
     return text if found is None else text[: found.start()].rstrip()

@@ -29,7 +29,9 @@ ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A file that was sent. `ref` is what the platform's adapter fetches it by; it holds no secret.
+    """A file that was sent.
+
+    `ref` is the key by which the platform's adapter fetches it; it contains no secret.
 
     `name` is as the sender wrote it and is never used as a path.
     """
@@ -245,7 +247,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ButtonPress:
-    """A press of a button on a card of ours, by `source.user_id`."""
+    """A press of a button on a card that postroom sent, by `source.user_id`."""
 
     source: SessionSource
     value: str

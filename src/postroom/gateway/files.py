@@ -4,7 +4,7 @@
        │ temporary failure: the run is retried, a few times
        └ permanent failure: its record contains the reason, and its sender gets a notice
 
-Nothing is unpacked, and no name from a sender is used as a path.
+Archives are not unpacked, and names that a sender chose are never used as paths.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ class FilesOfRun(RunFiles):
         self._run_id = activation.run_id or ""
         self._attempt = activation.attempt
         self._naming = asyncio.Lock()
-        """Calls that are made side by side find their places one after another."""
+        """Calls that run concurrently get their places one after another."""
 
     @override
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
@@ -267,7 +267,7 @@ class FilesOfRun(RunFiles):
             return await self._checked(file, block, found)
 
     async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
-        """Look what a file is, and keep it with its bytes."""
+        """Find the type of a file, and store it with its bytes."""
         if not found.size:
             raise InvalidArgument("it is empty")
         head = await asyncio.to_thread(head_of, found.path)

@@ -17,6 +17,7 @@ from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import CredentialRefused, PostroomError, StoreError
 from postroom.contracts.messages import Json
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import status
 from postroom.gateway.chat_settings import ChatSettings
 from postroom.gateway.commands import COMMANDS, Commands
@@ -39,7 +40,7 @@ from postroom.gateway.to_people import ToPeople
 from postroom.gateway.voices import VOICE_KIND, Speak, Voices
 from postroom.leases import Leases
 from postroom.log import get_logger
-from postroom.ports import ChatDelivery, RunQueue
+from postroom.ports import ChatDelivery
 from postroom.relay import Relay
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.runs.ports import OutboxStore, ThreadStore
@@ -62,7 +63,7 @@ class Gateway:
         stores: ChatStores,
         outbox: OutboxStore,
         threads: ThreadStore,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         presenter: StreamingPresenter,
         relay: Relay,
         clock: Clock,
@@ -76,7 +77,7 @@ class Gateway:
         """Create the parts; nothing runs yet. Without a `store` nothing is kept for later.
 
         With `leases` several servers share the channels: each channel is connected at the holder of its
-        lease. With `speak` the answers of chats that ask for it are spoken.
+        lease. With `speak`, answers are also spoken in the chats that request it.
         """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
@@ -245,7 +246,7 @@ class Gateway:
     # Its rounds.
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
-        """Connect a channel again that went down and may come back; while the store is away, try again."""
+        """Connect a failed channel again if it can recover; retry while the store is unavailable."""
         failures = 0
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
@@ -331,7 +332,7 @@ class Gateway:
         await self._run_queue.drain(timedelta(0))
 
     async def _wind_down(self) -> None:
-        """Let runs of chats end and deliver answers, within `drain`; the runs of mail are stopped at once."""
+        """Let runs of chats end and deliver their answers within `drain`; stop the runs of mail at once."""
         loop = asyncio.get_running_loop()
         self._ends_at = loop.time() + self.config.drain.total_seconds()
         await self._run_queue.drain(self.config.drain, waits_for=is_chat)
@@ -384,7 +385,7 @@ class Gateway:
         liveness.error_code = liveness.error = None
 
     async def _remind(self, adapter: BasePlatformAdapter) -> None:
-        """Tell an adapter the newest known message of each of its chats."""
+        """Pass the newest known message of each of its chats to an adapter."""
         known: set[tuple[str, str | None]] = set()
         for message in await self.stores.intake_log.newest(adapter.platform.value):
             kept = message.body.get("source")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from postroom.contracts.accepting import Accept, ChangeUndone
 from postroom.contracts.activation import BusyPolicy, InferenceOverride
 from postroom.contracts.chat import (
     ChatSession,
@@ -37,16 +36,18 @@ from postroom.contracts.messages import (
     storable,
 )
 from postroom.contracts.quoting import one_line, quoted, said_by
+from postroom.contracts.waking import Accept, ChangeUndone
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, Forwarded, MessageEvent, MessageType
 from postroom.gateway.group_talk import EARLIER, with_earlier
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.log import get_logger
-from postroom.ports import RunQueue, ThreadState
+from postroom.ports import ThreadState
 from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _BLOCKS = {
@@ -90,7 +91,7 @@ class Handover:
 
     def __init__(
         self,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         stores: ChatStores,
         config: GatewayConfig,
         closed: Callable[[Iterable[int]], None],
@@ -160,7 +161,7 @@ class Handover:
     def _finder(
         self, event: MessageEvent, draft: InboundMessage | None, thread_id: str
     ) -> Callable[[Transaction], InboundMessage | None]:
-        """Return the function that gives the change its message, or None if the message does not wait."""
+        """Return a function that returns the message in the change, or None if it no longer waits."""
         if draft is None:
             inbound_id = event.inbound_id or 0
 
@@ -208,12 +209,12 @@ class Handover:
                 return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
-        """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
+        """Return the policy of a busy session: its own choice, else its chat's, and so on."""
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
     def asked(self, session: ChatSession, source: SessionSource) -> Json:
-        """Return what the chat asks of its agent with each message: another model, and more instructions."""
+        """Return the chat's requirements for each message: another model, and additional instructions."""
         rules = self._config.rules_of(source.platform, source.chat_id)
         is_model = source.agent not in self._config.programs
         model = (session.settings.get("model") or rules.model) if is_model else None
@@ -309,7 +310,7 @@ def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
 
 
 def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
-    """Return a message with the words that it has by now in its chat, without the command that gives them."""
+    """Return a message with its present words in its chat, without its command."""
     if inbound.revision <= event.revision:
         return event
     latest = MessageEvent.from_body(inbound.body)
@@ -346,7 +347,7 @@ def _foreign_files(files: Sequence[Attachment]) -> str:
 def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, caller: Json = None) -> Message:
     """Return an inbound message as a message of its thread: words, sender, time and files.
 
-    `caller` is its chat's requirements for the agent, if the message has no `CallerRequest` of its own.
+    `caller` is the chat's requirements for the agent, for messages without a `CallerRequest`.
     """
     source = event.source
     data = {

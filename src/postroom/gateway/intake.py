@@ -333,7 +333,7 @@ class Intake:
         return await self._handover.cancel(run.run_id)
 
     async def _note_cancelled(self, message: InboundMessage) -> None:
-        """Store that the caller of a message has cancelled it, unless it is answered by now."""
+        """Store that the caller has cancelled a message, unless it is already answered."""
         with suppress(IllegalTransition):
             await self._log.move([message.inbound_id], _CANCEL)
 
@@ -353,7 +353,7 @@ class Intake:
     # Leftovers.
 
     async def recover(self) -> int:
-        """Hand over what a crash left waiting, in order; then let others in. Return how many that were."""
+        """Hand over the messages that a crash left, in order; then accept others. Return their number."""
         taken = await self._resume_waiting(older_than=None)
         self._open.set()
         return taken
@@ -379,7 +379,7 @@ class Intake:
         return taken
 
     async def _resume(self, message: InboundMessage) -> bool:
-        """Put a message that waits in the store into the queue of its chat; return whether it is there."""
+        """Put a stored message that waits into the queue of its chat; return whether it is in the queue."""
         try:
             event = MessageEvent.from_body(
                 message.body, inbound_id=message.inbound_id, revision=message.revision
@@ -421,9 +421,7 @@ class Intake:
     def _checked(self, event: MessageEvent) -> SessionSource:
         source = event.source
         if source is None or not event.message_id or not (source.chat_id or source.user_id):
-            raise InvalidRecord(
-                "a message needs a source, a chat and an id of its own", value=event.message_id
-            )
+            raise InvalidRecord("a message needs a source, a chat and a unique id", value=event.message_id)
         if event.metadata.get("verified") is False:  # its sender address may be forged
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
@@ -443,5 +441,5 @@ def _too_late(known: InboundMessage) -> str:
 
 
 def _sent_album(event: MessageEvent, source: SessionSource) -> tuple[str, SessionSource]:
-    """Return what the messages of one album have in common."""
+    """Return the key that the messages of one album share."""
     return album_of(event) or "", replace(source, agent=None, person=None)

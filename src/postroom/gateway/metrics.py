@@ -37,7 +37,7 @@ class GatewayMetrics:
             registry=registry,
         )
         self._counted: dict[str, Counter] = {}
-        """The counters of messages, by what became of them: to look one up costs more than to count."""
+        """The counters of messages by outcome, kept because a look-up costs more than a count."""
         self._open = Gauge(
             "postroom_chat_messages_open", "Messages without an answer so far", ["status"], registry=registry
         )

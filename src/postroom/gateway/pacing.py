@@ -4,10 +4,10 @@
               │ soon: waits                       │ later: returns how long; its place in the line is kept
     refused for its rate ─▶ the scope pauses for the requested time
 
-A call counts from its beginning until the scope's time after its end, because nobody knows when in between
-the platform counts it. Calls of low priority (drafts, typing) get a turn only if nobody waits and half of the
-room is left; a refusal of a call without content (typing, marks) pauses only its own kind. Nothing is stored:
-after a restart the platform's first refusal restores the state.
+A call counts from its beginning until the scope's time after its end, because the platform may count it at
+any time in between. Calls of low priority (drafts, typing) get a turn only if nobody waits and half of the
+room is left; a refusal of a call without content (typing, marks) pauses only its own kind. The state is not
+stored: after a restart, the platform's first refusal restores it.
 """
 
 from collections import deque
@@ -172,7 +172,7 @@ class Pacing:
             bot.quiet = (now, max(until, bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
-        """Return what a call counts for, the narrowest first and the bot last."""
+        """Return the scopes of a call, the narrowest first and the bot last."""
         limits, found = self._limits, []
         if is_alone or method in limits.methods:
             found.append(self._scope("method", method, limits.methods.get(method)))

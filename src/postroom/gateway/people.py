@@ -99,7 +99,8 @@ class People:
     async def code_for(self, source: SessionSource) -> str | None:
         """Return a code with which an owner admits this stranger; None if they get no answer.
 
-        Only in direct messages, only if that is configured, and no more often than the rules allow.
+        Codes are sent only in direct messages, only if the configuration enables them, and no more often than
+        the limits allow.
         """
         asks = source.chat_type == "dm" and source.user_id is not None and not source.is_bot
         if not asks or self._config.unauthorized_dm_behavior != "pair":

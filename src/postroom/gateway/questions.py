@@ -10,9 +10,9 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.replies import Question, question_of
 from postroom.gateway.session import SessionSource
-from postroom.ports import RunQueue
 from postroom.stores.runs.ports import ThreadStore
 
 _LONGEST_ID = 512
@@ -35,7 +35,7 @@ class Decided:
 class Questions:
     """Finds questions and hands answers to the runs that wait for them."""
 
-    def __init__(self, run_queue: RunQueue, threads: ThreadStore, clock: Clock) -> None:
+    def __init__(self, run_queue: Mailbox, threads: ThreadStore, clock: Clock) -> None:
         self._run_queue = run_queue
         self._threads = threads
         self._clock = clock
@@ -100,7 +100,7 @@ def decision_of(
 
 
 async def answer_run(
-    run_queue: RunQueue, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
+    run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
     """Hand an answer to the run that waits for it; return False if another answer was first.
 

@@ -21,7 +21,7 @@ class QuietHours:
 
     @classmethod
     def parse(cls, text: str) -> "QuietHours":
-        """Return what `22:00-07:00` or `22:00-07:00 Europe/Berlin` says. Blocks: it reads the zone.
+        """Return the hours of `22:00-07:00` or `22:00-07:00 Europe/Berlin`. Blocks: it reads the zone.
 
         Raises:
             ConfigError: it says none.

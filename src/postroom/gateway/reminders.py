@@ -14,7 +14,6 @@ from hashlib import sha256
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.messages import (
     ContentBlock,
@@ -27,13 +26,13 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.records import Record
 from postroom.contracts.schedules import Schedule
+from postroom.contracts.waking import Accept
+from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import wording
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
-from postroom.ports import RunQueue
 from postroom.schedules.firing import Firing, Schedules, new_schedule
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 CHAT: Final = "chat"
 """The kind of these schedules."""
@@ -71,7 +70,7 @@ class Reminders:
     def __init__(
         self,
         store: SqlStore,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         place_of: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:
         """`place_of` returns a session's present thread, and the chat's requirements for the agent.
@@ -124,7 +123,7 @@ class Reminders:
         return sorted(mine, key=lambda one: (one.created_at, one.name))
 
     async def submit(self, firing: Firing) -> str:
-        """Say a reminder, or give the agent its words, in the change that moves the schedule on."""
+        """Send a reminder, or give the agent its words, in the change that advances the schedule."""
         schedule = firing.schedule
         source = SessionSource.from_dict(schedule.payload["source"])
         thread_id, asked = await self._place_of(source) or (None, None)

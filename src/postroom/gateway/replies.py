@@ -30,7 +30,7 @@ from postroom.gateway import wording
 from postroom.gateway.events import Button
 from postroom.gateway.session import Platform
 from postroom.ports import RunEffects
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
 
@@ -73,7 +73,7 @@ class Reply(Record, frozen=True, kw_only=True):
     error: str | None = None
     """The reason for a missing answer, for a channel whose callers get it as a status."""
     code: str | None = None
-    """The code of that error, if it is one of ours."""
+    """The error's code if the error is a `PostroomError`."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the caller is asked to use: the answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
@@ -83,14 +83,14 @@ class Reply(Record, frozen=True, kw_only=True):
     choices: tuple[Button, ...] = ()
     """Buttons below a notice."""
     output: str | None = None
-    """The agent's own words, if `text` extends or replaces them with a sentence of ours."""
+    """The agent's own words, if postroom changed or extended them in `text`."""
     is_cut: bool = False
     """Whether the model's limit of tokens cut the answer off."""
     questions: tuple[Question, ...] = ()
     source: dict[str, Json] | None = None
     """Where it goes; None: it is looked up, by its inbound messages, else by the thread's session."""
     answers: tuple[str, ...] = ()
-    """The platform's ids of what it answers; none: they are looked up, by its inbound messages."""
+    """The platform's ids of the answered messages; if empty, they are looked up by its inbound messages."""
     leaves_files: bool = False
     """Whether its run has left files, which follow it."""
     question: str | None = None
@@ -203,7 +203,7 @@ def has_waiting_caller(target: str) -> bool:
 
 
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
-    """Return what a person is asked. The number is short, and the same for the same question."""
+    """Return the text of a question to a person. The number is short, and the same for the same question."""
     return Question(
         number=number_of(run.run_id, ticket),
         run_id=run.run_id,
@@ -224,7 +224,7 @@ def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
 
 
 def answer_of(run: RunRecord) -> Reply:
-    """Return what the end of a run says in its chat."""
+    """Return the message in the chat about the end of a run."""
     reason = run.termination
     failed = reason is not None and reason.type is TerminationKind.ERROR
     calls: tuple[ToolCall, ...] = ()
@@ -257,7 +257,7 @@ class ChatEffects(RunEffects):
         self._attempts = attempts
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Tell the sender that the answer is delayed, once, if the next attempts are minutes away."""
+        """Tell the sender, once, that the answer is delayed, if the next attempts are minutes later."""
         if is_chat(row.thread_id) and row.attempt_count == self._attempts:
             text = wording.tried_again(row.last_error or "")
             notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)

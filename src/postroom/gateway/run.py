@@ -55,7 +55,7 @@ class Acknowledgements:
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Say whether something may be said now; then it counts as said."""
+        """Return whether a notice is due now; if so, count it as sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
@@ -69,7 +69,7 @@ class Acknowledgements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What a runner works with."""
+    """The services of a runner."""
 
     stores: ChatStores
     sessions: Sessions
@@ -113,7 +113,7 @@ class GatewayRunner:
 
     @property
     def services(self) -> Services:
-        """What it works with; a runner that was made without `__init__` has nothing."""
+        """Its services; a runner that was made without `__init__` has none."""
         if self._services is None:
             raise PostroomError("this runner was made without its services")
         return self._services
@@ -153,13 +153,13 @@ class GatewayRunner:
     # Turns.
 
     def go_on(self, worker: ChatWorker) -> None:
-        """Start to drain a chat's queue in the background, unless somebody does so already."""
+        """Start a task that handles the queue of a chat, unless one is running."""
         tasks = self.services.tasks
         if worker.queue and not worker.is_active and not tasks.closed:
             tasks.start(self.drain(worker), name=f"messages up to {worker.queue[-1].inbound_id}")
 
     async def drain(self, worker: ChatWorker) -> None:
-        """Give the messages of a chat their turns until none is left; one that fails still waits, stored."""
+        """Handle the messages of a chat until none is left; a failed message stays stored for a retry."""
         if worker.is_active:
             return
         worker.is_active = True
@@ -208,7 +208,7 @@ class GatewayRunner:
             self.go_on(worker)
 
     async def _take_turn(self, event: MessageEvent) -> None:
-        """Do what a stored message says, refuse it, or hand it over.
+        """Handle a stored message: perform it as a command, refuse it, or hand it over.
 
         Raises:
             StoreError: The message still waits in the store.
@@ -252,7 +252,7 @@ class GatewayRunner:
     ) -> str | None:
         """Hand a message over to the agents; their answer comes by the outbox.
 
-        While the store is out of order it is tried again, for the messages behind it must not overtake it.
+        If the store fails temporarily, retry the same message: later messages must not overtake it.
         """
         for pause_ms in _PAUSES_MS:
             try:
@@ -328,7 +328,10 @@ class GatewayRunner:
         await self._close(event, InboundStatus.DONE)
 
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
-        """Let what other processes took before be handed over first; one that died is not waited for long."""
+        """Wait until other processes have handed over the earlier messages.
+
+        The wait for a dead process is short.
+        """
         services = self.services
         for pause_ms in _PATIENCE_MS:
             waiting = await services.stores.intake_log.open_messages(
@@ -378,7 +381,7 @@ class GatewayRunner:
         return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
 
     def _knows(self, source: SessionSource) -> bool:
-        """Say whether somebody may at least look: which commands are for them, each command says."""
+        """Return whether a person may at least read here; each command checks its own permission."""
         if self._is_user_authorized(source):
             return True
         return self._services is not None and self._services.people.may(source, PersonRole.VIEWER)
@@ -402,7 +405,7 @@ class GatewayRunner:
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Do what a command says. It never waits for a run and never becomes what an agent reads."""
+        """Perform a command. It never waits for a run and never becomes input of an agent."""
         name = event.get_command() or ""
         command = resolve_command(name)
         if command is None:
@@ -432,7 +435,7 @@ class GatewayRunner:
         )
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Take a pressed button: it is the command that its value names, said by whoever pressed it."""
+        """Handle a pressed button as the command that its value names, sent by the person who pressed it."""
         event = MessageEvent(text=f"/{press.value}", source=press.source)
         if not self._knows(press.source):
             return wording.NOT_ALLOWED
@@ -446,9 +449,11 @@ class GatewayRunner:
     # Its end.
 
     async def stop(self) -> None:
-        """End it, once: nothing new is taken, runs and answers get their time, agents are told.
+        """Stop the runner, once.
 
-        Nothing that was accepted is lost: what did not end in time is taken up at the next start.
+        It accepts nothing further, gives runs and answers time to end, and notifies the agents.
+
+        No accepted message is lost: work that did not end in time continues at the next start.
         """
         running = self.__dict__.get("_stopping")
         if running is not None:

@@ -50,7 +50,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
     thread_id: str | None = None
     chat_topic: str | None = None
     account: str = "default"
-    """The bot, or other identity of ours, to which the message was sent."""
+    """The bot, or other identity, to which the message was sent."""
     is_bot: bool = False
     agent: str | None = None
     """The agent that answers, as the rules decided; None: `[agent]`."""
@@ -89,9 +89,9 @@ def build_session_key(
 ) -> str:
     """Return the key of a source's session, for instance `agent:main:telegram:dm:12345`.
 
-    Each agent has sessions of its own. Direct messages are one session per chat and thread, and one for all
-    linked chats of a person. Elsewhere each participant has a separate session unless that is switched off,
-    for threads independently. A colon within a part is written `%3A`, to keep parts separate.
+    The sessions of different agents are separate. Direct messages are one session per chat and thread, and
+    one for all linked chats of a person. Elsewhere each participant has a separate session unless that is
+    switched off, for threads independently. A colon within a part is written `%3A`, to keep parts separate.
     """
     chat_id = source.chat_id or None
     if source.person is not None:

@@ -19,7 +19,7 @@ from postroom.gateway.replies import target_of, thread_name
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.stores.chats.sessions import Activity
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _TOUCH_AFTER_MS = 30_000
 """The minimum time between two writes of a session's last activity."""
@@ -152,7 +152,9 @@ class Sessions:
         return {} if row is None else row.settings.get(_HIDDEN, {})
 
     async def hide(self, session: ChatSession, runs: Mapping[str, Sequence[str]]) -> bool:
-        """Take runs of a session's thread out of the sight of later runs there; return False if it is full.
+        """Hide runs of a session's thread from its later runs.
+
+        Return False if the list of hidden runs is full.
 
         `runs` names the messages that each run has read. They are kept apart from the session, which is
         written with each message: at most `MOST_HIDDEN` for one thread.
@@ -193,7 +195,8 @@ class Sessions:
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
         """Move a group's sessions to its new id; return their number.
 
-        A session that was started there meanwhile continues; the earlier one is kept under the old id.
+        If a session has already been started there, it continues, and the earlier one is kept under the old
+        id.
         """
         old, new = (
             build_session_key(SessionSource(platform=platform, chat_type="group", chat_id=group))
@@ -318,7 +321,7 @@ class Sessions:
 
 
 def _quiet_key(address: ChatAddress) -> str:
-    """Return under what the quiet hours of a chat are kept: they are one for all who write there."""
+    """Return the key of a chat's quiet hours, which all its writers share."""
     return f"quiet:{address.name}"
 
 

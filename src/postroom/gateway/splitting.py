@@ -155,7 +155,7 @@ class _Splitter:
         return self._unit.measure(text[start:]) + self._unit.measure(added) <= self._room
 
     def _closing(self, end: int) -> str:
-        """Return what closes the fence that is open at `end`."""
+        """Return the text that closes the fence that is open at `end`."""
         fence = self._fence_at(end)
         if fence is None:
             return ""

@@ -1,4 +1,4 @@
-"""Private files on the disk, in which bytes are while nobody knows yet what they are."""
+"""Private files on the disk, which hold bytes until their type is known."""
 
 import asyncio
 import os
@@ -80,6 +80,6 @@ def head_of(path: Path) -> bytes:
 
 
 def too_large(size: int, most: int) -> TooLarge:
-    """Return that a file has more bytes than may be."""
+    """Return the error for a file that is too large."""
     why = f"it has {size:,} bytes; the limit is {most:,}" if most else "files of this kind are not accepted"
     return TooLarge(why, value=size)

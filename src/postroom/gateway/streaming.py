@@ -162,7 +162,7 @@ class SeenMarks:
             self._refusing.popitem(last=False)
 
     async def _take_away(self, marking: "asyncio.Task[_SeenReaction | None]") -> None:
-        """Take a mark away when it is its turn; what the platform says to that changes nothing."""
+        """Remove a mark when its turn comes; the platform's answer changes nothing."""
         await asyncio.wait({marking})
         mark = None if marking.cancelled() or marking.exception() else marking.result()
         if mark is None:
@@ -265,7 +265,7 @@ class StreamingPresenter:
     ) -> None:
         """Show the answer as it grows, no more often than the platform allows.
 
-        Text that arrives too soon after an edit is shown later, even if no more text follows.
+        Text that arrives too soon after an edit is shown later, even if no further text follows.
         """
         shown, label = await self._draft_of(adapter, source.chat_id, run), self.sessions.label(source)
         between, is_begun = "", False
@@ -331,7 +331,7 @@ class StreamingPresenter:
     ) -> str | None:
         """Return the id of the draft that an earlier process showed for a run; None if it showed none.
 
-        Only the question that `asked_by` names finds the draft that was left to this question.
+        A draft that was kept for a question is returned only if `asked_by` names that question.
         """
         if not _outlives(adapter.capabilities):
             return None
@@ -450,7 +450,7 @@ class _DeltaSink:
 
 
 class ChatExecutor(ExecutorAround):
-    """Runs what the executor within runs, and shows runs of chats while they execute."""
+    """Executes runs through another executor, and shows runs of chats during their execution."""
 
     def __init__(
         self, within: RunDispatchExecutor, presenter: StreamingPresenter, files: FilesOf | None = None

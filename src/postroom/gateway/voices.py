@@ -34,7 +34,7 @@ from postroom.gateway.spooling import head_of, spooled
 from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, Transaction
 
 if TYPE_CHECKING:
     from postroom.gateway.delivery import Delivery
@@ -86,7 +86,7 @@ class Voices:
         return self._delivery.serves(target)
 
     async def close(self) -> None:
-        """Stop the requests to the endpoint; their answers are spoken after the next start."""
+        """Stop the requests to the endpoint; the unfinished answers are spoken after the next start."""
         await self._speaking.close()
 
     async def draft_of(self, row: OutboxMessage, reply: Reply, source: SessionSource) -> OutboxDraft | None:

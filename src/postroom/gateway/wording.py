@@ -24,7 +24,7 @@ from postroom.contracts.inference import MISPLACED_RESULT
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 
 NO_ANSWER = "(The agent ended without an answer.)"
-ANSWER_NOT_STORED = "The answer to this message is not stored any more. Send the message again."
+ANSWER_NOT_STORED = "The answer to this message is no longer stored. Send the message again."
 STOPPED = "Stopped."
 NO_LONGER_ASKED = "Stopped. This question is no longer open."
 CUT_OFF = "(The answer is cut off: it reached the model's limit of tokens.)"
@@ -204,10 +204,10 @@ def _failed(reason: TerminationReason) -> str:
         case RequestRefused.code | ContentFiltered.code:
             return "The model rejected this message, and it was skipped: rephrase it, or continue."
         case Unauthorized.code | ModelNotFound.code | NoModelEndpoint.code:
-            return f"The agent could not answer: {why}. Tell the operator, then send /retry once it is fixed."
+            return f"The agent could not answer: {why}. Tell the operator. After the fix, send /retry."
         case AgentNotFound.code | RunnerNotFound.code:
             plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
-            return f"No agent answers: {plain}; tell the operator, and send /retry once it is fixed."
+            return f"No agent answers: {plain}; tell the operator. After the fix, send /retry."
         case _:
             return f"The agent could not answer: {why}"
 
@@ -259,12 +259,12 @@ def passed_on(person: str) -> str:
 
 
 def not_passed_on(person: str, why: str) -> str:
-    """Return the notice that a person does not have a message."""
+    """Return the notice that a message did not reach a person."""
     return f"Not sent to {person}: {_short(why)}."
 
 
 def passed_on_from(who: str, platform: str) -> str:
-    """Return the subject of what a person is written from a chat."""
+    """Return the subject of mail that a chat sends to a person."""
     return f"{_short(who, 100)} on {platform}"
 
 
@@ -274,7 +274,7 @@ def left_behind(files: int) -> str:
 
 
 def files_not_passed_on(person: str) -> str:
-    """Return the notice that a person does not have a message's files."""
+    """Return the notice that a message reached a person without its files."""
     return f"{person} has received your message without its files."
 
 

@@ -36,7 +36,7 @@ class ChatWorker:
         self.queue: deque[MessageEvent] = deque()
         """Stored messages in order; while the worker is active, the first has its turn."""
         self.is_active = False
-        """Whether a message has its turn now."""
+        """Whether the message is being handled now."""
         self.accepting = asyncio.Lock()
         """Held while a message is stored, so that messages keep the order in which they came."""
         self.decided = asyncio.Event()
@@ -45,7 +45,7 @@ class ChatWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message waits and none has its turn."""
+        """Whether no message waits and none is being handled."""
         return not (self.queue or self.is_active)
 
     def has(self, inbound_id: int) -> bool:
@@ -93,7 +93,7 @@ class ChatWorkers:
     def __init__(self) -> None:
         self.by_chat: WeakValueDictionary[tuple[object, ...], ChatWorker] = WeakValueDictionary()
         self.stop_requested: set[str] = set()
-        """Sessions whose message has its turn now and must not begin a run."""
+        """Sessions whose present message must not begin a run."""
 
     def of(self, source: SessionSource) -> ChatWorker:
         """Return the worker of a chat."""

@@ -54,7 +54,7 @@ class Problem:
 
 
 def problem_of(error: errors.PostroomError) -> Problem:
-    """Return a failure as a refusal; what an access failure was about is not repeated."""
+    """Return a failure as an HTTP refusal; the value behind an access failure is not repeated."""
     status = status_of(error)
     headers: dict[str, str] = {}
     if status == 401:

@@ -346,7 +346,7 @@ class _Exchange:
             await self._pass(message)
 
     async def answer(self, found: Problem | Response) -> None:
-        """Answer, unless an answer has begun: then the server can only drop the connection."""
+        """Send an error, unless a response has begun; in that case, close the connection."""
         if self._begun:
             return
         self._ours = True

@@ -119,7 +119,7 @@ class OtherServers:
         return next((one for one in await self._leases.servers() if tag_of(one.holder) == tag), None)
 
     async def pass_on(self, request: Request, server: Lease) -> Response:
-        """Let another server answer a request, and return its answer, which is streamed as it arrives.
+        """Let another server answer a request, and stream its answer.
 
         Raises:
             ServerUnavailable: The server does not answer, or this request was already forwarded; it may have
@@ -203,7 +203,7 @@ class OtherServers:
             await _closed(client, answer)
 
     def _address(self, server: Lease) -> str:
-        """Return the address at which this server reaches another one.
+        """Return the address at which this server can reach another server.
 
         Raises:
             ServerUnavailable: The other server is on another machine and listens only on loopback.
@@ -250,7 +250,7 @@ class PassedOn:
 
 
 def tag_of(server: str) -> str:
-    """Return what tells a server from others in tokens: its name's end."""
+    """Return the part of tokens that identifies the server: the end of its name."""
     return server.rpartition("/")[2]
 
 

@@ -27,7 +27,7 @@ _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
     Who.ADMINS: frozenset({"operator"}),
     Who.OPERATOR: frozenset({"operator"}),
 }
-"""As `Guard` marks them; what a named token needs beyond that is in `check`."""
+"""As `Guard` sets them; `check` has the further requirements of named tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
 
 
 class _Checked:
-    """The target of a route, behind the check."""
+    """The endpoint of a route, wrapped by the check."""
 
     def __init__(self, app: ASGIApp, who: Mapping[str, Who]) -> None:
         self._app = app

@@ -199,7 +199,7 @@ class FreshReadiness:
         self._looked_at = 0
 
     async def __call__(self) -> Readiness:
-        """Return what the last look within a second found, or look."""
+        """Return the result of a check within the last second, or check."""
         async with self._one_at_a_time:  # held while looking, so that all who wait share its answer
             age = self._clock.now() - self._looked_at
             if self._last is None or not 0 <= age < milliseconds(FRESH):

@@ -124,7 +124,7 @@ def read_authority(text: str) -> Authority | None:
 
 
 def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool:
-    """Return whether a page of this origin is ours.
+    """Return whether a page of this origin belongs to this server.
 
     It is if it has the host and port of the request, or a name that the operator trusts at that port or the
     usual one, as behind a proxy with https. Another port of the same machine is foreign.

@@ -141,7 +141,7 @@ def _health_routes(
 def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | None = None) -> list[Route]:
     """Return the routes for results from servers that run agents: open, because results are signed.
 
-    `others` are the servers of the same database: a result is accepted by the one that waits for it.
+    `others` are the servers of the same database: a result is accepted by the server that waits for it.
     """
 
     async def result(request: Request) -> Response:

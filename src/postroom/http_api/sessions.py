@@ -42,7 +42,10 @@ class Attempts:
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def failed(self, address: str) -> None:
-        """Note a failure; of more than a thousand addresses the one with the oldest failure is forgotten."""
+        """Record a failure.
+
+        If more than a thousand addresses have failures, forget the address whose last failure is the oldest.
+        """
         self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)
         while len(self._failures) > _MOST_CALLERS:

@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
-from postroom.contracts.project_log import EVENT_KINDS, EventKind
 from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
@@ -373,7 +373,7 @@ class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
 class FetchThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read the messages of a thread, oldest first, including messages from other projects.
 
-    Give `next` as `after` for more. Nothing is marked as read.
+    Give `next` as `after` for more. It marks nothing as read.
     """
 
     project_key: ProjectKey
@@ -465,7 +465,7 @@ class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Reserve files or globs before you edit them; repeat it for the same path to renew it.
 
     It is granted even if others hold the same: if `held` is false, do not edit, but write to the
-    holder in `conflicts` or work elsewhere. `enforced_by` says what refuses edits of others.
+    holder in `conflicts` or work elsewhere. `enforced_by` names the hooks that refuse edits of others.
     """
 
     project_key: ProjectKey
@@ -658,7 +658,7 @@ _WRAPPERS = frozenset(
 )
 """Names of an object that some models wrap around all arguments."""
 _TOOL_KEYS = frozenset({"function", "name", "tool", "tool_name"})
-"""Names beside that object under which a model repeats the name of the tool."""
+"""Names next to that object under which a model repeats the name of the tool."""
 _MOST_WRAPPERS = 2
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\s+")
 _NULLS = frozenset({"null", "none", "nil", "undefined"})
@@ -884,7 +884,7 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
     """Return the arguments without the tags with which a model ended its call.
 
     Raises:
-        InvalidArgument: A text holds the next argument too, so that this one is lost.
+        InvalidArgument: A text also contains the next argument, which would be lost.
     """
     found = arguments
     for name, value in arguments.items():
@@ -893,7 +893,7 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
         swallowed = next((one for one in _SWALLOWED.findall(value) if one in fields), None)
         if swallowed is not None:
             raise InvalidArgument(
-                f"the text of `{name}` goes on with the argument `{swallowed}`, which is lost",
+                f"the text of `{name}` also contains the argument `{swallowed}`, which would be lost",
                 value=value[-_LONGEST_SHOWN:],
                 remedy=f"repeat the call with `{name}` and `{swallowed}` as two arguments",
             )
@@ -1009,7 +1009,8 @@ def _one_name(name: object) -> object:
     """Return a name without the e-mail address after it.
 
     Raises:
-        InvalidArgument: It may mean an agent of this project or of another one, or is more than one name.
+        InvalidArgument: The name may mean an agent of this project or of another project, or contains several
+            names.
     """
     if not isinstance(name, str) or "/" in name or ":" in name:
         return name
@@ -1300,7 +1301,10 @@ def _covered_in(value: dict[Any, Any]) -> object:
 
 
 def _list_of_lines(text: str) -> list[object]:
-    """Return the texts of several lists, each on a line of its own; nothing if a line is no list of texts."""
+    """Return the texts of several lists, each on a separate line.
+
+    Return nothing if a line is not a list of texts.
+    """
     lines = text.splitlines()
     if len(lines) < 2 or not all(map(_LINE_OF_LIST.fullmatch, lines)):
         return []

@@ -40,7 +40,7 @@ class Rules:
     default_reservation_ttl: timedelta = timedelta(hours=1)
     case_sensitive_paths: bool = True
     enforced_by: tuple[str, ...] = ()
-    """The hooks that enforce reservations. The server does not know who has them installed."""
+    """The hooks that enforce reservations, in the clients that have them installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
     """The reaction of an edit or a commit if reservations cannot be checked; `off` never checks."""
 
@@ -79,7 +79,7 @@ class OperationContext(Generic[Records, Projects]):
 
     tx: Records
     projects: Projects
-    """The projects that the caller can name: all, or the one that a token is bound to."""
+    """The projects that the caller can name: all, or the project of a bound token."""
     now: int
     rules: Rules
     caller: Caller

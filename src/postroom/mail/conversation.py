@@ -112,7 +112,7 @@ class Conversation:
 def _others(reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> list[Project]:
     """Return the projects whose messages may be on a thread.
 
-    That of people, and those that were written to.
+    These are the project of people, and the projects of the recipients.
     """
     people = projects.project(PEOPLE_KEY)
     found = {} if people is None else {people.id: people}

@@ -14,8 +14,7 @@ from typing import TypedDict
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import CursorAhead, CursorExpired
-from postroom.contracts.mail import Agent, Project
-from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEvent
+from postroom.contracts.mail import HIDDEN, OTHER, Agent, LogBounds, Project, ProjectEvent
 from postroom.mail.commands import FetchEvents
 from postroom.mail.context import ReadContext, token_hash
 from postroom.mail.projects import address_of, find_project

@@ -29,7 +29,7 @@ QUICK_SECONDS: Final = 3
 WALK_SECONDS: Final = 15
 """Seconds for Git to find the first of a million commits, which takes about 8 s."""
 LONGEST_REMOTE: Final = 500
-"""Maximum characters of a remote that are stored; a longer one is identified by its hash."""
+"""Maximum characters of a remote that are stored; a longer remote is identified by its hash."""
 _LOCAL_ORIGINS: Final = 3
 """Maximum number of local clones that are followed to the origin of the first."""
 _FOLDER: Final = "#folder:"
@@ -154,7 +154,7 @@ def parts_of(identity: str) -> tuple[str, str]:
 
 
 def completed(known: str, read: str) -> str:
-    """Return a known identity with missing parts added from another one of the same repository.
+    """Return a known identity, with missing parts from another identity of the same repository.
 
     The identity of a repository replaces that of a folder without one.
     """

@@ -28,7 +28,7 @@ from postroom.stores.mail.access import ProjectReads, RecordReads
 
 _MOST: Final = 10_000
 ACTIVITY_INTERVAL = 30_000
-"""Milliseconds within which a second sign of activity is not stored; a shorter lease may end in between."""
+"""Minimum milliseconds between two stored signs of an agent's activity."""
 
 
 _EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})
@@ -84,7 +84,7 @@ def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[
     """Return the person that `human:name` or `chat:platform/id` names.
 
     Raises:
-        UnknownAgent: Nobody has that name or that chat; the error lists the nearest names.
+        UnknownAgent: No agent or person has that name or that chat; the error lists the nearest names.
     """
     project = projects.project(PEOPLE_KEY)
     everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)

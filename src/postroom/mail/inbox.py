@@ -121,7 +121,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Return messages for their recipient, from the first, as many as one answer can hold."""
+    """Return messages for their recipient, from the first, up to the size of one answer."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
     return fit(list(map(inbox_view, entries, views)))
@@ -169,7 +169,7 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages, or the one with the given id; reading sets no marks.
+    """Return an agent's messages, or the message with the given id; reading changes no marks.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
@@ -259,7 +259,7 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
 
 
 def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
-    """Return an attached file from `offset`, as much as one answer can hold.
+    """Return an attached file from `offset`, up to the size of one answer.
 
     Raises:
         UnknownMessage: The agent can see no such message, or the message has no such file.
@@ -295,7 +295,7 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
 
 
 def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
-    """Return the attachment with the digest or the name that was asked for; without both, the only one.
+    """Return the attachment with the given digest or name; without both, the only attachment.
 
     Raises:
         InvalidArgument: Several attachments fit.

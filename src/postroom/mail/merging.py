@@ -10,14 +10,13 @@ from itertools import count
 from typing import Final
 
 from postroom.contracts.errors import InvalidArgument, StateError
-from postroom.contracts.mail import Agent, Project
-from postroom.contracts.merging import ProjectSize
+from postroom.contracts.mail import Agent, Project, ProjectSize
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import NO_END, OutboxDraft
-from postroom.mail.conflicts import Conflict, conflicts
 from postroom.mail.names import LONGEST, check_new_name, shown
 from postroom.mail.outgoing import ARCHIVE, MOVED, RECORDS
 from postroom.mail.projects import PEOPLE_KEY, find_project
+from postroom.mail.reservations import Overlap, conflicts
 from postroom.mail.waking.prompts import agent_thread
 from postroom.stores.mail.access import MailReads, MailWrites
 
@@ -39,7 +38,7 @@ class MergePlan:
     """The number of records that move."""
     threads: tuple[str, ...]
     """Threads that both projects have, each of which becomes one."""
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[Overlap, ...]
     """Reservations of both projects that overlap: their holders were not notified across projects."""
     renames: tuple[tuple[Agent, str], ...]
     """Agents of the source that get another name, each with that name."""
@@ -143,7 +142,7 @@ def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old
     )
 
 
-def _conflicts(tx: MailReads, source: Project, target: Project) -> tuple[Conflict, ...]:
+def _conflicts(tx: MailReads, source: Project, target: Project) -> tuple[Overlap, ...]:
     live = [
         one for home in (source, target) for one in tx.live_reservations(home.id, now=tx.now(), limit=_LIVE)
     ]

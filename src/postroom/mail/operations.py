@@ -9,7 +9,7 @@ from postroom.contracts.tokens import ADMIN, Scope
 from postroom.mail import (
     agents,
     commands,
-    contact_requests,
+    contacts,
     event_log,
     inbox,
     reservations,
@@ -163,7 +163,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(
         SEND,
         commands.RequestContact,
-        contact_requests.request_contact,
+        contacts.request_contact,
         repeatable=True,
         is_of_one_project=True,
         line="agents request-contact TO",
@@ -178,11 +178,11 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(
         SEND,
         commands.RespondContact,
-        contact_requests.respond_contact,
+        contacts.respond_contact,
         repeatable=True,
         is_of_one_project=True,
     ),
-    _looks(READ, commands.ListContacts, contact_requests.list_contacts, is_of_one_project=True),
+    _looks(READ, commands.ListContacts, contacts.list_contacts, is_of_one_project=True),
     _changes(
         SEND, commands.SetContactPolicy, agents.set_contact_policy, repeatable=True, is_of_one_project=True
     ),

@@ -1,15 +1,20 @@
-"""People: those whom the operator names, and visitors, whom a chat creates."""
+"""People: named by the operator or, as visitors, by a chat; and the delivery of messages to their chats."""
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from postroom.contracts.people import ChatAddress
+from postroom.contracts.errors import InvalidArgument, UnknownAgent, UnknownMessage
+from postroom.contracts.people import ChatAddress, ChatWords
 from postroom.mail.context import Caller
-from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG, VISITOR
-from postroom.stores.mail.access import MailReads
+from postroom.mail.outgoing import woken_by
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR
+from postroom.mail.waking.mail_runs import RunCompletion
+from postroom.stores.mail.access import MailReads, MailWrites
 
 if TYPE_CHECKING:
     from postroom.mail.service import Mail
+
 
 HUMAN_PROGRAM: Final = "human"
 _OPERATOR = Caller(postroom=True, operator=True)
@@ -35,7 +40,7 @@ async def name_person(
 
 
 def visitor_of(chat: ChatAddress) -> str:
-    """Return the name of a visitor from a chat, always the same."""
+    """Return the name of a person who has no registration, made from the chat's address."""
     return f"{chat.platform}-{sha256(chat.name.encode()).hexdigest()[:_DIGITS]}"
 
 
@@ -50,3 +55,141 @@ def _is_retired(tx: MailReads, name: str) -> bool:
     project = tx.project(PEOPLE_KEY)
     known = None if project is None else tx.agent(project.id, name)
     return known is not None and known.retired_at is not None
+
+
+_SERVER = Caller(postroom=True)
+
+
+class StoredChatDelivery:
+    """Records the delivery of messages to people with chats."""
+
+    def __init__(self, mail: "Mail") -> None:
+        self._mail = mail
+
+    async def arrived(self, key: str) -> None:
+        """Record that the chat shows a message; a repeated call has no effect.
+
+        Raises:
+            StoreError: It could not be stored.
+        """
+        message_id, agent_id = woken_by(key)
+
+        def change(tx: MailWrites) -> None:
+            person = tx.agents_by_id([agent_id]).get(agent_id)
+            address = None if person is None else tx.chat_address(agent_id)
+            by = "chat" if address is None else f"chat:{address.name}"
+            tx.mark_announced(agent_id, [message_id], by=by, now=tx.now())
+
+        await self._mail.store.write(change)
+
+    async def lost(self, key: str, why: str) -> None:
+        """Notify a message's sender that the chat will not show it; a repeated call changes nothing.
+
+        Raises:
+            StoreError: It could not be stored.
+        """
+        message_id, agent_id = woken_by(key)
+
+        def change(tx: MailWrites) -> None:
+            person = tx.agents_by_id([agent_id]).get(agent_id)
+            if person is not None:
+                told = RunCompletion(
+                    run_id=f"chat/{key}",
+                    slug=PEOPLE_SLUG,
+                    name=person.name,
+                    message_ids=(message_id,),
+                    text="",
+                    failed=why,
+                )
+                told.told(self._mail.context(tx, Caller()))
+
+        await self._mail.store.write(change)
+
+    async def prefer(self, chats: Sequence[ChatAddress]) -> str:
+        """Make the first of these chats the address of the person who has one of them as address.
+
+        Return the person's address.
+
+        Raises:
+            UnknownAgent: None of these chats is an address, or several persons have one.
+            StoreError: It could not be stored.
+        """
+
+        def change(tx: MailWrites) -> str:
+            project = tx.project(PEOPLE_KEY)
+            if project is not None:
+                tx.lock_projects([project.id])
+            reached = {agent_id for address in chats for agent_id in tx.reached_at(address)}
+            people = list(tx.agents_by_id(sorted(reached)).values())
+            if len(people) != 1:
+                found = "several people are" if people else "no person is"
+                raise UnknownAgent(f"{found} reached in these chats", value=[one.name for one in chats])
+            if tx.chat_address(people[0].id) != chats[0]:
+                tx.put_chat_address(people[0].id, chats[0], now=tx.now())
+            return f"{HUMAN}{people[0].name}"
+
+        return await self._mail.store.write(change)
+
+    async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
+        """Answer a message for the person whose address is one of these chats, which are all theirs.
+
+        Return the person's address; a call repeated under its key answers once.
+
+        Raises:
+            UnknownMessage: No person with one of these chats received this message.
+            PostroomError: The operation refused the answer.
+        """
+        person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
+        if person is None:
+            raise UnknownMessage(
+                f"this chat received no message {message}",
+                value=message,
+                remedy="take the number from the first line of the message",
+            )
+        me = {"project_key": PEOPLE_SLUG, "message_id": message}
+        asked = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
+        sent = await self._mail.call("reply_message", asked, caller=_SERVER)
+        await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_SERVER)
+        return ", ".join(sent["deliveries"][0]["payload"]["to"])
+
+    async def pass_on(self, said: ChatWords) -> None:
+        """Send a person the words of a chat, from the person whose address the chat is.
+
+        A chat without a person becomes a visitor; mail to the visitor is shown there.
+
+        Raises:
+            StoreError: It is unknown whether it was stored.
+            PostroomError: The operation refused it.
+        """
+        sender = await self._mail.store.read(lambda tx: _reached_at(tx, said.chat))
+        if sender is None:
+            sender = await name_person(self._mail, visitor_of(said.chat), said.chat, program=VISITOR)
+        if f"{HUMAN}{sender}".casefold() == said.person.casefold():
+            raise InvalidArgument(
+                f"{said.person} is reached in this same chat",
+                value=said.chat.name,
+                remedy="answer here, or name another person",
+            )
+        asked = {
+            "project_key": PEOPLE_SLUG,
+            "sender_name": sender,
+            "to": [said.person],
+            "subject": said.subject,
+            "body_md": said.text,
+            "thread_id": said.thread_id,
+            "idempotency_key": said.key,
+        }
+        await self._mail.call("send_message", asked, caller=_SERVER)
+
+
+def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
+    """Return the person whose address a chat is; of several, the one added first."""
+    people = tx.agents_by_id(sorted(tx.reached_at(chat)))
+    return next((people[one].name for one in sorted(people)), None)
+
+
+def _reader_at(tx: MailReads, chats: Sequence[ChatAddress], message: int) -> str | None:
+    """Return the person who received a message and has one of these chats as address."""
+    readers = [one for one in tx.recipients([message])[message] if one.project_slug == PEOPLE_SLUG]
+    people = tx.agents_by_id([one.agent_id for one in readers])
+    return next((one.name for one in people.values() if tx.chat_address(one.id) in chats), None)

@@ -152,20 +152,16 @@ def home_of(command: Command) -> str:
 
 def lock_projects_of(tx: MailWrites, command: Command) -> None:
     """Lock the projects that a command may change, before it reads anything."""
-    named = projects_of(tx, command)
-    tx.lock_projects(named, _agents_of(tx, command))
+    named, home = projects_of(tx, command), tx.project(home_of(command))
+    expected = list[tuple[int, str]]()  # the agents that the operation reads next
+    if home is not None:
+        fields = msgspec.structs.asdict(command)
+        addresses = [one for kind in ("to", "cc", "bcc") for one in fields.get(kind) or ()]
+        names = [fields.get("sender_name"), *[one for one in addresses if "@" not in one and ":" not in one]]
+        expected = [(home.id, name) for name in dict.fromkeys(names) if name]
+    tx.lock_projects(named, expected)
     if _TO_BE_MADE in named:  # another change may have created it before this one had the lock
         tx.lock_projects(projects_of(tx, command))
-
-
-def _agents_of(tx: MailReads, command: Command) -> list[tuple[int, str]]:
-    """Return the agents of a command's project that it names, by project and name."""
-    home, fields = tx.project(home_of(command)), msgspec.structs.asdict(command)
-    if home is None:
-        return []
-    addresses = [one for kind in ("to", "cc", "bcc") for one in fields.get(kind) or ()]
-    names = [fields.get("sender_name"), *[one for one in addresses if "@" not in one and ":" not in one]]
-    return [(home.id, name) for name in dict.fromkeys(names) if name]
 
 
 def projects_of(tx: MailReads, command: Command) -> set[int]:

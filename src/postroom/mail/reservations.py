@@ -1,9 +1,10 @@
 """Operations on file reservations: advisory leases on paths and globs, granted despite conflicts."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypedDict
+from typing import Protocol, TypedDict, TypeVar
 
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
@@ -16,15 +17,102 @@ from postroom.mail.commands import (
     RenewReservations,
     ReservePaths,
 )
-from postroom.mail.conflicts import conflicts
-from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.globs import Pattern, overlapping, parse_pattern, spelled
+from postroom.mail.globs import Pattern, folded, matches, overlapping, parse_pattern, prefixes_of, spelled
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import find_project
-from postroom.mail.sending import NewMessage, post
+from postroom.mail.sending import Addressee, NewMessage, post, refusals
 from postroom.mail.views import ReservationView, reservation_view
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two active reservations of different agents that overlap; `first` is the older one."""
+
+    first: Reservation
+    second: Reservation
+
+
+class Numbered(Protocol):
+    """A record with a number."""
+
+    @property
+    def id(self) -> int:
+        """Return its number."""
+        ...
+
+
+N = TypeVar("N", bound=Numbered)
+
+
+def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
+    """Return the records in pairs as groups of directly or indirectly paired ones, the oldest first."""
+    groups: dict[int, list[N]] = {}
+    for first, second in pairs:
+        one, other = groups.get(first.id, [first]), groups.get(second.id, [second])
+        joined = one if one is other else [*one, *other]
+        groups |= dict.fromkeys((each.id for each in joined), joined)
+    found = {id(group): sorted(group, key=lambda each: each.id) for group in groups.values()}
+    return sorted(found.values(), key=lambda group: group[0].id)
+
+
+def conflicts(live: Sequence[Reservation]) -> list[Overlap]:
+    """Return each conflicting pair of active reservations once, the oldest first."""
+    ordered = sorted(live, key=lambda one: one.id)
+    patterns = [parse_pattern(one.pattern) for one in ordered]
+    found = []
+    for number, one in enumerate(ordered):
+        later = ordered[number + 1 :]
+        for position in overlapping(patterns[number], patterns[number + 1 :]):
+            other = later[position]
+            if other.agent_id != one.agent_id and (one.exclusive or other.exclusive):
+                found.append(Overlap(one, other))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A file that another agent has reserved exclusively."""
+
+    path: str
+    reservation: Reservation
+
+
+def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
+    """Return the files among these that others reserve exclusively, each with one covering reservation.
+
+    Paths are relative to the project. The agent's own reservations and shared ones do not count.
+    """
+    sensitive = context.rules.case_sensitive_paths
+    composed = {path: unicodedata.normalize("NFC", path) for path in paths if path}
+    wanted = {path: text if sensitive else folded(text) for path, text in composed.items()}
+    near = next(iter(wanted.values())) if len(wanted) == 1 else ""
+    by_prefix: dict[str, list[tuple[int, Pattern]]] = {}
+    for number, text in context.tx.live_patterns(
+        project.id, now=context.now, near=near, but=agent.id, exclusive_only=True
+    ):
+        pattern = parse_pattern(text, case_sensitive=sensitive)
+        if not pattern.is_resource:
+            by_prefix.setdefault(pattern.prefix, []).append((number, pattern))
+    covering = {
+        path: number for path in wanted for number in _covering(composed[path], wanted[path], by_prefix)
+    }
+    found = {one.id: one for one in context.tx.reservations_by_id(sorted(set(covering.values())))}
+    return [Held(path=path, reservation=found[number]) for path, number in covering.items()]
+
+
+def _covering(path: str, compared: str, by_prefix: dict[str, list[tuple[int, Pattern]]]) -> Iterator[int]:
+    """Yield the oldest reservation that covers a path, if there is one."""
+    numbers = [
+        number
+        for prefix in prefixes_of(compared)
+        for number, pattern in by_prefix.get(prefix, ())
+        if matches(pattern, path)
+    ]
+    if numbers:
+        yield min(numbers)
+
 
 MAX_HOLDERS_SHOWN = 50
 
@@ -39,8 +127,8 @@ class Conflict(TypedDict):
 class GrantedView(ReservationView):
     """A reservation that was created or renewed.
 
-    `held` says whether no other agent's conflicting reservation is older: of all agents that reserve a path
-    exclusively, it is true for one.
+    `held` is true if no conflicting reservation of another agent is older: among all agents that reserve a
+    path exclusively, one has true.
     """
 
     held: bool

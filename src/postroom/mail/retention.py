@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import UnknownProject
-from postroom.contracts.retention import AgedMessage, KeepRule, OldMessages
+from postroom.contracts.mail import AgedMessage, KeepRule, OldMessages
+from postroom.contracts.tracing import message_trace
 from postroom.mail.outgoing import deletion_to_archive
-from postroom.mail.tracing import message_trace
 from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 
 Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]

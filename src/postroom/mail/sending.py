@@ -1,13 +1,19 @@
-"""Operations that write messages: send, reply, recall. All recipients are valid, or nothing is sent."""
+"""Operations that write messages: send, reply, recall; and who may write to whom, which nothing bypasses.
+
+All recipients are valid, or nothing is sent.
+"""
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from postroom.contracts.choices import Importance, RecipientKind
+from postroom.contracts.choices import ContactPolicy, Importance, RecipientKind
 from postroom.contracts.errors import (
+    AgentRetired,
     AlreadyRead,
+    ContactBlocked,
+    ContactRequired,
     InvalidArgument,
     InvalidRecipients,
     NotPermitted,
@@ -16,8 +22,8 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.mail import Agent, Message, Project, Reach, Recipient
+from postroom.contracts.tracing import message_trace
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
-from postroom.mail.contacts import Addressee, answered_by, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import (
     acting_active,
@@ -28,7 +34,6 @@ from postroom.mail.identity import (
 from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, address_of
-from postroom.mail.tracing import message_trace
 from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking import open_questions
 from postroom.mail.waking.runners import reads_at_work
@@ -53,7 +58,91 @@ INBOX = "inbox only"
 MAX_NAMED = 32
 """Maximum number of recipients whose names are cached with the threads that they need."""
 MAX_PROBLEMS = 20
-"""Maximum number of invalid recipients, after which no more are checked: each is compared with all names."""
+"""Maximum number of invalid recipients, after which the check ends: each invalid name is compared with all
+names.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContactFacts:
+    """The facts about a sender and a recipient at the moment of sending."""
+
+    policy: ContactPolicy
+    """The recipient's policy."""
+    same_agent: bool = False
+    same_project: bool = True
+    same_owner: bool = True
+    retired: bool = False
+    approved: bool = False
+    """Whether the recipient has approved this sender."""
+    blocked: bool = False
+    """Whether the recipient has blocked this sender."""
+    answers_recipient: bool = False
+    """Whether the message answers a message of the recipient to the sender."""
+
+
+def refusal(facts: ContactFacts) -> type[PostroomError] | None:
+    """Return why the message is refused, or None if it is permitted.
+
+    `closed` and a block override everything: importance, acknowledgement, broadcast, threads and approvals do
+    not bypass them.
+    """
+    if facts.retired:
+        return AgentRetired
+    if facts.same_agent:
+        return None
+    if facts.blocked or facts.policy == "closed":
+        return ContactBlocked
+    if facts.approved or facts.answers_recipient:
+        return None
+    if facts.policy == "approval":
+        return ContactRequired
+    return None if facts.same_project or facts.same_owner else ContactRequired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressee:
+    """One recipient of a message before it is written."""
+
+    project: Project
+    agent: Agent
+    kind: RecipientKind
+
+
+def refusals(
+    context: WriteContext,
+    home: Project,
+    sender: Agent,
+    addressees: Sequence[Addressee],
+    *,
+    reach: Mapping[int, Reach],
+    answered: int | None = None,
+) -> dict[int, PostroomError]:
+    """Return the agents that refuse the message, each with the reason.
+
+    `answered` is the sender of the message that this one answers, if that message was sent to `sender`.
+    """
+    found: dict[int, PostroomError] = {}
+    for one in addressees:
+        granted = reach[one.agent.id].granted
+        facts = ContactFacts(
+            policy=one.agent.contact_policy,
+            same_agent=one.agent.id == sender.id,
+            same_project=one.project.id == home.id,
+            same_owner=one.project.owner == home.owner and bool(home.owner),
+            retired=one.agent.retired_at is not None,
+            approved=granted == "approved",
+            blocked=granted == "blocked",
+            answers_recipient=answered == one.agent.id,
+        )
+        if (kind := refusal(facts)) is not None:
+            name = address_of(one.agent.name, one.project.slug, home.slug)
+            what = f"{name} does not accept this message"
+            if facts.retired:
+                is_person = one.project.slug == PEOPLE_SLUG
+                what = f"{name} no longer exists" if is_person else f"{name} is retired"
+            found[one.agent.id] = kind(what, value=name)
+    return found
 
 
 class Delivery(TypedDict):
@@ -326,7 +415,11 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
-    answered = answered_by(context, new.sender, new.reply_to)
+    answered: int | None = None
+    if (before := new.reply_to) is not None:
+        # Agents read all messages of their project, but only a recipient may answer past a closed contact.
+        was_sent = any(one.agent_id == new.sender.id for one in tx.recipients([before.id])[before.id])
+        answered = before.sender_id if was_sent else None
     refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, answered=answered)
     if problems := [*bad, *refused.values()]:
         raise _invalid(problems)
@@ -425,7 +518,7 @@ def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mappi
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each recipient will see the message, by recipient id, as far as it is known now."""
+    """Return how each recipient sees the message, by recipient id, as far as it is already decided."""
     ids = [one.agent_id for one in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
@@ -448,7 +541,8 @@ def _seen_by(
     held = open_questions.held(tx, message, run, agents)
     seen: dict[int, str] = {}
     for one in readers:
-        if one.agent_id in at_work and _is_steered(tx, one.agent_id):
+        kept = tx.runner(one.agent_id) if one.agent_id in at_work else None
+        if kept is not None and reads_at_work(kept.runner):
             seen[one.agent_id] = LIVE
         elif one.agent_id in held:
             seen[one.agent_id] = f"{WAITS}: {held[one.agent_id]}"
@@ -457,12 +551,6 @@ def _seen_by(
         else:
             seen[one.agent_id] = HOOK if reach[one.agent_id].has_session else INBOX
     return seen
-
-
-def _is_steered(tx: RecordReads, agent_id: int) -> bool:
-    """Return whether an agent's run reads messages of its thread while it works."""
-    kept = tx.runner(agent_id)
-    return kept is not None and reads_at_work(kept.runner)
 
 
 def _check_size(context: WriteContext, new: NewMessage) -> None:

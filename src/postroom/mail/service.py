@@ -3,19 +3,19 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from postroom.contracts.accepting import Accept
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.operations import Operation
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.tracing import OFF, Tracing
-from postroom.contracts.waking import RunnerChange, RunnerSource
+from postroom.contracts.tracing import OFF, Tracing, message_trace
+from postroom.contracts.waking import Accept, RunnerChange, RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
 from postroom.mail.commands import (
@@ -41,7 +41,6 @@ from postroom.mail.context import (
 )
 from postroom.mail.git_identity import Recognition
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
-from postroom.mail.notifying import MailChanges
 from postroom.mail.operations import OPERATIONS, READ
 from postroom.mail.projects import (
     OneProject,
@@ -51,15 +50,58 @@ from postroom.mail.projects import (
 )
 from postroom.mail.repositories import Repositories
 from postroom.mail.sending import named_readers
-from postroom.mail.tracing import message_trace
 from postroom.mail.waking.asking import ask_person_again
 from postroom.mail.waking.prompts import agent_thread
+from postroom.stores.changes import MAIL, ChangeNotifier
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 if TYPE_CHECKING:
     from postroom.mail.waking.waker import OpenChange, Waker
+
+
+T = TypeVar("T")
+
+TOGETHER: Final = 0.05
+"""Seconds that a waiter waits after a hint, so that a burst of changes is read once."""
+LOOK_AGAIN: Final = timedelta(seconds=5)
+"""Maximum time in which a change goes unnoticed if its hint was lost."""
+
+
+class MailChanges:
+    """Lets callers wait for changes of mail; after a stop, no caller waits."""
+
+    def __init__(self, changes: ChangeNotifier) -> None:
+        self._changes = changes
+        self.is_stopped = False
+
+    def ring(self) -> None:
+        """Make all waiters check now."""
+        self._changes.tell((MAIL,))
+
+    def stop(self) -> None:
+        """End all waits from now on; a repeated call has no effect."""
+        self.is_stopped = True
+        self.ring()
+
+    async def awaited(
+        self, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], *, until: float
+    ) -> T:
+        """Read now and after each change; return the first result that is news, or the last result.
+
+        The last read is before `until`, an instant of the event loop, or before the stop.
+        """
+        loop = asyncio.get_running_loop()
+        with self._changes.listen(MAIL) as changed:
+            while True:
+                found = await look()
+                if is_news(found) or self.is_stopped or loop.time() >= until:
+                    return found
+                await changed.wait(min(LOOK_AGAIN, timedelta(seconds=until - loop.time())))
+                if not self.is_stopped:
+                    await asyncio.sleep(min(TOGETHER, max(0.0, until - loop.time())))
+
 
 _LISTS_ON = 60_000
 """Milliseconds for which a token that replaced itself can still list tools."""

@@ -31,7 +31,6 @@ from postroom.contracts.tasks import (
     TaskState,
 )
 from postroom.mail.commands import AddTask, ClaimTask, DoneTask, ListTasks, UpdateTask
-from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.identity import acting_active, find_agent
 from postroom.mail.names import shown
@@ -43,10 +42,9 @@ from postroom.mail.reservations import (
     release_reserved_in,
     reserve_all,
 )
-from postroom.mail.sending import NewMessage, post, store_message
+from postroom.mail.sending import Addressee, NewMessage, post, refusals, store_message
 from postroom.mail.views import maybe_iso
-from postroom.stores.mail.access import RecordReads
-from postroom.stores.mail.tasks import place_of
+from postroom.stores.mail.access import RecordReads, task_place
 
 AT_ONCE: Final = 50
 MOST_LOOKED_AT: Final = 500
@@ -156,7 +154,7 @@ def tasks_page(
 
 
 def _place(task: Task) -> tuple[int, int]:
-    return (task.changed_at, task.id) if task.state in ENDED_STATES else place_of(task)
+    return (task.changed_at, task.id) if task.state in ENDED_STATES else task_place(task)
 
 
 def find_task(context: ReadContext, project: Project, task_id: int) -> Task:
@@ -295,7 +293,7 @@ def next_ready(
         looked_at += len(page)
         if len(page) < AT_ONCE:
             break
-        after = place_of(page[-1])
+        after = task_place(page[-1])
     if not looked_at:
         return None, "no task is ready for you"
     number = f"the first {looked_at}" if looked_at >= MOST_LOOKED_AT else str(looked_at)

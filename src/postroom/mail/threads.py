@@ -28,7 +28,7 @@ from postroom.mail.views import (
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n")
 _QUESTION_END = re.compile(r"\?[?!\"')\]*_]*$")
 _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
-"""Code, as a whole: a question mark in it is no question, and no sentence ends there."""
+"""Code, as a whole: a question mark in it does not make a question, and no sentence ends there."""
 
 _AROUND = " \t\r>*-#"
 """Marks of Markdown around a sentence."""

@@ -5,7 +5,7 @@ Plain JSON, moments as ISO 8601, and hidden copies only for those concerned.
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NotRequired, TypedDict, TypeVar
 from urllib.parse import quote
 
@@ -15,7 +15,6 @@ from postroom.contracts.clock import iso
 from postroom.contracts.mail import (
     Agent,
     Attachment,
-    ContactLink,
     InboxEntry,
     Message,
     Project,
@@ -114,17 +113,6 @@ class ReservationView(TypedDict):
     expires_ts: str
     released_ts: str | None
     release_reason: str
-
-
-class ContactView(TypedDict):
-    """A contact of one agent with another."""
-
-    requester: str
-    to: str
-    status: str
-    reason: str
-    created_at: str
-    decided_at: str | None
 
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
@@ -384,16 +372,4 @@ def reservation_view(reservation: Reservation) -> ReservationView:
         "expires_ts": iso(reservation.expires_at),
         "released_ts": maybe_iso(reservation.released_at),
         "release_reason": reservation.release_reason,
-    }
-
-
-def contact_view(link: ContactLink, addresses: Mapping[int, str]) -> ContactView:
-    """Return the view of a contact between two agents, with the addresses that the viewer uses."""
-    return {
-        "requester": addresses[link.from_id],
-        "to": addresses[link.to_id],
-        "status": link.status,
-        "reason": link.reason,
-        "created_at": iso(link.created_at),
-        "decided_at": maybe_iso(link.decided_at),
     }

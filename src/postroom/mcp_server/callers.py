@@ -1,6 +1,6 @@
 """The caller of a request, from the access check's marks and its headers; the scopes of its named token.
 
-Allowed messages are checked again where they are performed; unknown methods need no scope.
+Allowed messages are checked again by the handler that performs them; unknown methods need no scope.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
 
     Raises:
         InsufficientScope: The token lacks the scopes for the call, read or subscription.
-        NotPermitted: The token is bound to a project, and subscribes to another one.
+        NotPermitted: The token is bound to a project, and subscribes to another project.
     """
     params = message.get("params") or {}
     match message.get("method"):

@@ -10,7 +10,7 @@ from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.callers import GRANT_SCOPE
 
 Profile = Literal["full", "core", "run"]
-"""All operations; the common ones; the common ones with those reserved for the server's own runs."""
+"""All operations; the common ones; the common ones and the ones reserved for runs of the server."""
 
 CORE: Final = (
     "start_session",

@@ -128,7 +128,7 @@ async def read(mail: Mail, uri: str, caller: Caller) -> Any:
 
     Raises:
         InvalidArgument: No kind of resource has such an address.
-        PostroomError: As the operation behind it.
+        PostroomError: As for the operation of the resource.
     """
     if (found := kind_of(uri)) is not None:
         kind, parts = found

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin, RunTraceContext
@@ -24,6 +24,9 @@ from postroom.log import get_logger
 from postroom.runtime.checkpoint import BackgroundNote
 from postroom.runtime.tools import ToolContext
 
+if TYPE_CHECKING:
+    from postroom.runtime.runtime import AgentRuntime
+
 _LOG = get_logger(__name__)
 
 RESERVED_NAMES = frozenset({"parent", "self", "all", "broadcast"})
@@ -33,7 +36,7 @@ WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
 
 
 class WakeSubmitter(Protocol):
-    """Makes a run execute again, or starts another one if it cannot."""
+    """Starts the run of a finished task again, or another run if that is not possible."""
 
     def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
         """Submit the request durably.
@@ -81,22 +84,6 @@ class BackgroundEvent:
         return Message.internal(f"{opening}\n{body}\n</background-task-event>", id=message_id)
 
 
-class BackgroundHost(Protocol):
-    """The interface of the runtime for background tasks."""
-
-    def owner_on(self, thread_id: str) -> RunIdentity | None:
-        """Return the run that executes on the thread."""
-        ...
-
-    def hand_over(self, run_id: str, message: Message) -> bool:
-        """Pass a message to an executing run; return False if it does not execute."""
-        ...
-
-    def submitter(self) -> WakeSubmitter | None:
-        """Return the submitter of wakes."""
-        ...
-
-
 class BackgroundTasks:
     """The tasks of one process. A tool starts them; the attached runtime reports their end."""
 
@@ -109,9 +96,9 @@ class BackgroundTasks:
         self._watches = Tasks("background watches")
         self._running: dict[str, tuple[BackgroundTask, asyncio.Task[Json]]] = {}
         self._untold: dict[str, list[Message]] = {}
-        self._host: BackgroundHost | None = None
+        self._host: AgentRuntime | None = None
 
-    def attach(self, host: BackgroundHost) -> None:
+    def attach(self, host: "AgentRuntime") -> None:
         """Set the runtime whose runs are notified."""
         self._host = host
 

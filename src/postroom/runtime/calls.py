@@ -246,7 +246,7 @@ def settled_by(
     """Return the effect of a decision on a call: its answer at once, or a request to make it.
 
     A no is an answer, unless the decision itself is the answer or the tool judges it. A cancelled question is
-    answered as cancelled, whoever asked it.
+    answered as cancelled, whatever asked it.
     """
     call = ToolCall(id=ticket.tool_call_id, name=ticket.tool_name, arguments=ticket.arguments)
     mode = ticket.resume_mode

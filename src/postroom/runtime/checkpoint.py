@@ -10,13 +10,21 @@ from typing import Any
 import msgspec
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.conversation import Conversation, Summary, SummaryDraft
 from postroom.contracts.errors import CommitUnknown, DuplicateRecord, ForeignThread, VersionConflict
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import Message, Role, ToolCall, Visibility
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.runs import PersistedState, RunRecord, RunStatus, RunWaitingTicket, Usage
+from postroom.contracts.runs import (
+    Conversation,
+    PersistedState,
+    RunRecord,
+    RunStatus,
+    RunWaitingTicket,
+    Summary,
+    SummaryDraft,
+    Usage,
+)
 from postroom.ports import RunControl
 
 
@@ -163,7 +171,7 @@ class RuntimeState:
 def state_of(record: RunRecord) -> RuntimeState:
     """Return the stored state of the run; the state of another run, which a new one inherits, does not count.
 
-    The questions of a waiting run are those in the record, whoever wrote it.
+    The questions of a waiting run are those in its record, whichever executor wrote it.
     """
     kept = _read(record.state) if record.state else None
     state = kept if kept is not None and kept.run_id == record.run_id else RuntimeState(run_id=record.run_id)
@@ -229,7 +237,7 @@ class RunLog:
         self.steps = 0
         """Number of steps since the last checkpoint."""
         self.record = fresh
-        """The run as it was last written."""
+        """The run in its last written form."""
         self.state = RuntimeState(run_id=fresh.run_id)
         """The state to write with the next checkpoint."""
 
@@ -343,7 +351,7 @@ class RunLog:
 
         Raises:
             StaleClaim: The worker has lost the run; nothing was written.
-            VersionConflict: Others wrote in between, eight times.
+            VersionConflict: Another process changed the run in between, eight times in a row.
             StoreError: The store failed.
         """
         for _ in range(MOST_TRIES - 1):

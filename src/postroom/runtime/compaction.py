@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from postroom.contracts.agent_events import AgentEvent
 from postroom.contracts.clock import Clock
-from postroom.contracts.conversation import Summary
 from postroom.contracts.errors import ContentFiltered, ContextOverflow, RequestRefused
 from postroom.contracts.inference import InferenceRequest
 from postroom.contracts.messages import Message
-from postroom.contracts.runs import Usage
+from postroom.contracts.runs import Summary, Usage
 from postroom.log import get_logger
 from postroom.runtime.agents import ResolvedAgent
 from postroom.runtime.checkpoint import RunLog
@@ -107,9 +106,9 @@ class Compaction:
     ) -> Compacted | None:
         """Summarize older messages because the endpoint has refused this request.
 
-        A refusal for another reason says nothing about the model's window, and then only a long conversation
-        is summarized: the endpoint may describe "too long" in unknown words. Return None if there is nothing
-        to summarize.
+        A refusal for another reason gives no information about the model's window. Then only a long
+        conversation is summarized, because the endpoint may say "too long" in unknown words. Return None if
+        there is nothing to summarize.
 
         Raises:
             InferenceError: As for `when_full`.

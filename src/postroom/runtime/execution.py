@@ -86,7 +86,7 @@ NOTHING_TO_COMPACT = "There is no earlier conversation to compact yet."
 
 
 class Execution:
-    """Runs an agent on a thread until it has no more work now."""
+    """Runs an agent on a thread until it has no work left."""
 
     def __init__(self, context: StepContext) -> None:
         self._with = context

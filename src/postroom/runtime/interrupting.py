@@ -1,7 +1,7 @@
 """Work that can be ended from outside: by a request with a reason, or by a time limit.
 
-Both cancel the work where it waits, and turn only that cancellation into an exception of this module. A task
-that is cancelled from outside stays cancelled.
+Both cancel the work at the point where it waits, and turn only that cancellation into an exception of this
+module. A task that is cancelled from outside stays cancelled.
 """
 
 import asyncio

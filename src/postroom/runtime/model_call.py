@@ -40,7 +40,7 @@ class PartialAnswer:
     def text(self) -> str:
         """The text so far.
 
-        After a reset it is that of the broken attempt until the next attempt yields text.
+        After a reset it is the text of the broken attempt, until the next attempt yields text.
         """
         return "".join(self._deltas).strip()
 

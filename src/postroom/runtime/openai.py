@@ -122,7 +122,7 @@ class OpenAISpeaker:
 
     Raises:
         MissingExtra: The SDK is not installed.
-        ConfigError: `base_url` is no address.
+        ConfigError: `base_url` is not an address.
     """
 
     def __init__(

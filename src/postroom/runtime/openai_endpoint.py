@@ -29,6 +29,7 @@ from postroom.contracts.errors import (
     Unauthorized,
 )
 from postroom.contracts.retrying import retry_after_ms
+from postroom.extras import install_command
 
 LONGEST_EXCERPT = 500
 
@@ -150,7 +151,7 @@ except ImportError as error:
     raise MissingExtra(
         f"the OpenAI-compatible model requires {error.name}, which is not installed",
         value=error.name,
-        remedy='pip install "postroom[openai]" (in a clone: make dev)',
+        remedy=install_command("openai"),
     ) from error
 
 _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")

@@ -275,7 +275,7 @@ class AgentRuntime(RunDispatchExecutor):
         return True
 
     async def close(self) -> None:
-        """End background tasks; whoever started the runs must end them."""
+        """End background tasks. The caller that started the runs must end them."""
         await self.tasks.close()
 
     def owner_on(self, thread_id: str) -> RunIdentity | None:

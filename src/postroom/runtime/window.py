@@ -7,11 +7,10 @@ tool call and its answers are one unit, which is neither split nor partly kept.
 import json
 from collections.abc import Collection, Iterator, Sequence
 
-from postroom.contracts.conversation import Summary
 from postroom.contracts.errors import ContextOverflow
 from postroom.contracts.inference import InferenceRequest
 from postroom.contracts.messages import Message, Role
-from postroom.contracts.runs import Usage
+from postroom.contracts.runs import Summary, Usage
 from postroom.runtime.agents import AgentSpec
 from postroom.runtime.checkpoint import is_output_of
 
@@ -62,9 +61,9 @@ class Windows:
     def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int | None:
         """Learn the window from a refusal, and return its tokens.
 
-        Without a number in the refusal, the window is estimated from the request. It is never estimated
-        below the largest request that succeeded; 4,000 tokens count where no request succeeded. Return
-        None and learn nothing if the request is no larger: other conversations keep their messages.
+        Without a number in the refusal, the window is estimated from the request. The estimate is at
+        least the largest request that succeeded, or 4,000 tokens if none has. If this request is no larger
+        than that, return None and learn nothing, so that other conversations keep their messages.
         """
         asked, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, tokens_of(request))
@@ -116,7 +115,7 @@ def _tokens(text: str) -> int:
 
 
 def room_for_messages(window: int, besides: int) -> int:
-    """Return the number of tokens for messages if the rest of the request takes `besides`."""
+    """Return the number of tokens for messages if the rest of the request takes `besides` tokens."""
     return max(int(window * _FULL) - besides, window // 10)
 
 

@@ -32,8 +32,7 @@ from postroom.contracts.messages import Json, storable
 from postroom.contracts.schedules import SCHEDULES, Missed, Overlap, Schedule, schedule_lock
 from postroom.log import get_logger
 from postroom.schedules.ticks import Plan, after_set_back, due_at, next_tick, planned, refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Joined, Transaction
+from postroom.stores.store import Joined, SqlStore, Transaction
 
 _LOG = get_logger(__name__)
 
@@ -55,7 +54,7 @@ class NotDue(Exception):
 
 
 class StillOpen(Exception):
-    """The last submission is still open, and the schedule does not queue behind it."""
+    """The last submission is still open, and the schedule does not queue another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +151,10 @@ class Schedules:
         self._clock = ClockWatch()
 
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
-        """Store a schedule under its name; an equal one with this name is unchanged.
+        """Store a schedule under its name; an equal schedule with this name stays unchanged.
 
-        Its first tick is the first after now. With `replaces` a different one with this name is replaced.
+        Its first tick is the first after now. With `replaces`, a different schedule with this name is
+        replaced.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored; nothing was written.

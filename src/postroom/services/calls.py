@@ -41,7 +41,10 @@ def _topic(uri: str) -> str:
 
 
 class Subscriptions:
-    """The listening clients of this process; they hear of changes here and, by hints, at other servers."""
+    """The listening clients of this process.
+
+    They learn of changes here and, by hints, of changes at other servers.
+    """
 
     def __init__(
         self, *, holds: Callable[[Grant], bool] | None = None, shared: SharedChanges | None = None
@@ -110,7 +113,7 @@ class Subscriptions:
             _LISTENER.reset(before)
 
     async def announce(self, uris: Sequence[str]) -> None:
-        """Tell listeners that these resources changed."""
+        """Notify listeners that these resources changed."""
         if self._shared is not None:
             self._shared.share([*map(_topic, uris)])
         if not self._listeners:

@@ -12,7 +12,7 @@ def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str |
     """Return the given id, or the only id with this beginning; None if there is none.
 
     Raises:
-        InvalidArgument: Several of `what` begin like this; `remedy` says where the ids are listed.
+        InvalidArgument: Several of `what` begin like this; `remedy` names the place where the ids are listed.
     """
     found = {one for one in ids if given and one.startswith(given)}
     if given in found:

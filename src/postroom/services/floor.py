@@ -6,10 +6,9 @@ from itertools import islice
 from typing import Any, Final
 
 from postroom.contracts.dispatch import LEASE_ENDED, OWNER_GONE, RunDispatch, RunDispatchStatus
-from postroom.contracts.mail import Message, Project, Reservation
+from postroom.contracts.mail import Attempt, Message, Project, Reservation, Span
 from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
-from postroom.contracts.timeline import Attempt, Span
 from postroom.contracts.work import (
     Floor,
     HealthFact,
@@ -23,14 +22,14 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.gateway.replies import has_waiting_caller
-from postroom.mail.conflicts import conflicts
+from postroom.mail.reservations import conflicts
 from postroom.mail.waking.open_questions import why_held
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import last_lines
 from postroom.services.questions import asked_in, open_question
 from postroom.services.runs import dispatches_of, open_runs, owner_of, project_threads, whose
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 MOST_LINES: Final = 16
 """Runs whose last lines are read."""

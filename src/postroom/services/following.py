@@ -29,7 +29,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 
 BY = "watch"
 STRIDE: Final = 1_000
-"""Entries read at a time in search of one that the caller may see, however few it asked for."""
+"""Entries read at a time in search of an entry that the caller may see, even if it asked for fewer."""
 
 
 class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +50,9 @@ class Following:
         self._mail = mail
 
     async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
-        """Return the messages after a cursor as soon as there are any; nothing when the wait is over.
+        """Return the messages after a cursor as soon as there are any.
+
+        Return nothing when the wait has ended.
 
         Messages that the caller reports as shown are marked as announced. Without a cursor the answer is
         empty and immediate; its `next` is the cursor to begin with.

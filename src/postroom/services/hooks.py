@@ -21,12 +21,11 @@ from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
-from postroom.mail.folders import Location, locate, locations_of
-from postroom.mail.guarding import held_by_others
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.names import LONGEST as LONGEST_NAME
 from postroom.mail.projects import checked_path
-from postroom.mail.reservations import release_reserved_in
+from postroom.mail.repositories import Location, locate, locations_of
+from postroom.mail.reservations import held_by_others, release_reserved_in
 from postroom.mail.service import Mail
 from postroom.services import notices
 from postroom.services.idling import Idling
@@ -76,7 +75,7 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class HookAnswer(TypedDict):
-    """The action of a hook. `mode` says how to treat an `error` or an `unknown`."""
+    """The action of a hook. `mode` selects the effect of an `error` or an `unknown`."""
 
     outcome: Outcome
     text: str
@@ -130,14 +129,14 @@ class Hooks:
         agent_token: str | None = None,
         grant: Grant | None = None,
     ) -> HookAnswer:
-        """Decide about an event of a client; `grant` is that of the run in which it happens.
+        """Return the answer to an event of a client; `grant` is the grant of the run that causes it.
 
         A caller without the required proof of its agent counts as nobody. For hooks that check, a failing
         store also gives an answer, whose effect is a setting.
 
         Raises:
             InvalidArgument: The client or event is unknown, or the body is invalid.
-            StoreError: Nothing was noted, and the event does not check anything.
+            StoreError: Nothing is recorded, and the event checks nothing.
         """
         waits = client in WAKING and event in (WAIT, WAKE)
         kind = event if waits else EVENTS.get(client, {}).get(event)
@@ -192,7 +191,7 @@ class Hooks:
     async def _awaited(self, event: _Event, caller: Caller) -> HookAnswer:
         """Answer `tell` for mail in an idle session, `unknown` to end the wait, `silent` after a while.
 
-        Nothing is noted: only when the waiting process asks for the line, it is known to be alive.
+        The hook records nothing: only when the waiting process asks for the line is it known to be alive.
         """
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
         if self._idling.take_over(session, since):

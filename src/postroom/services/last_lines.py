@@ -8,7 +8,7 @@ from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.quoting import end_of, without_escapes, without_unfinished
 from postroom.contracts.work import Output
 from postroom.dispatch.sinks import MORE_NOTE, SHOWN, said
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 EVENTS: Final = 12
 """The number of newest events of a run in which its last lines are searched."""

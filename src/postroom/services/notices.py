@@ -5,11 +5,11 @@ A name may come from a database that another program wrote, so it could contain 
 
 from collections.abc import Sequence
 
-from postroom.contracts.announcing import Arrival
 from postroom.contracts.choices import Importance
 from postroom.contracts.clock import iso
 from postroom.contracts.quoting import quoted
-from postroom.mail.guarding import Held
+from postroom.contracts.waking import Arrival
+from postroom.mail.reservations import Held
 
 LONGEST_PATH = 200
 SHOWN = 3

@@ -124,7 +124,7 @@ class Draft:
     importance: Importance = "normal"
     ack_required: bool = False
     answers: int | None = None
-    """The message that it answers; an answer has no recipients or subject of its own."""
+    """The answered message; an answer takes its recipients and subject from it."""
     to_all: bool = False
     """Whether the answer goes to all recipients of the answered message."""
     files: tuple[DraftFile, ...] = ()

@@ -24,7 +24,7 @@ from postroom.log import get_logger
 from postroom.mail.waking.open_questions import BY_MAIL
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 POLL_MS = 5_000
@@ -130,7 +130,7 @@ class QuestionService:
         """Answer a question of a project's run, or with "" of a chat's, for a person at the pages.
 
         Raises:
-            StaleDecision: it is not open, or not any more; no run is told anything.
+            StaleDecision: The question is not open, or no longer; no run gets the answer.
         """
         asked = await self._store.read(lambda tx: _open(tx, _threads_of(slug)))
         meant = [(run, one) for run, one in asked if (run.run_id, one.number) == (run_id, number)]
@@ -177,7 +177,7 @@ class QuestionService:
                 if await mailbox.take_back_decision(run.thread_id, run_id, decision_id):
                     return
         raise StaleDecision(
-            f"the answer to question {number} cannot be taken back: the agent has already received it",
+            f"the answer to question {number} cannot be withdrawn: the agent has already received it",
             value=number,
             remedy="write to the agent, or cancel its run",
         )
@@ -277,7 +277,7 @@ async def _show_answered(runs: RunService, run: RunRecord, question: Question, n
 
 
 class QuestionTimeouts:
-    """Ends the wait for questions whose time is over."""
+    """Ends the wait for questions that have timed out."""
 
     def __init__(self, runs: RunService, clock: Clock, timer: Timer) -> None:
         self._runs = runs

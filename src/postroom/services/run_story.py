@@ -7,11 +7,10 @@ from functools import partial
 from typing import Final, Literal
 
 from postroom.contracts.events import CanonicalEvent
-from postroom.contracts.mail import Agent, Message, Project, Reservation
+from postroom.contracts.mail import Agent, Attempt, Message, Project, Reservation, Span
 from postroom.contracts.messages import Json, Role
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, RunWaitingTicket, Usage
-from postroom.contracts.timeline import Attempt, Span
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.work import Output
 from postroom.dispatch.sinks import CALL, CALL_DONE, MODEL_CALL
@@ -19,7 +18,7 @@ from postroom.mail.reservations import in_run
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import newest_events, output_in
 from postroom.services.runs import whose
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]
 STEPS: Final = 400

@@ -6,10 +6,10 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.budgets import Budget
 from postroom.contracts.clock import Timer
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.limits import Budget
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
@@ -23,7 +23,7 @@ from postroom.leases import Leases
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 SLOTS = 256
@@ -121,7 +121,7 @@ class RunService:
         """Count the dead letters that wait for an operator.
 
         The dead letter of a chat's run is not counted: the person in the chat got the reason as an answer. If
-        that failed, the outbox has a dead letter of its own.
+        that failed, the outbox has a separate dead letter.
 
         Raises:
             StoreError: They could not be counted.

@@ -21,8 +21,7 @@ from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import MOST_LISTED, Firing, Schedules, Target, new_schedule
 from postroom.services.people import addressed
 from postroom.stores.mail.access import MailReads, MailWrites
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 MAIL: Final = "mail"
 """The kind of these schedules."""
@@ -152,7 +151,7 @@ class MailSchedules:
         return await self._mail.slug(project)
 
     async def named(self, name: str, slug: str = "") -> Mapping[str, object]:
-        """Return a schedule, which must belong to the project if one is given.
+        """Return a schedule; if a project is given, the schedule must belong to it.
 
         Raises:
             UnknownSchedule: No such schedule exists.

@@ -49,10 +49,10 @@ from postroom.services.runs import (
     whose,
 )
 from postroom.stores.mail.access import MailReads, MailWrites
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 _TWO: Final = 2
-"""The limit for ids with the same beginning: a second one is enough to report ambiguity."""
+"""The limit for ids with the same beginning: two are enough to report ambiguity."""
 FOUND: Final = 50
 """Runs of a page."""
 AMONG: Final = 2_000
@@ -185,7 +185,7 @@ class WorkService:
         return FoundRuns([work_of(run, dispatch_of(tx, run)) for run in runs], place, is_full)
 
     async def explained(self, works: Sequence[Work]) -> list[Work]:
-        """Return the runs; queued ones with the reason why they do not execute yet."""
+        """Return the runs; queued runs with the reason why they do not execute yet."""
         return [await self._explained(one) if one.state == "queued" else one for one in works]
 
     async def _explained(self, work: Work) -> Work:
@@ -242,7 +242,7 @@ class WorkService:
         return work_of(run, dispatch_of(tx, run))
 
     async def output(self, run_id: str, *, whole: bool = False) -> Output:
-        """Return the end of a run's output so far, or all of it, as far as it was kept."""
+        """Return the end of a run's stored output, or all of it."""
         most = ALL_KEPT if whole else SHOWN
         return await output_of(self._runs.stores.events, EventScope.run(run_id), most=most)
 
@@ -297,7 +297,7 @@ class WorkService:
 
         Raises:
             UnknownRun: there is none.
-            IllegalTransition: it can be cancelled no more.
+            IllegalTransition: The run can no longer be cancelled.
         """
         work = await self.named(run)
         named = work.run_id if work.state == "asks" else work.dispatch_id or run
@@ -364,11 +364,11 @@ class WorkService:
         work = await self.named(run)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
-                f"run {work.run_id} is {SHOWN_STATES[work.state]}, and does not wait for another attempt",
+                f"run {work.run_id} is {SHOWN_STATES[work.state]} and has no attempt to wait for",
                 value=run,
                 remedy=(
-                    "only a queued run that is tried again later can be retried now; "
-                    f"`postroom runs why {work.run_id}` says why this run does not go on"
+                    "only a queued run that waits for its next attempt can be retried now; "
+                    f"`postroom runs why {work.run_id}` explains why this run does not continue"
                 ),
             )
         await self._runs.mailbox.hasten(work.dispatch_id)

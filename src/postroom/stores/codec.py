@@ -1,4 +1,4 @@
-"""Records from rows and as JSON text; what does not read back is named as corrupt.
+"""Converts records from and to rows and JSON text; an unreadable row is reported as corrupt.
 
 The answer of a run is stored once, in the row of the run. The message, the events and the dispatch that tell
 the same answer are stored without the text. Their column `answer_of` names the run, and each look at them
@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from postroom.contracts.conversation import Summary
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InvalidActivation, InvalidRecord, RecordTooNew, StoreCorrupt
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import ContentBlock, DeliveryMode, Json, Message, Role
 from postroom.contracts.records import Record, replace
-from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, TerminationReason, Thread
+from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, Summary, TerminationReason, Thread
 
 T = TypeVar("T")
 

@@ -1,14 +1,215 @@
 """The port to a database engine: transactions, maintenance of its files or server, and hints."""
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from postroom.contracts.clock import Clock
+from postroom.contracts.errors import PostroomError, StoreClosed
+from postroom.log import get_logger
 from postroom.stores.outline import Outline
 from postroom.stores.sql_transaction import SqlTransaction
 
+_LOG = get_logger(__name__)
+
+S = TypeVar("S")
 T = TypeVar("T")
+
+GROUP_LIMIT: Final = 64
+"""Maximum number of changes in one commit: more would gain little and delay the first."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingChange(Generic[S]):
+    """One change, its caller, and its result."""
+
+    run: Callable[[S], Any]
+    future: "asyncio.Future[Any] | None" = None
+    """None if no caller waits."""
+    committed: Callable[[], None] | None = None
+    key: str = ""
+    value: Any = None
+    error: BaseException | None = None
+
+    def perform(self, given: S) -> None:
+        """Run it on the thread, and keep its result or error for its caller."""
+        try:
+            self.value = self.run(given)
+        except StopIteration:
+            self.error = no_stop_iteration()
+        except BaseException as error:  # handed to the caller: it is the caller's function that raised
+            self.error = error
+
+
+class PendingChanges(Generic[S]):
+    """A queue of changes for one thread."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[PendingChange[S] | None] = SimpleQueue()
+        """Changes; None after the last one."""
+        self._gate = threading.Lock()
+        self._closed = False
+
+    async def submit(
+        self, run: Callable[[S], T], *, key: str = "", committed: Callable[[], None] | None = None
+    ) -> T:
+        """Run `run` on the thread, and return once its writes are durable.
+
+        `committed` is then called on the caller's event loop, even if the caller was cancelled.
+
+        Raises:
+            StoreClosed: This process has closed the store.
+            BaseException: The error of `run`.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self.put(PendingChange(run=run, future=future, committed=committed, key=key))
+        result: T = await future
+        return result
+
+    def put(self, change: PendingChange[S]) -> None:
+        """Queue a change without waiting for it.
+
+        Raises:
+            StoreClosed: This process has closed the store.
+        """
+        with self._gate:
+            if self._closed:
+                raise StoreClosed("the database is closed")
+            self.queue.put(change)
+
+    def stop(self) -> None:
+        """Accept no further changes.
+
+        The thread gets None after the last change. A repeated call has no effect.
+        """
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self.queue.put(None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the queue is empty."""
+        return self.queue.empty()
+
+    def group(self, first: PendingChange[S]) -> list[PendingChange[S]]:
+        """Return a change together with the next waiting ones, up to the size of a commit."""
+        group = [first]
+        while len(group) < GROUP_LIMIT:
+            try:
+                change = self.queue.get_nowait()
+            except Empty:
+                break
+            if change is None:
+                self.queue.put(None)
+                break
+            group.append(change)
+        return group
+
+
+class LookingThreads:
+    """A few threads that run functions of callers on event loops, one function per thread at a time.
+
+    The pool of `asyncio` would cost more per read than most reads, because it uses futures of two kinds.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pending = PendingChanges[None]()
+        weakref.finalize(self, self._pending.stop)  # those of a store that nobody closed end as well
+        self._threads = [
+            threading.Thread(target=_look_on, args=(self._pending,), name="postroom-reader", daemon=True)
+            for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def submit(self, look: Callable[[], T]) -> T:
+        """Run `look` on one of the threads and return its answer.
+
+        Raises:
+            StoreClosed: This process has closed the store.
+            BaseException: The error of `look`.
+        """
+        return await self._pending.submit(lambda _: look())
+
+    def begin(self, look: Callable[[], object]) -> None:
+        """Run `look` without waiting for it; a failure is logged.
+
+        Raises:
+            StoreClosed: This process has closed the store.
+        """
+        self._pending.put(PendingChange(run=lambda _: look()))
+
+    def close(self) -> None:
+        """Accept no further work, and wait until queued work is done; a repeated call has no effect."""
+        self._pending.stop()
+        for thread in self._threads:
+            thread.join()
+
+
+def _look_on(pending: PendingChanges[None]) -> None:
+    while (look := pending.queue.get()) is not None:
+        if look.future is None or not look.future.cancelled():
+            look.perform(None)
+            answer((look,))
+        del look  # the next may be long in coming
+    pending.queue.put(None)  # for the next thread
+
+
+def no_stop_iteration() -> RuntimeError:
+    """Return the error for a StopIteration.
+
+    A future refuses to hold it, and its caller would wait forever.
+    """
+    return RuntimeError("a function given to the store raised StopIteration")
+
+
+def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
+    """Set this error on every change that did not raise itself."""
+    for change in group:
+        if change.error is None:
+            # One instance a caller: each raises it, and tracebacks are written into it.
+            change.error = type(error)(
+                error.message, value=error.value, remedy=error.remedy, details=error.details
+            )
+            change.error.__cause__ = error.__cause__
+            change.error.is_told = error.is_told
+
+
+def answer(group: Iterable[PendingChange[Any]]) -> None:
+    """Wake the callers, each loop once per group."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[PendingChange[Any], asyncio.Future[Any]]]] = {}
+    for change in group:
+        if change.future is not None:
+            by_loop.setdefault(change.future.get_loop(), []).append((change, change.future))
+        elif change.error is not None:
+            _LOG.error("store.failed_for_nobody", reason=repr(change.error))
+    for loop, changes in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, changes)
+        except RuntimeError:  # the loop is closed: no caller waits, and the writes stay stored
+            continue
+
+
+def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
+    """Answer all callers, then call each `committed`; the loop reports its errors."""
+    for change, future in changes:
+        if future.done():
+            continue  # the caller was cancelled
+        if change.error is None:
+            future.set_result(change.value)
+        else:
+            future.set_exception(change.error)
+    with contextlib.ExitStack() as stack:  # it calls the last one first
+        for change, _ in reversed(changes):
+            if change.error is None and change.committed is not None:
+                stack.callback(change.committed)
 
 
 class Engine(Protocol):
@@ -102,7 +303,7 @@ class Engine(Protocol):
         ...
 
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Refuse a user who lacks a right to one of the tables; one query, however many tables there are.
+        """Refuse a user who lacks a right to one of the tables, with one query for all tables.
 
         Raises:
             StoreReadOnly: A right is missing; the remedy grants it.

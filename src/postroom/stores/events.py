@@ -99,7 +99,8 @@ class EventTables(Tables):
     def add(self, draft: CanonicalEventDraft, ended_run: RunRecord | None = None) -> None:
         """Add an event to the scopes of its thread and its run, unless its key was used; see `append`.
 
-        Nothing is looked at before: the caller needs neither the numbers of the event nor an earlier one.
+        The statement reads nothing before it writes: the caller needs neither the number of the event nor
+        earlier events.
         """
         options, answer, event_id = draft.options, with_answer(ended_run), f"evt_{self._new_id()}"
         rest = None if answer is None else without_answer(draft.payload, answer)
@@ -205,7 +206,7 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Delete whole scopes, which get no more events, with their events."""
+        """Delete whole scopes that get no further events, with their events."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 

@@ -65,7 +65,7 @@ class Subscription:
 class LocalLiveChannels:
     """Delivers commands to the runs of this process.
 
-    A sender waits at most `accept_within_ms` for the receipts; commands not accepted by then are withdrawn.
+    A sender waits at most `accept_within_ms` for the receipts; then commands without a receipt are withdrawn.
     """
 
     def __init__(self, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:

@@ -1,4 +1,4 @@
-"""The numbered steps of a schema: reading them, and finding those that are missing.
+"""Reads the numbered steps of a schema, and finds the missing ones.
 
 Servers of two releases may share a PostgreSQL database, and the newer one migrates it. Therefore a step
 either keeps everything that the previous release uses, or names on a separate line the step whose code

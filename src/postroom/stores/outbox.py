@@ -72,7 +72,7 @@ class OutboxTables(Tables):
     def decided(
         self, written: Sequence[WrittenEffect], found: Found, now: int
     ) -> tuple[tuple[OutboxMessage, ...], NewEffects]:
-        """Return effects as they are stored, and the new ones with their payloads as text.
+        """Return effects as stored, and the new effects with their payloads as text.
 
         A key for which `effect_looks` found an effect returns that effect. An effect that this process
         performs at once is stored as claimed, unless another effect of its order is open.
@@ -154,7 +154,7 @@ class OutboxTables(Tables):
         """Claim due effects, oldest first, including claims of others whose lease has expired (`<= now`).
 
         An effect whose claims alone used up its attempts becomes a dead letter instead. Of effects with the
-        same order key only the oldest one that is neither delivered nor a dead letter is claimed. The caller
+        same order key, only the oldest that is neither delivered nor a dead letter is claimed. The caller
         holds `line_lock`.
         """
         now, token = self._now(), self._new_id()
@@ -176,8 +176,8 @@ class OutboxTables(Tables):
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str], *, keyed: bool = True) -> int:
         """Record that effects were performed; return the number of claims that were still valid.
 
-        Ids and tokens correspond by position. `keyed` says whether the first effect has a key; both sorts of
-        effects may be mixed.
+        Ids and tokens correspond by position. `keyed` tells whether the first effect has a key; effects with
+        and without keys may be mixed.
 
         Raises:
             ValueError: There are more ids than tokens, or more tokens than ids.
@@ -237,7 +237,7 @@ class OutboxTables(Tables):
     ) -> None:
         """Make claimed effects of these kinds due again, as possibly performed; no process performs them.
 
-        With `target`, only its effects; `besides` are further effects.
+        With `target`, only its effects; `besides` are additional effects.
         """
         self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 

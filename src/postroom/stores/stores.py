@@ -5,9 +5,8 @@ from pathlib import Path
 
 from postroom.contracts.clock import Clock
 from postroom.stores.chats.stores import ChatStores
-from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.mail.store import MailStore
-from postroom.stores.outline import Outline
+from postroom.stores.outline import Outline, StoreIdentity, identity_of
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import SqlStore
 

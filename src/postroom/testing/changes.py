@@ -2,7 +2,7 @@
 
 A change is quick, only reads and writes through its transaction, and gives the same result when repeated. On
 SQLite every change runs twice here, the first time rolled back. A change is refused if it uses randomness,
-files, sockets, a database of its own or an ended transaction, or if it waits or is slow.
+files, sockets, a second database or an ended transaction, or if it waits or is slow.
 """
 
 import gc
@@ -30,7 +30,7 @@ from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 T = TypeVar("T")
 
 LONGEST_SECONDS: Final = 5.0
-"""Seconds of processor time: more than any change of ours takes, on any machine."""
+"""Seconds of processor time: more than any change of postroom takes, on any machine."""
 _HARMLESS: Final = frozenset({"getpid", "fspath"})
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]+")
 _NONE: Final[Values] = {}

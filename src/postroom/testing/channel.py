@@ -30,7 +30,7 @@ ALL = ChannelCapabilities(limit=4_096, edits=True, threads=True, typing=True, mi
 
 @dataclass(slots=True)
 class Said:
-    """A message of ours in the chat."""
+    """A message in the chat that postroom sent."""
 
     chat_id: str
     text: str
@@ -180,7 +180,7 @@ class FakeChannel(BasePlatformAdapter):
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Remove a message of ours."""
+        """Remove a message that postroom sent."""
         self.said = [one for one in self.said if one.message_id != message_id]
         self.deleted.append(message_id)
         return SendResult.sent()
@@ -268,7 +268,7 @@ class FakeChannel(BasePlatformAdapter):
 
 
 async def settled(*conditions: Any, within_s: float = 90.0) -> None:
-    """Return when every condition holds; let other tasks run meanwhile.
+    """Return when every condition holds; other tasks run during the wait.
 
     The bound is long because a disk may need half a minute for a commit.
 

@@ -12,7 +12,7 @@ from postroom.embedded.effects import ENDED, WAITS
 from postroom.embedded.mailbox import Mailbox
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing.history import History
 from postroom.testing.recording import recorded
 

@@ -9,7 +9,7 @@ from postroom.contracts.clock import milliseconds
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; moving it wakes sleepers."""
+    """A clock that does not run by itself; moving it wakes sleepers."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start

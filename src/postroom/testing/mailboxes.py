@@ -17,7 +17,7 @@ from postroom.testing.work import ProcessDied
 
 
 class ManualMailbox(Mailbox):
-    """A mailbox with a manual clock, which looks for due work only when a test asks."""
+    """A mailbox with a manual clock, which looks for due work only at the request of a test."""
 
     clock: ManualClock
     """The clock of the mailbox and its database. Delays between the attempts of a step pass at once."""
@@ -32,7 +32,7 @@ class ManualMailbox(Mailbox):
         self.clock = clock
 
     async def run_until_idle(self, *, timeout: float = 30) -> None:
-        """Return when nothing is active and nothing is due; the mailbox's clock stands still.
+        """Return when nothing is active and nothing is due; the mailbox's clock does not move.
 
         Expired leases are released and due schedules enqueue, as in the rounds of a mailbox. Runs that wait,
         sleep or are due for a retry later are unchanged: move `clock`, and call this again.
@@ -69,7 +69,7 @@ class ManualMailbox(Mailbox):
         return not await self.admin.poll()
 
     async def _settled(self) -> None:
-        """Return when nothing is active; if the process dies meanwhile, restart it first."""
+        """Return when nothing is active; if the process dies before that, restart it first."""
         waits = Tasks("test")
         try:
             idle = waits.start(self.admin.settled(), name="idle")
@@ -105,7 +105,7 @@ async def mailbox(
     config: MailboxConfig | None = None,
     schema: str = "postroom",
 ) -> AsyncIterator[ManualMailbox]:
-    """Open a mailbox as `Mailbox.open` does, whose time stands still until its `clock` is moved.
+    """Open a mailbox as `Mailbox.open` does; its time stays the same until `clock` is moved.
 
     Work starts when it is enqueued; work due later starts in `run_until_idle`. On exit, active runs are
     cancelled and returned to the queue.

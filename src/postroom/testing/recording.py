@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from postroom.embedded.mailbox import Mailbox
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.testing.history import Execution
 
 _TABLE: Final = """

@@ -19,8 +19,7 @@ from postroom.stores.runs.ports import (
     RunStores,
     ThreadStore,
 )
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 P = TypeVar("P")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from postroom.embedded.running import Function, Run
 class ProcessDied(BaseException):
     """Raised in work under `postroom.testing.mailbox`: the process dies at this instant.
 
-    Nothing further is written for this run or other active runs; then a new process recovers them.
+    From then on nothing is written for this run or other active runs; a new process recovers them.
     """
 
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from postroom.contracts.mail import Agent, InboxEntry, Message, Project, Recipient
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web.reading import Page, cut, known_agent, openly, slugs_of
 from postroom.web.serving import choice, number
 from postroom.web.site import Site

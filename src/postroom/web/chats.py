@@ -12,7 +12,7 @@ from postroom.contracts.runs import RunRecord
 from postroom.contracts.work import ChatWork, OpenQuestion
 from postroom.gateway.replies import is_chat
 from postroom.services.cut_ids import whole_id
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
 from postroom.web.questions import LONGEST_WHY, AnswerForm, decide

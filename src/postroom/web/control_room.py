@@ -8,9 +8,9 @@ from starlette.responses import Response
 from postroom.contracts.mail import InboxEntry, Project
 from postroom.contracts.work import Floor, WorkCounts
 from postroom.mail import conversation
-from postroom.mail.conflicts import together
 from postroom.mail.projects import PEOPLE_KEY
-from postroom.stores.transaction import Transaction
+from postroom.mail.reservations import together
+from postroom.stores.store import Transaction
 from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import BRIEF, cut, thread_rows
 from postroom.web.serving import choice, remembered_name

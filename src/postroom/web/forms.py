@@ -47,7 +47,7 @@ async def read_form(
     The typed texts are noted at once, so that the page of a failure shows them.
 
     Raises:
-        NotPermitted: The session is another one; nothing of the form was read.
+        NotPermitted: The form belongs to another session; none of its fields was used.
         TooLarge: The form has more than `limit` bytes.
         InvalidArgument: The body is not a form, or a field does not match `kind`.
     """
@@ -101,7 +101,7 @@ class RunForm(msgspec.Struct):
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
     """Return the body of a request, and whether it is cut after `limit` bytes.
 
-    The rest is received: a browser reads no answer before it has sent its form.
+    The rest is received too, because a browser reads no answer before it has sent its whole form.
     """
     parts, size = list[bytes](), 0
     async for part in request.stream():

@@ -6,8 +6,8 @@ from typing import Final
 
 from postroom.contracts.mail import Project
 from postroom.contracts.work import WorkCounts
-from postroom.mail.conflicts import conflicts, together
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.reservations import conflicts, together
 from postroom.services.floor import LEASES
 from postroom.stores.mail.access import MailReads
 from postroom.web.wording import TONES, tone
@@ -20,7 +20,7 @@ _STEP: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """The look of a name: people are circles, agents rounded squares."""
+    """The appearance of a name: people are circles, agents rounded squares."""
 
     tone: int
     is_person: bool = False
@@ -43,7 +43,7 @@ class Frame:
     faces: Mapping[str, Face] = field(default_factory=dict)
 
     def face(self, name: str, *, is_person: bool | None = None) -> Face:
-        """Return the look of a name; `is_person` if the caller knows whether it is a person's."""
+        """Return the appearance of a name; `is_person` if the caller knows whether it is a person's."""
         known = self.faces.get(name.casefold())
         if known is None or (is_person is not None and known.is_person != is_person):
             return Face(tone(name), bool(is_person))

@@ -13,7 +13,7 @@ from postroom.contracts.mail import Attachment, Project, is_content_of
 from postroom.contracts.work import Waiting
 from postroom.mail import conversation
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.forms import read_form, see
 from postroom.web.reading import ShownMessage, bodies_of, how_seen, known_project, slugs_of

@@ -1,6 +1,6 @@
 """The addresses of the pages, and the function of each: it reads the store once, and fills one template.
 
-The server makes the pages, without a script. A typed error becomes a page with the same look; any other
+The server makes the pages, without a script. A typed error becomes a page with the same frame; any other
 exception is left to the edge of the application.
 """
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.mail.projects import PEOPLE_KEY
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web.frame import count_overlaps, count_unread
 from postroom.web.reading import cut
 from postroom.web.serving import number, remembered_name

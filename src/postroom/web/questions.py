@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
 from postroom.web.serving import remember_name

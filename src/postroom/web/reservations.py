@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import Project, Reservation
-from postroom.mail.conflicts import conflicts
-from postroom.stores.transaction import Transaction
+from postroom.mail.reservations import conflicts
+from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import Number, read_form, see
 from postroom.web.reading import Page, cut
@@ -50,7 +50,7 @@ async def reservations(site: Site, request: Request) -> Response:
 
 
 class ReservationForm(msgspec.Struct):
-    """A person's decision about reservations: which one ends, or which are shared."""
+    """A person's decision about reservations: which of them ends, or which are shared."""
 
     do: str = ""
     name: str = ""

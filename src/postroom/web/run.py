@@ -8,13 +8,12 @@ from typing import Any, Final, Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.mail import Message, Project
-from postroom.contracts.timeline import Attempt
+from postroom.contracts.mail import Attempt, Message, Project
 from postroom.contracts.work import Work
 from postroom.mail import conversation
 from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.forms import see
 from postroom.web.reading import references, subjects_of
@@ -26,7 +25,7 @@ from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
-"""Messages of a thread after the one that started a run, in which answers are searched."""
+"""Messages of a thread, after the message that started a run, in which answers are searched."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
     ("not_due", "It is due"),
@@ -146,7 +145,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return the conditions that a queued run has met, the one that stops it, and the later ones."""
+    """Return the conditions that a queued run has met, the condition that stops it, and the later ones."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [

@@ -10,7 +10,7 @@ from postroom.contracts.errors import InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import SHOWN_STATES, RunFilter, RunSearch, Work
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import RunForm, read_form, see
 from postroom.web.reading import OFFERED, offered_names, subjects_of

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from postroom.contracts.choices import SearchOrder
 from postroom.contracts.mail import Project
 from postroom.mail.query import parse_query
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import wording
 from postroom.web.reading import cut
 from postroom.web.serving import MAX_QUESTION, choice, number

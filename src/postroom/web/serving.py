@@ -28,7 +28,7 @@ from postroom.contracts.errors import (
     UnknownReservation,
     UnknownTask,
 )
-from postroom.contracts.project_log import EVENT_KINDS
+from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.quoting import sentence
 from postroom.contracts.work import SHOWN_STATES
 from postroom.mail.conversation import awaited
@@ -65,12 +65,12 @@ NAME_KEPT: Final = 365 * 24 * 3600
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_PARTS = 12
 MAX_QUESTION = 500
-"""Characters of a search that are read."""
+"""Maximum characters of a search; the rest is ignored."""
 LONGEST_NAME = 128
-"""Characters of a name in a filter that are read."""
+"""Maximum characters of a name in a filter; the rest is ignored."""
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
-"""What remedies for agents name: tools, and in backticks their arguments."""
+"""Matches the tools, and the arguments in backticks, in remedies for agents."""
 _REMEDIES: Final[Mapping[str, str]] = {
     UnknownProject.code: "see the list of projects",
     UnknownAgent.code: "see the project's agents",
@@ -97,7 +97,7 @@ def parts_of(request: Request) -> Sequence[str]:
 
 
 def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:
-    """Return a page with the common look about an error and its remedy.
+    """Return a page in the common frame about an error and its remedy.
 
     The page contains the texts that were `typed` into a form, to copy them.
     """
@@ -144,7 +144,7 @@ def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
 
 
 def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = None) -> str:
-    """Return what a person at the pages does about an error; a remedy for agents is replaced.
+    """Return the remedy for a person at the pages; a remedy for agents is replaced.
 
     `here` has the remedies of one page by the code of the error.
     """
@@ -202,7 +202,7 @@ def number(request: Request, name: str) -> int | None:
 
 
 def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
-    """Return the word in the address; the first allowed one if it is missing.
+    """Return the value in the address; the first allowed one if it is missing.
 
     Raises:
         InvalidArgument: The address has another word.

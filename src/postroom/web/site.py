@@ -22,8 +22,7 @@ from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
 from postroom.services.statuses import status_of
 from postroom.services.work import WorkService
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 from postroom.web import links
 from postroom.web.frame import EMPTY, Frame, frame
 from postroom.web.reading import known_project
@@ -204,7 +203,7 @@ class Site:
     ) -> Response:
         """Return a page about an error, in the frame of the project `slug` if it exists.
 
-        It is a whole page, whichever parts were asked for, and not live: each update would fail again.
+        It is a whole page, whichever parts were requested, and not live: each update would fail again.
         """
         alone = error_page(status, message, remedy=remedy, typed=typed)
         if not slug:

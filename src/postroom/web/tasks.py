@@ -10,7 +10,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import Project
 from postroom.contracts.tasks import ENDED_STATES
 from postroom.mail.tasks import tasks_page, views
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import Number, read_form, see
 from postroom.web.serving import number

@@ -15,7 +15,7 @@ from postroom.mail import conversation
 from postroom.mail.conversation import awaited
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web.reading import (
     OFFERED,
     Page,
@@ -35,7 +35,7 @@ AMONG: Final = 2_000
 """Threads that are read at most for a filter."""
 MESSAGES: Final = 50
 PAGE_TEXT: Final = 256 * 1024
-"""Characters of message bodies on one page of a thread; a longer message has a page of its own."""
+"""Characters of message bodies on one page of a thread; a longer message has a separate page."""
 PARTICIPANTS_AMONG: Final = 1_000
 """Newest messages of each project on a thread whose writers and readers are counted."""
 NOBODY: Final = -1
@@ -160,7 +160,8 @@ def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozens
 def _was_read(one: ShownMessage, me: str) -> bool:
     """Return whether the person `me` has read a message, and acknowledged it if required.
 
-    A message that was sent to agents only is not folded: nobody knows whether the person has read it.
+    A message that was sent to agents only is not folded: the server cannot know whether the person has read
+    it.
     """
     mine = [reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)]
     return any(reader.read_at is not None for reader in mine) and not awaited(one.message, mine)
@@ -175,7 +176,7 @@ def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
 
 
 def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return as many of the first messages as fit on a page by their text, at least one."""
+    """Return the first messages whose text fits on a page, at least one."""
     text = 0
     for count, one in enumerate(messages):
         text += len(one.body_md)

@@ -10,9 +10,17 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from postroom.contracts.errors import UnknownThread
-from postroom.contracts.mail import Agent, Project, Recipient, Reservation
+from postroom.contracts.mail import (
+    Agent,
+    Attempt,
+    AttemptGroup,
+    Project,
+    Recipient,
+    Reservation,
+    Span,
+    Written,
+)
 from postroom.contracts.records import replace
-from postroom.contracts.timeline import Attempt, AttemptGroup, Span, Written
 from postroom.contracts.waking import MessageRun
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads
@@ -38,7 +46,7 @@ PARTS: Final = 100
 COUNTED: Final = 250
 """Messages of one part of a span are counted up to here."""
 TOTAL: Final = 10_000
-"""Messages of a span are counted up to here, however long it is."""
+"""Messages of a span are counted up to this number, also in long spans."""
 LOOKED_THROUGH: Final = 2_000
 """Messages whose senders and readers are read: the newest."""
 

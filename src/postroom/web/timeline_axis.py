@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
-from postroom.contracts.timeline import Span
+from postroom.contracts.mail import Span
 
 SECOND: Final = 1_000
 MINUTE: Final = 60 * SECOND

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from postroom.contracts.mail import Agent, Reservation
-from postroom.contracts.timeline import Attempt, AttemptGroup
+from postroom.contracts.mail import Agent, Attempt, AttemptGroup, Reservation
 from postroom.contracts.work import QueueState
-from postroom.mail.conflicts import conflicts
+from postroom.mail.reservations import conflicts
 from postroom.web.timeline import Sent, Window, joined, nearness, reaches
 from postroom.web.timeline_axis import Axis, lasts
 from postroom.web.wording import one_line
@@ -128,7 +127,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A window as drawn."""
+    """The drawn content of a span of time."""
 
     axis: Axis
     height: int

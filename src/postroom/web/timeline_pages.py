@@ -8,11 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import UnknownRun
-from postroom.contracts.mail import Project
-from postroom.contracts.timeline import Span
+from postroom.contracts.mail import Project, Span
 from postroom.contracts.work import QueueState
 from postroom.stores.mail.access import MailReads
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import links, reading
 from postroom.web.serving import NUMBER, choice
 from postroom.web.site import Site
@@ -83,7 +82,7 @@ class Asked:
         return self.span.end < self.now
 
     def at(self, begin: int, end: int) -> str:
-        """Return the address of another span; a span that would exceed the present ends a moment after it."""
+        """Return the address of the picture for another span; the span ends at most a moment after now."""
         half = max(end - begin, SHORTEST) // 2
         middle = min((begin + end) // 2, ends_by(self.now, 2 * half) - half)
         return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))

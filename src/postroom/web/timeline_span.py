@@ -1,4 +1,4 @@
-"""The span of time of a project's picture: from its address, or one that fits the content."""
+"""The span of time of a project's picture: from its address, or a span that fits the content."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,8 +6,7 @@ from typing import Final
 from starlette.requests import Request
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.contracts.mail import Project
-from postroom.contracts.timeline import Span
+from postroom.contracts.mail import Project, Span
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads
 from postroom.web.serving import choice, number
@@ -17,13 +16,13 @@ from postroom.web.timeline_axis import DAY, LONGEST, MINUTE, PRESETS, SECOND, SH
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
 LAST: Final = "last"
-"""The name of a span that ends at the last event, however long ago it was."""
+"""The name of a span that ends at the last event, of any age."""
 SHORTEST_ZOOM: Final = min(PRESETS.values())
 """The limit for zooming in; a link to closer runs may lead to a shorter span."""
 GROWING: Final = ("1m", "15m", "1h")
 """Initial lengths for a project without events, by its age."""
 _MARGIN: Final = 50
-"""The ratio between a picture of everything and the margin on each of its sides."""
+"""The margin at each side of a picture of all events is the picture divided by this."""
 
 
 def span_of(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:

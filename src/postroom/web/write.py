@@ -31,7 +31,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.mail import Project
 from postroom.services.people import Draft, DraftFile
 from postroom.services.statuses import status_of
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 from postroom.web import links, reading
 from postroom.web.forms import Number, read_form, see
 from postroom.web.serving import number, remedy_at_pages, remember_name, remembered_name
@@ -48,10 +48,10 @@ _REMEDIES: Final = {
     InvalidRecipients.code: "choose at least one agent",
     UnknownAgent.code: "choose an agent in the list, or correct the name under Others",
     UnknownMessage.code: "open the message that you want to answer, and press Reply",
-    UnknownProject.code: "correct the name of the project behind the @",
+    UnknownProject.code: "correct the name of the project after the @",
 }
 _LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
-"""What the form calls the arguments of the tool that sends its message."""
+"""The label of each argument of the sending tool in the form."""
 _FIELD: Final = re.compile(r"`(\w+)[^`]*`")
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
 
@@ -130,7 +130,7 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
 async def _form(
     site: WorkingSite, request: Request, typed: MessageForm, refusal: PostroomError | None = None
 ) -> Response:
-    """Return the form, or the one that asks for a name: if there is no person, or a name was refused."""
+    """Return the form, or the form that asks for a name: if there is no person, or a name was refused."""
     messages, is_name, answers = site.services.messages, typed.do == "name", typed.reply
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a promise about chats starts from: messages, sessions and people, and only what matters to it."""
+"""The initial records of promises about chats: messages, sessions and people, with only the relevant fields given."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ HALF = "half \ud83d"
 
 
 def key(message_id: str = "m1", **parts: str) -> InboundKey:
-    """Return a key in the one chat of the one account, where no other is named."""
+    """Return a key in the only chat of the only account, if no other is named."""
     named = {"platform": "telegram", "account": "bot", "chat_id": "c", **parts}
     return InboundKey(message_id=message_id, **named)
 
@@ -75,12 +75,12 @@ def inbound_ids(messages: Iterable[InboundMessage]) -> list[int]:
 
 
 def session(session_key: str = "s", thread_id: str | None = None, **details: Any) -> ChatSession:
-    """Return a session to open, on a thread of its own where none is named."""
+    """Return a session to open, on a new thread if none is named."""
     return ChatSession(session_key=session_key, thread_id=thread_id or f"chat/{session_key}", **details)
 
 
 def person(user_id: str = "u1", *, platform: str = "telegram", **details: Any) -> Person:
-    """Return somebody to let in."""
+    """Return a person to admit."""
     details.setdefault("role", PersonRole.MEMBER)
     return Person(platform=platform, user_id=user_id, **details)
 

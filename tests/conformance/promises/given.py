@@ -1,4 +1,4 @@
-"""What a promise starts from: stored records, with only that stated which matters to it."""
+"""The initial records of promises, with only the relevant fields given."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ def office(tx: MailWrites, slug: str = "harbor") -> Office:
 
 
 async def an_office(store: MailStore, slug: str = "harbor") -> Office:
-    """Store a project with three agents, as a change of its own."""
+    """Store a project with three agents, in a separate change."""
     return await store.write(lambda tx: office(tx, slug))
 
 

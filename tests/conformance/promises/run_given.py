@@ -1,4 +1,4 @@
-"""What a promise about runs starts from: stored records, with only that stated which matters to it."""
+"""The initial records of promises about runs, with only the relevant fields given."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ TARGET = "target"
 
 
 def asked(stores: RunStores, dispatch_id: str = "d1", *, thread: str = "t", **details: Any) -> RunDispatch:
-    """Return a dispatch to enqueue, made now, of the run `r-<dispatch id>` where none is named."""
+    """Return a dispatch to enqueue, made now, of the run `r-<dispatch id>` if no run is named."""
     details.setdefault("created_at", stores.clock.now())
     run_id = details.pop("run_id", f"r-{dispatch_id}")
     return RunDispatch.queued(dispatch_id, thread, run_id, **details)
@@ -128,7 +128,7 @@ async def a_thread(stores: RunStores, thread_id: str = "t", **details: Any) -> T
 
 
 async def said(stores: RunStores, *message_ids: str, thread: str = "t") -> Committed:
-    """Commit messages of a person, whatever was there before."""
+    """Commit messages of a person, regardless of earlier messages."""
     messages = tuple(Message.user(f"text of {one}", id=one) for one in message_ids)
     return await stores.coordinator.commit(ThreadCommit(thread_id=thread, messages=messages))
 
@@ -136,7 +136,7 @@ async def said(stores: RunStores, *message_ids: str, thread: str = "t") -> Commi
 async def waiting(
     stores: RunStores, *message_ids: str, thread: str = "t", mode: DeliveryMode | None = None
 ) -> tuple[PendingMessage, ...]:
-    """Let messages of a person wait on a thread; return those of this call."""
+    """Store messages of a person that wait on a thread; return the messages of this call."""
     messages = [Message.user(f"text of {one}", id=one) for one in message_ids]
     return await stores.threads.append_pending(thread, messages, mode or DeliveryMode())
 
@@ -149,13 +149,13 @@ def message_ids(entries: Sequence[PendingMessage]) -> list[str]:
 def event(
     kind: str = "Happened", *, thread: str = "t", run_id: str | None = None, **details: Any
 ) -> CanonicalEventDraft:
-    """Return an event for the log of a thread, and of a run where one is named."""
+    """Return an event for the log of a thread, and of a run if one is named."""
     scopes = [EventScope.thread(thread), *([EventScope.run(run_id)] if run_id else [])]
     return CanonicalEventDraft(scopes=tuple(scopes), event_kind=kind, **details)
 
 
 async def furnished(stores: RunStores) -> None:
-    """Store what a commit of everything goes on from: messages, a run, and two messages that wait."""
+    """Store the records that a commit of everything needs: messages, a run, and two waiting messages."""
     await said(stores, "m1", "m2")
     await waiting(stores, "p1", "p2")
     await stores.threads.create_run(run(stores, "r1"))
@@ -201,9 +201,9 @@ async def snapshot(stores: RunStores, *thread_ids: str) -> dict[str, object]:
 
 
 async def refused_whole(stores: RunStores, commit: ThreadCommit, *kinds: type[PostroomError]) -> None:
-    """Expect a commit to be refused with one of these errors, and everything to be as it was before.
+    """Expect a commit to be refused with one of these errors, and to change nothing.
 
-    Nothing may wait on `KIND` for `TARGET` beforehand.
+    Requires that no effect waits on `KIND` for `TARGET`.
     """
     before = await snapshot(stores, commit.thread_id)
     with refused(*kinds):

@@ -1,4 +1,4 @@
-"""What a promise about the outbox starts from: effects with a number each, and how they are claimed."""
+"""The initial records of promises about the outbox: effects with a number each, and how they are claimed."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from postroom.stores.runs.ports import RunStores
 
 
 def effect(number: int = 0, **details: Any) -> OutboxDraft:
-    """Return an effect to store, whose payload is its number where none is given."""
+    """Return an effect to store, whose payload is its number if none is given."""
     details.setdefault("kind", KIND)
     details.setdefault("target", TARGET)
     details.setdefault("payload", {"n": number})
@@ -17,7 +17,7 @@ def effect(number: int = 0, **details: Any) -> OutboxDraft:
 
 
 async def claim_effects(stores: RunStores, *, limit: int = 99, **where: str) -> tuple[OutboxMessage, ...]:
-    """Claim what is due, on `KIND` for `TARGET` where nothing else is named."""
+    """Claim due effects, by default on `KIND` for `TARGET`."""
     kind, target = where.get("kind", KIND), where.get("target", TARGET)
     return await stores.outbox.claim(kind, target, lease_ms=LEASE, limit=limit)
 

@@ -24,7 +24,7 @@ _BACKUP: Final = ".postroom-backup-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A file as it was read."""
+    """A file as it was when it was read."""
 
     path: Path
     """The real path, with links followed."""

@@ -38,7 +38,7 @@ PASSED_ON: Final = (
 )
 """Variables by which `postroom mcp` finds its server; Codex passes only variables that its entry names."""
 WEEK: Final = 7 * 24 * 3_600
-"""Seconds that a command waits for mail behind an idle session."""
+"""Seconds for which a command of an idle session waits for mail."""
 INPUT: Final = "postroom-token"
 EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
 

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
@@ -50,8 +50,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
             _send(server, {"method": "initialized"})
             found = _asked(server, 1, _LIST, {"cwds": [str(folder)]})
     except (OSError, ValueError) as error:
-        found_instead = "no answer, because it ended" if isinstance(error, BrokenPipeError) else str(error)
-        return HookTrust(trouble=_trouble(client, "", found_instead))
+        return HookTrust(trouble=_trouble(client, "", str(error)))
     try:
         ours = [one for entry in found["result"]["data"] for one in entry["hooks"] if _is_ours(client, one)]
         told = [(str(one["eventName"]), str(one["trustStatus"]), bool(one["enabled"])) for one in ours]
@@ -142,11 +141,14 @@ def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[
         finally:
             watch.cancel()
             asking.end(process)
+            with suppress(BrokenPipeError):
+                process.stdin.close()
 
 
 def _send(server: tuple[IO[str], IO[str]], message: Mapping[str, Any]) -> None:
-    server[0].write(json.dumps(message) + "\n")
-    server[0].flush()
+    with suppress(BrokenPipeError):  # A server that ended may have answered before: its output tells.
+        server[0].write(json.dumps(message) + "\n")
+        server[0].flush()
 
 
 def _asked(

@@ -4,57 +4,492 @@
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities we declare only notices: requests for files and terminals are refused.
+Of the optional capabilities we declare only notices; we refuse requests for files and terminals.
+
+JSON-RPC 2.0 with a program, one JSON object per line: messages as values, anything else as a fault.
+
+The peer does no I/O. Its memory is bounded: one line, and the requests that it has sent and that are open.
+
+Permission requests: the question for a person, and their answer when the same request comes again.
+
+The id of a question covers everything that the agent reported of the call, even details too long to show: a
+different call is another question. Only the fields that identify the turn are left out: they differ in each
+repetition. Used answers are noted before the agent gets them, so that a yes counts once.
 """
 
 import asyncio
+import json
 import sys
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Final
 
 from postroom.concurrency import Tasks
-from postroom.contracts.agent_events import ToolCallResumed
+from postroom.contracts.agent_events import (
+    EventSink,
+    ToolCallDone,
+    ToolCallReady,
+    ToolCallResumed,
+    ToolCallStart,
+)
 from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
+from postroom.contracts.errors import (
+    AgentProtocolBroken,
+    CommandError,
+    CommandFailed,
+    PostroomError,
+    StaleClaim,
+)
+from postroom.contracts.executor import STDIO, RunAccess
 from postroom.contracts.files import ChatFile
+from postroom.contracts.messages import Json, storable
 from postroom.contracts.records import replace
-from postroom.contracts.run_access import STDIO, RunAccess
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Recipe
 from postroom.contracts.runs import Usage
-from postroom.executors.acp.peer import (
-    AUTH_REQUIRED,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    Answer,
-    Asked,
-    Peer,
-    ProtocolFault,
-    Refusal,
-    Told,
-)
-from postroom.executors.acp.permissions import (
-    FORGETS,
-    Decisions,
-    Permission,
-    UsedPermissions,
-    permission_of,
-    selected,
-)
-from postroom.executors.acp.turn import Turn, told_id
+from postroom.contracts.tools import ToolCallOutcome, ToolCallResume, ToolResult
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.asking import version_in
-from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
-from postroom.executors.processes.pipes import StdinWriter
+from postroom.executors.processes.executor import is_session
+from postroom.executors.processes.output import ERRORS_KEPT, LEAST_LINE_BYTES, StdinWriter, Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Work
-from postroom.executors.processes.sessions import is_session
+from postroom.log import get_logger
+from postroom.ports import RunControl
 from postroom.version import __version__
 
+_LOG = get_logger(__name__)
+
+
+MOST_NOISE: Final = 1_000
+"""Maximum number of lines that are not JSON and are skipped: some agents print a few words between the
+messages of the protocol.
+"""
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+AUTH_REQUIRED: Final = -32000
+_FIELDS: Final[Mapping[str, Any]] = {}
+
+
+class ProtocolFault(Exception):
+    """Output that breaks the protocol; the text describes the fault and contains no secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error that the program answered; `text` is the program's."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The program's answer to our request."""
+
+    method: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request of the program, which waits for the answer."""
+
+    id: int | str
+    method: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A notification of the program."""
+
+    method: str
+    params: Mapping[str, Any]
+
+
+class Peer:
+    """Our side of the connection."""
+
+    def __init__(self, send: Callable[[bytes], None], *, longest_line: int) -> None:
+        """Keep the function that sends; `longest_line` is in bytes."""
+        self._send = send
+        self._longest = longest_line
+        self._line = bytearray()
+        self._noises = 0
+        self._asked: dict[int, str] = {}
+        self._next = 0
+        self.noise = Tail(ERRORS_KEPT)
+        """The last output outside the protocol."""
+
+    def ask(self, method: str, params: Mapping[str, Json]) -> None:
+        """Send a request; its answer comes from `heard`."""
+        self._asked[self._next] = method
+        self._say({"id": self._next, "method": method, "params": params})
+        self._next += 1
+
+    def tell(self, method: str, params: Mapping[str, Json]) -> None:
+        """Send a notification."""
+        self._say({"method": method, "params": params})
+
+    def answer(self, id: int | str, result: Mapping[str, Json]) -> None:
+        """Answer a request of the program."""
+        self._say({"id": id, "result": result})
+
+    def refuse(self, id: int | str, code: int, why: str) -> None:
+        """Answer with an error."""
+        self._say({"id": id, "error": {"code": code, "message": why}})
+
+    def _say(self, message: Mapping[str, Json]) -> None:
+        self._send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
+        """Yield the program's messages that are complete with this piece of output.
+
+        Raises:
+            ProtocolFault: The output is not the protocol; later output cannot be read either.
+        """
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            self._begin(piece)
+            line = bytes(self._line).strip()
+            self._line.clear()
+            if line:
+                said = self._read(line)
+                if said is not None:
+                    yield said
+        self._begin(rest)
+
+    def _begin(self, piece: bytes) -> None:
+        if len(self._line) + len(piece) > self._longest:
+            raise ProtocolFault(f"wrote a line of more than {self._longest} bytes")
+        self._line += piece
+
+    def _read(self, line: bytes) -> Answer | Asked | Told | None:
+        if not line.startswith(b"{"):
+            self.noise.add(line + b"\n")
+            self._noises += 1
+            if self._noises > MOST_NOISE:
+                raise ProtocolFault(f"wrote more than {MOST_NOISE} lines that are not JSON objects")
+            return None
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            self.noise.add(line[-ERRORS_KEPT:] + b"\n")
+            raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
+        if "method" in message:
+            return _called(message)
+        if "id" in message:
+            return self._answered(message)
+        raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
+
+    def _answered(self, message: Mapping[str, Any]) -> Answer:
+        id = message["id"]
+        method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
+        error = message.get("error")
+        if method is None:
+            raise ProtocolFault("answered a request that it never received")
+        if error is not None:
+            return Answer(method=method, refusal=_refusal(error))
+        result = message.get("result")
+        if result is not None and not isinstance(result, dict):
+            raise ProtocolFault(f"answered {method!r} with a value that is not an object")
+        return Answer(method=method, result=result or _FIELDS)
+
+
+def _called(message: Mapping[str, Any]) -> Asked | Told:
+    method, params, id = message["method"], message.get("params"), message.get("id")
+    if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
+        raise ProtocolFault("sent a call whose method is not text, or whose parameters are not an object")
+    named = params if isinstance(params, dict) else _FIELDS
+    if id is None:
+        return Told(method=method, params=named)
+    if isinstance(id, bool) or not isinstance(id, int | str):
+        raise ProtocolFault("sent a call whose id is neither a number nor text")
+    return Asked(id=id, method=method, params=named)
+
+
+def _refusal(error: object) -> Refusal:
+    told = error if isinstance(error, dict) else _FIELDS
+    code = told.get("code")
+    text, data = str(told.get("message") or "no reason was given"), told.get("data")
+    more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
+    known = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
+    return Refusal(code=known, text=storable(f"{text}{more}"[:ERRORS_KEPT]))
+
+
+MOST_CALLS: Final = 256
+"""Tool calls whose details are remembered at the same time."""
+MOST_EVENTS: Final = 3_000
+"""Maximum events about calls in a turn; further events are dropped."""
+MOST_KEPT: Final = 16 << 10
+"""Maximum characters of a detail of a call; a longer detail is replaced by its digest."""
+MOST_TOLD: Final = 2_000
+_ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcome.FAILED}
+
+
+class Turn:
+    """Processes the agent's output and actions."""
+
+    def __init__(self, sink: EventSink, stream: Stream, *, most: int) -> None:
+        """Keep the sink; of the text the last `most` bytes are kept."""
+        self._sink = sink
+        self._stream = stream
+        self._calls: dict[str, dict[str, Any]] = {}
+        self._ended: set[str] = set()
+        self._events = 0
+        self._message_id: str | None = None
+        self._begins_anew = False
+        self.said = Tail(most)
+        self.is_broken_off = False
+        """Whether the turn was aborted: later output of the agent is not its answer."""
+
+    async def hear(self, update: Mapping[str, Any]) -> None:
+        """Process an update; unknown kinds are ignored."""
+        match update.get("sessionUpdate"):
+            case "agent_message_chunk":
+                await self._text(update)
+            case "tool_call" | "tool_call_update":
+                self._begins_anew = True
+                await self._call(update)
+            case "notice":
+                words = (str(update.get(part) or "") for part in ("title", "description"))
+                _LOG.warning("acp.notice", notice=storable(" ".join(words))[:MOST_TOLD])
+
+    async def _text(self, update: Mapping[str, Any]) -> None:
+        content, message_id = update.get("content"), update.get("messageId")
+        text = content.get("text") if isinstance(content, dict) else None
+        if not isinstance(text, str) or not text or self.is_broken_off:
+            return
+        if isinstance(message_id, str):
+            self._begins_anew = self._begins_anew or self._message_id not in (None, message_id)
+            self._message_id = message_id
+        if self._begins_anew and self.said.total:
+            text = f"\n\n{text}"
+        self._begins_anew = False
+        text = storable(text)
+        self.said.add(text.encode())
+        await self._stream.pass_on(text)
+
+    def details(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all known details of a call, with those of this update."""
+        id = call.get("toolCallId")
+        known = self._calls.get(id, {}) if isinstance(id, str) else {}
+        new = {name: _bounded(value) for name, value in told_of(call).items()}
+        return {**known, **new}
+
+    async def _call(self, update: Mapping[str, Any]) -> None:
+        id, status = update.get("toolCallId"), update.get("status")
+        if not isinstance(id, str) or not id or len(id) > MOST_TOLD:
+            return
+        is_new = id not in self._calls
+        call = self._calls[id] = self.details(update)
+        if len(self._calls) > MOST_CALLS:
+            oldest = next(iter(self._calls))
+            del self._calls[oldest]
+            self._ended.discard(oldest)
+        name = storable(str(call.get("title", "tool")))[:MOST_TOLD]
+        told = told_id(id)
+        if is_new and self._may_tell(2):
+            await self._sink.emit(ToolCallStart(id=told, name=name))
+            await self._sink.emit(ToolCallReady(id=told, name=name, arguments=_short(call.get("rawInput"))))
+        if isinstance(status, str) and status in _ENDS and id not in self._ended:
+            self._ended.add(id)
+            if self._may_tell(1):
+                await self._sink.emit(_done(told, name, status, update))
+
+    def _may_tell(self, events: int) -> bool:
+        self._events += events
+        return self._events <= MOST_EVENTS
+
+
+def told_id(id: object) -> str:
+    """Return the id of a call in the form for the run's events."""
+    return storable(str(id))[:MOST_TOLD]
+
+
+def _done(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCallDone:
+    shown = _short(update.get("rawOutput") if update.get("content") is None else update["content"])
+    outcome = _ENDS[status]
+    failed = outcome is ToolCallOutcome.FAILED
+    result = ToolResult.error(name, str(shown or "it failed")) if failed else ToolResult.success(name, shown)
+    return ToolCallDone(id=id, message_id="", result=result, outcome=outcome)
+
+
+def _short(value: object) -> str | None:
+    """Return a detail as text for the run's events."""
+    if value is None:
+        return None
+    text = storable(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}…"
+
+
+def _bounded(value: object) -> object:
+    """Return a detail, or its digest if it is long."""
+    text = json.dumps(value, sort_keys=True)
+    if len(text) <= MOST_KEPT:
+        return value
+    return {"characters": len(text), "sha256": sha256(text.encode()).hexdigest()}
+
+
+PREFIX: Final = "permission-"
+MAX_CALL_CHARS: Final = 2_000
+"""Maximum characters of a call in a question; after a longer call, the rest is counted."""
+MOST_TITLE: Final = 200
+CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
+OF_THE_TURN: Final = frozenset({"call_id", "approval_id", "turn_id", "started_at_ms"})
+"""Fields in `rawInput` with which `codex-acp` identifies the turn, the call and its start."""
+FORGETS: Final = (
+    "The agent cannot restore a session: after an answer it starts again, and asks again for "
+    "permissions that it had."
+)
+_LASTING: Final = "The agent offers no permission for a single use: a yes may apply for longer."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """A permission request: `id` identifies the question, `text` is its text."""
+
+    id: str
+    text: str
+    options: tuple[tuple[str, str], ...]
+    """The kind and id of each option."""
+
+    def option(self, *, approved: bool) -> str | None:
+        """Return the option for a yes or no, for one time if there is such an option."""
+        wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
+        return next((id for want in wanted for kind, id in self.options if kind == want), None)
+
+
+def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the agent's description of a call, without the fields that identify its turn.
+
+    If one of these fields of an input holds the id of the call, the agent wrote the input, not the model.
+    Otherwise such a field is an ordinary argument, and stays.
+    """
+    told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
+    given, own = told.get("rawInput"), call.get("toolCallId")
+    if (
+        isinstance(given, dict)
+        and isinstance(own, str)
+        and own in (given.get("call_id"), given.get("approval_id"))
+    ):
+        told["rawInput"] = {name: value for name, value in given.items() if name not in OF_THE_TURN}
+    return told
+
+
+def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
+    """Return the request of an agent with these options; None if they do not follow the protocol."""
+    if not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
+        return None
+    pairs = [(one.get("kind"), one.get("optionId")) for one in options]
+    if not all(isinstance(kind, str) and isinstance(id, str) for kind, id in pairs):
+        return None
+    if not any(kind in ("allow_once", "allow_always") for kind, _ in pairs):
+        return None
+    lasts = all(kind != "allow_once" for kind, _ in pairs)
+    told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
+    named = json.dumps([told, lasts], sort_keys=True)
+    return Permission(
+        id=PREFIX + sha256(named.encode()).hexdigest()[:32],
+        text=_question(told, lasts=lasts),
+        options=tuple(pairs),
+    )
+
+
+def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
+    kind, title = told.get("kind"), str(told.get("title", "a tool"))
+    title = title if len(title) <= MOST_TITLE else f"{title[:MOST_TITLE]}…"
+    shown = [f"May the agent continue with {_visible(title)}"]
+    shown.append(f" ({kind})" if isinstance(kind, str) and kind.isidentifier() else "")
+    details = told["rawInput"] if "rawInput" in told else told.get("content")
+    if details is None:
+        shown.append("? The agent does not say exactly what it would do.")
+    else:
+        text = _visible(details)
+        more = len(text) - MAX_CALL_CHARS
+        shown.append(f"? The call: {text[:MAX_CALL_CHARS]}")
+        shown.append(f"… ({more} more characters are not shown)" if more > 0 else "")
+    if lasts:
+        shown.append(f" {_LASTING}")
+    return "".join(shown)
+
+
+def _visible(value: object) -> str:
+    """Return it as JSON without characters that hide or reorder words: those are written as codes."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+class Decisions:
+    """People's decisions on requests; each decision answers one."""
+
+    def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
+        """Keep the unused decisions that are a yes or a no."""
+        self._open = {
+            id: resume
+            for id, resume in decided
+            if id.startswith(PREFIX) and resume.approved is not None and resume.decision_id not in used
+        }
+
+    def take(self, permission: Permission) -> ToolCallResume | None:
+        """Return the decision on a request, once; None without a decision."""
+        return self._open.pop(permission.id, None)
+
+
+def selected(option: str | None) -> dict[str, Any]:
+    """Return the answer to a request: an option, or that the turn ended without a decision."""
+    if option is None:
+        return {"outcome": {"outcome": "cancelled"}}
+    return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+KEY: Final = "postroom.executors.acp.conversation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedPermissions:
+    """The decisions that one run has used, stored with its thread; the next run replaces them."""
+
+    control: RunControl
+    thread_id: str
+    run_id: str
+
+    async def all(self) -> list[str]:
+        """Return the decisions that an agent got in this run."""
+        kept = (await self.control.threads.load_thread_state(self.thread_id) or {}).get(KEY)
+        if not isinstance(kept, dict) or kept.get("run") != self.run_id:
+            return []
+        used = kept.get("decisions")
+        return [one for one in used if isinstance(one, str)] if isinstance(used, list) else []
+
+    async def note(self, decision_id: str) -> bool:
+        """Note that a decision is used; return False if that failed, so that it must not be used.
+
+        Raises:
+            StaleClaim: The worker no longer owns the run; nothing was written.
+        """
+        try:
+            used = {"run": self.run_id, "decisions": [*await self.all(), decision_id]}
+            state = await self.control.threads.load_thread_state(self.thread_id) or {}
+            commit = ThreadCommit(thread_id=self.thread_id, thread_state={**state, KEY: used})
+            await self.control.coordinator.commit(commit)
+        except StaleClaim:
+            raise
+        except PostroomError as error:
+            _LOG.warning("acp.permission_not_noted", run_id=self.run_id, reason=error.describe())
+            return False
+        return True
+
+
 PROTOCOL: Final = 1
-MOST_SHOWN: Final = 5_000_000
+MAX_MEDIA_BYTES: Final = 5_000_000
 """The size in bytes up to which a prompt contains a picture or sound itself; larger ones are links."""
 ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
     Recipe.CLAUDE: {
@@ -90,7 +525,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The content for an agent: `former` is a session to resume, `anew` is the prompt for a new one."""
+    """The content for an agent: `former` is the session to resume.
+
+    `anew` is the prompt if that session does not exist.
+    """
 
     prompt: str
     anew: str
@@ -180,7 +618,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:
-        """Process a piece of the agent's output; ignored when the conversation is over."""
+        """Process a piece of the agent's output; ignore it if the conversation has ended."""
         await self._has_begun.wait()  # an earlier answer would reach nobody
         if self._over.is_set():
             return
@@ -195,7 +633,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what="wrote JSON that is nested too deeply"))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Have the agent end its turn and then exit; send nothing more."""
+        """Ask the agent to end its turn and then exit; send nothing else afterwards."""
         if self._stdin is None:
             return
         alarm = self._tasks.start(
@@ -227,7 +665,7 @@ class Conversation:
         self._peer.ask(method, params)
 
     def _cancel(self) -> None:
-        """Have the agent end its turn; sent at most once."""
+        """Ask the agent to end its turn, at most once."""
         if self.session is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._peer.tell("session/cancel", {"sessionId": self.session})
@@ -374,7 +812,7 @@ def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any
     blocks: list[dict[str, Any]] = []
     for file, path in received:
         kind = file.media_type.partition("/")[0]
-        is_shown = kind in ("image", "audio") and can.get(kind) is True and file.size <= MOST_SHOWN
+        is_shown = kind in ("image", "audio") and can.get(kind) is True and file.size <= MAX_MEDIA_BYTES
         if is_shown and file.media_type != "image/svg+xml":
             data = b64encode(path.read_bytes()).decode()
             blocks.append({"type": kind, "mimeType": file.media_type, "data": data})

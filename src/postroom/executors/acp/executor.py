@@ -10,25 +10,32 @@ from typing import Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import AgentProtocolBroken, AgentStopped, CommandError, CommandSaidNothing
-from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.executor import AccessOf, AgentRunResult
 from postroom.contracts.messages import storable
-from postroom.contracts.run_access import AccessOf
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Recipe, Runner, Runners
+from postroom.contracts.runners import Recipe, Runner, RunnerKind, Runners
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
-from postroom.executors.acp.conversation import BY_SETTINGS, PROTOCOL, Brief, Conversation
-from postroom.executors.acp.permissions import Decisions, Permission, UsedPermissions
-from postroom.executors.activations import prompt_of
+from postroom.executors.acp.conversation import (
+    BY_SETTINGS,
+    PROTOCOL,
+    Brief,
+    Conversation,
+    Decisions,
+    Permission,
+    UsedPermissions,
+)
 from postroom.executors.processes.active import StopReason
-from postroom.executors.processes.advice import LastWords
-from postroom.executors.processes.child_environment import GEMINI_VARIABLES
-from postroom.executors.processes.executor import ProgramExecutor, no_server, nothing_more
-from postroom.executors.processes.failing import Failing
-from postroom.executors.processes.limits import ERRORS_KEPT
-from postroom.executors.processes.output import Tail
+from postroom.executors.processes.executor import (
+    Failing,
+    LastWords,
+    ProgramExecutor,
+    Sessions,
+    no_server,
+    nothing_more,
+)
+from postroom.executors.processes.output import ERRORS_KEPT, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Work
-from postroom.executors.processes.sessions import Sessions
-from postroom.executors.processes.starting import Launch
+from postroom.executors.processes.starting import GEMINI_VARIABLES, Launch
+from postroom.executors.requests import prompt_of
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
@@ -38,7 +45,7 @@ _STOPS: Final = {
     "max_tokens": "it reached its limit of tokens",
     "max_turn_requests": "it reached its limit of model requests",
     "refusal": "it refused to continue",
-    "cancelled": "it reported that its turn was cancelled, but no one here cancelled it",
+    "cancelled": "it reported that its turn was cancelled, but postroom had not cancelled it",
 }
 
 
@@ -60,10 +67,10 @@ class Outcome:
         return self.talk.asked is not None or self.ended.stopped is not StopReason.CANCELLED
 
     def result(self, activation: RunActivation) -> AgentRunResult:
-        """Return the run's result, or what it waits for.
+        """Return the run's result, or its open questions.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` give details.
         """
         run_id, talk, ended = activation.run_id or "", self.talk, self.ended
         failing = self._failing()
@@ -88,7 +95,7 @@ class Outcome:
         return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
-        """Return the program's last output, and where it broke the protocol."""
+        """Return the program's last output, and the place where it broke the protocol."""
         fault, talk = self.talk.fault, self.talk
         said = (fault.what, fault.words) if fault else ()
         is_broken = fault is not None and fault.kind is AgentProtocolBroken

@@ -15,24 +15,32 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import CommandFailed, CommandSaidNothing
-from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.run_access import AccessOf
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Recipe, Runner, Runners
+from postroom.contracts.executor import AccessOf, AgentRunResult
+from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Recipe, Runner, RunnerKind, Runners
 from postroom.contracts.runs import TerminationReason
-from postroom.executors.activations import prompt_of
-from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
-from postroom.executors.command.steering import SteeredTalk, steered_words
+from postroom.executors.command.recipes import (
+    RECIPES,
+    SESSION,
+    Reading,
+    SteeredTalk,
+    refuses_session,
+    steered_words,
+)
 from postroom.executors.processes.active import StopReason
-from postroom.executors.processes.advice import LastWords
 from postroom.executors.processes.connecting import opencode_plugin
-from postroom.executors.processes.executor import ProgramExecutor, from_the_start, no_server, nothing_more
-from postroom.executors.processes.failing import Failing
-from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
-from postroom.executors.processes.output import Stream, Tail
+from postroom.executors.processes.executor import (
+    Failing,
+    LastWords,
+    ProgramExecutor,
+    Sessions,
+    from_the_start,
+    no_server,
+    nothing_more,
+)
+from postroom.executors.processes.output import ERRORS_KEPT, CommandLimits, Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Talk, Work
-from postroom.executors.processes.sessions import Sessions
 from postroom.executors.processes.starting import Launch
+from postroom.executors.requests import prompt_of
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -52,17 +60,6 @@ class Outcome:
     environment: Mapping[str, str] = field(repr=False)
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether the program ended before its work was complete."""
-        said = self.reading.said
-        return said.must_end and not said.is_ended
-
-    @property
-    def session(self) -> str | None:
-        """The client's session, as it reported it."""
-        return self.reading.said.session
-
-    @property
     def refuses_session(self) -> bool:
         """Whether the program failed because it does not know the session."""
         if self.ended.stopped is not None or self.ended.left or (self.ended.code or 0) < 0:
@@ -75,7 +72,7 @@ class Outcome:
         """Return the run's result.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` give details.
         """
         run_id, said, ended = activation.run_id or "", self.reading.said, self.ended
         failing = Failing(
@@ -98,7 +95,7 @@ class Outcome:
             raise failing.by(CommandFailed, f"reported that it failed{failing.words}")
         if self.reading.kinds_not_known() is not None:
             raise failing.by(CommandFailed, f"wrote an unknown format{failing.words}")
-        if self.is_cut_off:
+        if said.must_end and not said.is_ended:
             raise failing.by(CommandFailed, f"ended before its turn was complete{failing.words}")
         answer = self.reading.answer()
         if not answer.strip():
@@ -263,7 +260,7 @@ class CommandExecutor(ProgramExecutor):
 
     async def _keep(self, work: Work, finished: Outcome) -> None:
         if work.runner.resume and finished.ended.stopped is None:
-            await _sessions(work).keep(finished.session)
+            await _sessions(work).keep(finished.reading.said.session)
 
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the runner's command, or its recipe's."""

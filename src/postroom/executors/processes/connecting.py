@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from postroom import jsonc
 from postroom.contracts.clients import CLIENT_HEADER
-from postroom.contracts.run_access import (
+from postroom.contracts.executor import (
     FOLDER_VARIABLE,
     PATH_VARIABLE,
     STDIO,
@@ -54,7 +54,10 @@ class Connection:
     links: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Create the private folder anew, for its owner alone, with the files and links. Blocks."""
+        """Create the private folder again from nothing, readable by its owner only, with the files and links.
+
+        Blocks.
+        """
         shutil.rmtree(folder, ignore_errors=True)  # links in it are removed, not followed
         folder.mkdir(mode=0o700)
         for name in (*self.files, *self.links):

@@ -1,42 +1,317 @@
-"""The base of executors whose agents are programs: no process outlives its run, however it ends."""
+"""The base of executors whose agents are programs: no process outlives its run, however it ends.
+
+A client's session for a thread: stored with the thread's state, if the run is still ours.
+
+It is stored for each agent and mail thread, or once for the agent if its runner is set to that. It is valid
+only for the same program and working folder.
+"""
 
 import asyncio
+import re
+import signal
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, Final, Protocol
 
 from postroom.concurrency import Tasks, within
+from postroom.contracts import client_programs
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunStart
+from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
+    CommandBusy,
     CommandError,
+    CommandFailed,
+    CommandFlooded,
+    CommandKilled,
+    CommandNotEnded,
+    CommandNotStarted,
+    CommandTimedOut,
     InvalidActivation,
     InvalidRunner,
     PostroomError,
     RunnerNotFound,
     StaleClaim,
 )
-from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor
 from postroom.contracts.mail import AddressedAgent
-from postroom.contracts.messages import Boundary
+from postroom.contracts.messages import Boundary, Json
+from postroom.contracts.quoting import without_escapes
 from postroom.contracts.records import replace
-from postroom.contracts.run_access import AccessOf, RunAccess
-from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Runner, Runners
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runners import Recipe, Runner, RunnerKind, Runners, SessionPer
 from postroom.contracts.runs import TerminationKind, TerminationReason
-from postroom.executors.activations import identity_of
-from postroom.executors.files import file_room
-from postroom.executors.processes.active import ActiveRun, ActiveRuns
-from postroom.executors.processes.advice import LastWords, advised
-from postroom.executors.processes.child_environment import AGENT, child_environment
-from postroom.executors.processes.process_runner import ProcessRunner, Work
-from postroom.executors.processes.starting import program_of
+from postroom.executors.processes.active import ActiveRun, ActiveRuns, StopReason
+from postroom.executors.processes.asking import asked, version_in
+from postroom.executors.processes.output import ERRORS_KEPT, ERRORS_SHOWN, Tail
+from postroom.executors.processes.process_runner import ProcessRunner, ProgramEnd, Work
+from postroom.executors.processes.starting import AGENT, child_environment, masked, program_of, secrets_in
+from postroom.executors.requests import file_room, identity_of
 from postroom.log import get_logger
 from postroom.ports import RunControl
 
 _LOG = get_logger(__name__)
+
+
+_MOST_TRIES: Final = 3
+_LONGEST: Final = 256
+_MOST_KEPT: Final = 100
+"""Sessions stored with a thread; a mail thread idle for longer than that many others gets a new one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """The sessions of an agent on a thread; `key` is the executor's, `made_with` names the program."""
+
+    control: RunControl
+    thread_id: str
+    agent_id: str
+    key: str
+    made_with: Sequence[str]
+    per: SessionPer = SessionPer.THREAD
+
+    @property
+    def _name(self) -> str:
+        """The name under which the session is kept."""
+        conversation = self.control.conversation if self.per is SessionPer.THREAD else None
+        return self.agent_id if conversation is None else f"{self.agent_id} {conversation}"
+
+    async def former(self, *, of_run: str | None = None) -> str | None:
+        """Return the session that the agent resumes, or None for a new one.
+
+        A run that must not see earlier messages gets a new session: the client cannot forget them. With
+        `of_run` only a session of this run counts.
+        """
+        if self.control.hidden_runs:
+            return None
+        kept = self._kept(await self.control.threads.load_thread_state(self.thread_id)).get(self._name)
+        if not isinstance(kept, dict) or kept.get("made_with") != list(self.made_with):
+            return None
+        if of_run is not None and kept.get("run") != of_run:
+            return None
+        session = kept.get("session")
+        return session if is_session(session) else None
+
+    async def keep(self, session: str | None, *, of_run: str | None = None) -> None:
+        """Store the session for the thread's next run of this agent, or for the rest of this run.
+
+        If that fails, the failure is logged, and the next run starts a new session: the finished answer is
+        more important.
+
+        Raises:
+            StaleClaim: The worker no longer owns the run; nothing was written.
+        """
+        if not is_session(session):
+            return None
+        entry: dict[str, Json] = {"made_with": list(self.made_with), "session": session}
+        if of_run is not None:
+            entry["run"] = of_run
+        for tries_left in reversed(range(_MOST_TRIES)):
+            try:
+                return await self._write(entry)
+            except StaleClaim:
+                raise
+            except PostroomError as error:
+                if not (error.retryable and tries_left):
+                    reason = error.describe()
+                    _LOG.warning("command.session_not_kept", thread_id=self.thread_id, reason=reason)
+                    return None
+        return None
+
+    async def _write(self, entry: dict[str, Json]) -> None:
+        state = await self.control.threads.load_thread_state(self.thread_id)
+        sessions = self._kept(state)
+        if sessions.get(self._name) == entry:
+            return
+        others = [one for one in sessions.items() if one[0] != self._name]
+        newest = dict([*others, (self._name, entry)][-_MOST_KEPT:])
+        whole: dict[str, Json] = {**(state or {}), self.key: newest}
+        await self.control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, thread_state=whole))
+
+    def _kept(self, state: dict[str, Json] | None) -> dict[str, Any]:
+        kept = (state or {}).get(self.key)
+        return kept if isinstance(kept, dict) else {}
+
+
+def is_session(session: object) -> bool:
+    """Return whether it is safe as an argument that names a session."""
+    if not isinstance(session, str) or not 0 < len(session) <= _LONGEST:
+        return False
+    return session.isprintable() and not session.startswith("-")
+
+
+_PROGRAMS: Final[Mapping[Recipe, ClientProgram]] = {
+    Recipe.CLAUDE: client_programs.CLAUDE,
+    Recipe.CODEX: client_programs.CODEX,
+    Recipe.GEMINI: client_programs.GEMINI,
+    Recipe.OPENCODE: client_programs.OPENCODE,
+    Recipe.COPILOT: client_programs.COPILOT,
+    Recipe.CLINE: client_programs.CLINE,
+}
+_OVER_ACP: Final[Mapping[Recipe, ClientProgram]] = {
+    Recipe.CLAUDE: client_programs.CLAUDE_ACP,
+    Recipe.CODEX: client_programs.CODEX_ACP,
+}
+"""The programs that speak the protocol for a client that does not."""
+_UNTRUSTED: Final = re.compile(r"trusted (directory|folder|workspace)|not trusted|untrusted", re.IGNORECASE)
+_LOGGED_OUT: Final = re.compile(
+    r"not logged in|/login|log(?:ged)? in|\blogin\b|api[ _-]?key|auth method|authenticat|unauthorized|\b401\b"
+    r"|missing environment variable",
+    re.IGNORECASE,
+)
+_OPTION: Final = re.compile(
+    r"(unknown (option|argument)|unexpected argument|unrecognized option)[^\n]*", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWords:
+    """The last output of a failed program, and the expected output."""
+
+    words: str = ""
+    """The text of all its outputs."""
+    version: str = ""
+    """The version from the client's output; if empty, the client itself is asked."""
+    expected: str = ""
+    found: str = ""
+    """The output found instead, if its format is different."""
+
+
+def advised(
+    error: CommandError, runner: Runner, command: str, environment: Mapping[str, str], said: LastWords
+) -> CommandError:
+    """Return a failure of a runner's client with advice; unchanged for an unknown client. Blocks.
+
+    `command` is the program that was started, with this environment.
+    """
+    over_acp = runner.kind is RunnerKind.ACP
+    client = (_OVER_ACP.get(runner.recipe) if over_acp else None) or _PROGRAMS.get(runner.recipe)
+    if client is None:
+        return error
+    if isinstance(error, CommandNotStarted):
+        if error.value != command:  # it is the folder
+            return error
+        more = f"expected {client.title} as `{client.program}`; install it: `{client.install}`"
+    else:
+        version = said.version or _version(client, runner, command, environment)
+        more = f"{client.title} {version}{_what_helps(client, runner, said)}"
+    return type(error)(f"{error.message} [{more}]", value=error.value, remedy=error.remedy)
+
+
+def _what_helps(client: ClientProgram, runner: Runner, said: LastWords) -> str:
+    if said.found:
+        found = f"expected {said.expected}, found {said.found}"
+        return f": {found}; its format may have changed: `{client.install}`, or a newer postroom"
+    if option := _OPTION.search(said.words):
+        return (
+            f": expected a release that supports each option, found: {option[0].strip()}; `{client.install}`"
+        )
+    if _UNTRUSTED.search(said.words):
+        return f": expected a trusted folder, found {runner.cwd} untrusted; `{client.trust}`"
+    if _LOGGED_OUT.search(said.words):
+        found = "expected a login or a valid key, found neither"
+        return f": {found}; run `{client.log_in}`, or pass its key with pass_env"
+    return ""
+
+
+def _version(client: ClientProgram, runner: Runner, command: str, environment: Mapping[str, str]) -> str:
+    """Return the version as the client reports it; a custom command is not asked."""
+    if PurePath(command).name != client.program:
+        return "of an unknown version"
+    code, said = asked(environment, command, "--version", cwd=Path(runner.cwd))
+    return (version_in(said) if code == 0 else "") or "of an unreported version"
+
+
+TRY_LATER: Final = 75
+"""EX_TEMPFAIL of sysexits.h: how a program asks to be started again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """Makes the errors of one program that has ended.
+
+    Attributes:
+        taken: The number of bytes of output.
+        environment: The program's; secrets of it are masked in errors.
+        said: The failure in the program's own words, if it told one.
+        tails: The ends of its outputs, of which the first that holds something is quoted if `said` is empty.
+    """
+
+    program: str
+    runner: Runner
+    taken: int
+    environment: Mapping[str, str] = field(repr=False)
+    said: str | None
+    tails: tuple[Tail, ...]
+
+    @property
+    def words(self) -> str:
+        """The end of the program's output, with secrets masked, as a suffix of an error."""
+        return self.quoted(self.said, *self.tails)
+
+    def left(self, ended: ProgramEnd) -> CommandError:
+        """Return the error for processes that could not be ended."""
+        pids = list(ended.left)
+        return self.by(CommandNotEnded, f"left processes that could not be ended: {pids}", value=pids)
+
+    def stopped(self, reason: StopReason) -> CommandError:
+        """Return the error for a program that we ended."""
+        if reason is StopReason.TIMED_OUT:
+            limit = f"{milliseconds(self.runner.timeout) / 1000:g} s"
+            return self.by(
+                CommandTimedOut, f"did not finish within its time-out of {limit} and was ended{self.words}"
+            )
+        if reason is StopReason.IDLE and self.runner.idle_timeout is not None:
+            limit = f"{milliseconds(self.runner.idle_timeout) / 1000:g} s"
+            return self.by(
+                CommandTimedOut,
+                f"wrote nothing within its idle time-out of {limit} and was ended{self.words}",
+            )
+        if reason is StopReason.FLOODED:
+            return self.by(
+                CommandFlooded,
+                f"wrote {self.taken} bytes, more than its limit, and was ended",
+                value=self.taken,
+            )
+        return self.by(CommandFailed, f"was ended, because its output could not be read{self.words}")
+
+    def exited(self, code: int | None) -> CommandError:
+        """Return the error for a program that ended with a code other than 0."""
+        if code is not None and code < 0:
+            return self.by(CommandKilled, f"was killed by {_name(-code)}{self.words}", value=-code)
+        kind = CommandBusy if code == TRY_LATER else CommandFailed
+        return self.by(kind, f"ended with exit code {code}{self.words}", value=code)
+
+    def by(self, kind: type[CommandError], what: str, *, value: object = None) -> CommandError:
+        """Return a failure of this program."""
+        return kind(f"the command {self.program!r} {what}", value=value)
+
+    def quoted(self, said: str | None, *tails: Tail) -> str:
+        """Return the program's own message, or else the first non-empty output, masked."""
+        secrets = secrets_in(self.environment)
+        if said:
+            shown = masked(without_escapes(said), secrets)
+        else:
+            tail = next((one for one in tails if one.plain().strip()), tails[-1])
+            whole = tail.plain()
+            is_cut = tail.is_cut or len(whole) > ERRORS_KEPT
+            shown = masked(whole[-ERRORS_KEPT:], secrets, is_cut=is_cut)
+        shown = shown.strip()
+        cut = "…" if len(shown) > ERRORS_SHOWN else ""
+        return f": {cut}{shown[-ERRORS_SHOWN:]}" if shown else ""
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 _MARGIN_MS = 2_000  # for the checks of processes, on a machine under load
 
 
@@ -47,7 +322,7 @@ class Finished(Protocol):
         """Return the run's result.
 
         Raises:
-            CommandError: The program failed; the class and `retryable` say how.
+            CommandError: The program failed; the class and `retryable` give details.
         """
         ...
 
@@ -143,7 +418,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command of a runner, as far as it is known before a run."""
+        """Return the command of a runner; parts that only a run can define are left out."""
 
     @property
     def executing(self) -> int:
@@ -169,52 +444,59 @@ class ProgramExecutor(RunDispatchExecutor):
         active = ActiveRun(identity_of(activation))
         await self._runs.enter(active)
         try:
-            return await self._executed(activation, control, active, sink)
+            identity = active.identity
+            await sink.emit(
+                RunStart(
+                    thread_id=identity.thread_id,
+                    run_id=identity.run_id,
+                    parent_run_id=identity.parent_run_id,
+                    identity=identity,
+                )
+            )
+            runner = await self._runner_of(identity.agent_id, control.agent)
+            activation = await _with_taken(activation, control)
+            async with (
+                self.process_runner.folder_of(identity.run_id) as folder,
+                file_room(activation, control.files, folder.path / "files") as room,
+                self._access_of(activation) as access,
+            ):
+                work = Work(
+                    activation=room.activation,
+                    control=room.activation.control,
+                    active=active,
+                    folder=folder,
+                    runner=runner,
+                    sink=sink,
+                    told={AGENT: identity.agent_id, **self._environment_of(activation), **room.variables},
+                    access=access,
+                    received=room.received,
+                )
+                active.pending = None if runner.is_steered else control.pending
+                result = await self._ended(work)
+                if active.told and result.termination.type is not TerminationKind.CANCELLED:
+                    await self._take_told(active)
+                await room.send()
+                return result
         finally:
             self._runs.leave(active)
 
-    async def _executed(
-        self, activation: RunActivation, control: RunControl, active: ActiveRun, sink: EventSink
-    ) -> AgentRunResult:
-        identity = active.identity
-        await sink.emit(
-            RunStart(
-                thread_id=identity.thread_id,
-                run_id=identity.run_id,
-                parent_run_id=identity.parent_run_id,
-                identity=identity,
-            )
-        )
-        runner = await self._runner_of(identity.agent_id, control.agent)
-        activation = await _with_taken(activation, control)
-        async with (
-            self.process_runner.folder_of(identity.run_id) as folder,
-            file_room(activation, control.files, folder.path / "files") as room,
-            self._access_of(activation) as access,
-        ):
-            work = Work(
-                activation=room.activation,
-                control=room.activation.control,
-                active=active,
-                folder=folder,
-                runner=runner,
-                sink=sink,
-                told={AGENT: identity.agent_id, **self._environment_of(activation), **room.variables},
-                access=access,
-                received=room.received,
-            )
-            active.pending = None if runner.is_steered else control.pending
-            result = await self._came_to(work)
-            if active.told and result.termination.type is not TerminationKind.CANCELLED:
-                await self._take_told(active)
-            await room.send()
-            return result
+    async def _ended(self, work: Work) -> AgentRunResult:
+        """Run the program to its end and return the run's result; a failure names the client, with advice.
 
-    async def _came_to(self, work: Work) -> AgentRunResult:
-        """Return the run's result from the program's end; a failure names the client, with advice."""
+        The work must not be cut off: when cancelled, ask the program to end and wait for its end.
+        """
         finished: Finished | None = None
+        task = self._tasks.start(self._begun(work), name=work.active.identity.run_id)
         try:
-            finished = await self._contained(work.active, self._begun(work))
+            try:
+                done: Ended = await asyncio.shield(task)
+            except asyncio.CancelledError:
+                work.active.cancel()
+                await _settled(task)
+                raise
+            if isinstance(done, PostroomError):
+                raise done
+            finished = done
             if finished is None:
                 run_id = work.active.identity.run_id
                 return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
@@ -265,19 +547,6 @@ class ProgramExecutor(RunDispatchExecutor):
         except PostroomError as error:
             return error
 
-    async def _contained(self, active: ActiveRun, work: Coroutine[Any, Any, Ended]) -> Finished | None:
-        """Await work that must not be cut off; when cancelled, ask it to end and wait for the end."""
-        task = self._tasks.start(work, name=active.identity.run_id)
-        try:
-            done: Ended = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            active.cancel()
-            await _settled(task)
-            raise
-        if isinstance(done, PostroomError):
-            raise done
-        return done
-
     def cancel(self, id: str) -> bool:
         """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""
         active = self._runs.find(id)
@@ -293,7 +562,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return await within(active.ended.wait(), most, self.process_runner.timer)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Tell the run with this id about new messages; return False if its program takes none."""
+        """Notify the run with this id about new messages; return False if its program accepts none."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 

@@ -23,26 +23,57 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
 from postroom.contracts.errors import CommandNotEnded, ConfigError, StaleClaim
+from postroom.contracts.executor import RunAccess
 from postroom.contracts.files import ChatFile
-from postroom.contracts.run_access import RunAccess
+from postroom.contracts.messages import Json
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, StopReason
-from postroom.executors.processes.child_environment import child_environment, names_of
 from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION, Connection
-from postroom.executors.processes.limits import READ_BYTES, CommandLimits
-from postroom.executors.processes.output import Tail
-from postroom.executors.processes.pipes import Control, Output
+from postroom.executors.processes.output import READ_BYTES, CommandLimits, Control, Output, Tail
 from postroom.executors.processes.starting import (
     CLOCK,
     Launch,
     Launcher,
     Started,
+    child_environment,
     private_files,
     started,
     write_private,
 )
 from postroom.log import get_logger
 from postroom.ports import RunControl
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACE: Final = Path("/proc/self/ns/pid")
+
+
+def own_process(programs: Path) -> dict[str, Json]:
+    """Return facts by which other servers recognise this process; `programs` is the folder of its runs."""
+    return {"machine": _machine(), "pid": os.getpid(), "programs": str(programs)}
+
+
+def is_gone(about: Mapping[str, Json]) -> bool:
+    """Return whether the process that said so of itself has surely ended, with all its programs.
+
+    Return False for a process of another machine, and if another process now has its pid. Blocks.
+    """
+    machine, pid, programs = about.get("machine"), about.get("pid"), about.get("programs")
+    if not machine or machine != _machine() or not isinstance(pid, int) or not isinstance(programs, str):
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except FileNotFoundError:
+        state = b"X"
+    return state in (b"Z", b"X") and not has_programs(Path(programs))
+
+
+def _machine() -> str:
+    """Return a text that identifies this machine and its present start, within which pids are unique."""
+    try:
+        return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
+    except OSError:  # another system than Linux: its leases end by themselves
+        return ""
+
 
 _LOG = get_logger(__name__)
 _FOLDER: Final = ".run"
@@ -209,7 +240,8 @@ class ProgramEnd:
         code: The exit code, negative for a signal; None if the program could not be ended.
         taken: The number of bytes of its output, with standard error.
         left: Processes that could not be ended.
-        is_late: Whether it was killed at its deadline, because another server could begin its run by then.
+        is_late: Whether the program was killed at its deadline, because another server could start its run
+        from that time on.
     """
 
     code: int | None
@@ -248,7 +280,12 @@ class Program:
         """Make the program's environment; the runner's own variables win over `variables`."""
         self._with, self._work = process_runner, work
         access = {} if work.access is None else work.access.variables()
-        told = {**access, **work.told, **names_of(work.activation)}
+        names = {
+            "POSTROOM_THREAD": work.activation.thread_id,
+            "POSTROOM_RUN": work.activation.run_id or "",
+            "POSTROOM_DISPATCH": work.activation.trace.dispatch_id or "",
+        }
+        told = {**access, **work.told, **names}
         self.environment = child_environment(work.runner, process_runner.server, told, variables or {})
         self._connection = NO_CONNECTION
         self._heard_at = self._taken = 0
@@ -292,7 +329,7 @@ class Program:
         if ended.left:
             _LOG.error("command.processes_left", run_id=self._work.active.identity.run_id, pids=ended.left)
         elif ended.is_late:
-            raise StaleClaim("the program was ended: its server stood still, or could not renew the claim")
+            raise StaleClaim("the program was ended: its server was suspended, or could not renew the claim")
         return ended
 
     def _started(self, launch: Launch) -> Started:

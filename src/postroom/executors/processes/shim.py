@@ -191,7 +191,7 @@ class Shim:
         return True
 
     def _pause(self) -> float | None:
-        """Return the seconds after which to look again though nothing happens."""
+        """Return the seconds until the next check if no event occurs."""
         if self._wish is signal.SIGKILL:
             return _KILL_AGAIN if self._kills < _QUICK_ROUNDS else _LOOK_AT_CLOCK
         if self._wish is not None:
@@ -201,7 +201,7 @@ class Shim:
         return min(max(self._until - time.clock_gettime(self._clock), 0.0), _LOOK_AT_CLOCK)
 
     def _hear(self) -> None:
-        """Read what the server says. If the server is gone, everything is killed."""
+        """Read the server's commands. If the server is gone, everything is killed."""
         try:
             said = self._control.recv(4_096)
         except BlockingIOError:
@@ -271,7 +271,7 @@ def _stat(pid: object) -> list[bytes]:
 
 
 def _send(pid: int, born: bytes, number: signal.Signals) -> None:
-    """Signal a process, and never another that has its number by now."""
+    """Signal a process, and never another one that has its number now."""
     try:
         process = os.pidfd_open(pid)
     except OSError:

@@ -5,6 +5,7 @@ Everything here blocks: call it outside of the event loop.
 
 import errno
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,74 @@ from typing import IO, Final
 from postroom.contracts.errors import CommandBusy, CommandError, CommandNotStarted, PromptTooLong
 from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
-from postroom.executors.processes.child_environment import child_environment
+
+PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
+"""The variables that are copied from the server's environment, together with every `LC_...`."""
+GEMINI_VARIABLES: Final = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
+"""Without it Gemini CLI starts no MCP server in a folder that its user has not trusted manually."""
+MASK: Final = "[masked]"
+AGENT: Final = "POSTROOM_AGENT"
+_SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+_SHORTEST_LINE: Final = 8
+_SHORTEST_BEGIN: Final = 4
+
+
+def child_environment(
+    runner: Runner,
+    server: Mapping[str, str],
+    told: Mapping[str, str],
+    defaults: Mapping[str, str],
+) -> dict[str, str]:
+    """Return a program's whole environment.
+
+    `told` overrides the runner's variables, these override `defaults`.
+
+    Names in `pass_env` that the server does not have are ignored.
+    """
+    taken = {
+        name: value
+        for name, value in server.items()
+        if name in PASSED or name.startswith("LC_") or name in runner.pass_env
+    }
+    said = {name: storable(value).replace("\0", "") for name, value in told.items()}
+    return {**taken, **defaults, **runner.env, **said}
+
+
+def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values of variables with names of secrets, the longest first.
+
+    Each longer line of a multi-line value counts as well: a program may print it alone.
+    """
+    found: set[str] = set()
+    for name, value in environment.items():
+        if _SECRET.search(name) and value.strip():
+            lines = (line.strip() for line in value.splitlines())
+            found |= {value, value.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
+    """Return the text with every secret in it masked.
+
+    If the beginning of the text was cut off, it may start with the end of a secret, or be part of one. The
+    text may also end within a secret, if its writer was ended. These parts are masked as well.
+    """
+    known = tuple(secrets)
+    if is_cut and any(text in secret for secret in known):
+        return MASK
+    if is_cut and (length := max((_overlap(secret, text) for secret in known), default=0)):
+        text = MASK + text[length:]
+    for secret in known:
+        text = text.replace(secret, MASK)
+    length = max((_overlap(text, secret) for secret in known), default=0)
+    return text[:-length] + MASK if length >= _SHORTEST_BEGIN else text
+
+
+def _overlap(left: str, right: str) -> int:
+    """Return the length of the longest end of `left` that `right` begins with."""
+    most = min(len(left), len(right))
+    return next((length for length in range(most, 0, -1) if right.startswith(left[-length:])), 0)
+
 
 ARGUMENT_BYTES: Final = 128 * 1024
 """The longest argument that Linux takes, with its zero byte; elsewhere errno reports the sum."""
@@ -32,7 +100,7 @@ NO_ROOM: Final = {
 }
 """Errors that pass when other programs have ended, or there is room on the disk again."""
 CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock of deadlines. Nobody can set it, and on Linux it also counts while the machine sleeps."""
+"""The clock of deadlines. No program can set it, and on Linux it also counts while the machine sleeps."""
 _SHIM: Final = str(Path(__file__).with_name("shim.py"))
 _LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _START_SECONDS: Final = 60.0
@@ -105,8 +173,24 @@ class Launcher:
                     self._line.close()
                 else:
                     return
-            self._line = self._begin()
-            socket.send_fds(self._line, [b"+"], ends)
+            ours, theirs = socket.socketpair()
+            with theirs:
+                begun = subprocess.run(  # noqa: S603 - no shell; the words are ours
+                    [sys.executable, "-I", "-S", _SHIM, self._platform, str(CLOCK)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    env=self._environment,
+                    start_new_session=True,  # signals to the server's group are not for it
+                    check=False,
+                )
+            if begun.returncode != 0:
+                ours.close()
+                raise OSError(errno.EAGAIN, f"the process that starts programs ended with {begun.returncode}")
+            weakref.finalize(self, ours.close)
+            self._line = ours
+            socket.send_fds(ours, [b"+"], ends)
 
     def close(self) -> None:
         """End the launcher; active shims continue."""
@@ -114,25 +198,6 @@ class Launcher:
             if self._line is not None:
                 self._line.close()
                 self._line = None
-
-    def _begin(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            begun = subprocess.run(  # noqa: S603 - no shell; the words are ours
-                [sys.executable, "-I", "-S", _SHIM, self._platform, str(CLOCK)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=self._environment,
-                start_new_session=True,  # signals to the server's group are not for it
-                check=False,
-            )
-        if begun.returncode != 0:
-            ours.close()
-            raise OSError(errno.EAGAIN, f"the process that starts programs ended with {begun.returncode}")
-        weakref.finalize(self, ours.close)
-        return ours
 
 
 def started(
@@ -147,7 +212,16 @@ def started(
         PromptTooLong: The argument is too long for the system.
         CommandBusy: The system has no room for it now.
     """
-    _refuse_arguments(launch.words)
+    for word in launch.words:
+        length = len(storable(word).encode()) + 1
+        if length > ARGUMENT_BYTES:
+            raise PromptTooLong(
+                f"an argument of {length} bytes is longer than the system's {ARGUMENT_BYTES}", value=length
+            )
+        if "\0" in word:
+            raise PromptTooLong(
+                "the prompt contains a zero byte, which an argument cannot contain", value="\\0"
+            )
     if not Path(launch.cwd).is_dir():
         raise CommandNotStarted(f"the working folder {launch.cwd!r} is missing", value=launch.cwd)
     try:
@@ -232,19 +306,6 @@ def private_files() -> Iterator[None]:
         raise (CommandBusy if error.errno in NO_ROOM else CommandNotStarted)(
             what, remedy="give the server's user write access to it, and free space"
         ) from error
-
-
-def _refuse_arguments(words: Sequence[str]) -> None:
-    for word in words:
-        length = len(storable(word).encode()) + 1
-        if length > ARGUMENT_BYTES:
-            raise PromptTooLong(
-                f"an argument of {length} bytes is longer than the system's {ARGUMENT_BYTES}", value=length
-            )
-        if "\0" in word:
-            raise PromptTooLong(
-                "the prompt contains a zero byte, which an argument cannot contain", value="\\0"
-            )
 
 
 def _refusal(launch: Launch, error: OSError) -> CommandError:

@@ -7,42 +7,249 @@
 
 While it waits the mailbox keeps the lease. If this process ends, the other server keeps working: the next
 process posts the same run under the same key, and gets its result.
+
+The messages between us and another server, as values. Pure functions.
+
+A run, its cancellation and its result each contain their kind and their dispatch, so that a signed message
+cannot be mistaken for another.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from postroom.concurrency import SystemTimer, Tasks, within
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     AgentNotFound,
     InvalidActivation,
     InvalidArgument,
     InvalidRunner,
+    MissingExtra,
     PostroomError,
+    RemoteFailed,
     RemoteMisbehaved,
+    RemoteRefused,
     RemoteTimedOut,
+    RemoteUnavailable,
+    ResultConflict,
     ResultTooEarly,
     RunnerNotFound,
     RunnerSecretMissing,
+    StaleResult,
     ThreadAlreadyRunning,
     WrongSignature,
 )
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-from postroom.contracts.remote_runners import HttpRunner
-from postroom.contracts.runners import Runners
-from postroom.contracts.runs import RunRecord, TerminationReason
-from postroom.contracts.signing import Proof, proof_of
-from postroom.executors.activations import identity_of, prompt_of
-from postroom.executors.files import without_files
-from postroom.executors.remote.client import RemoteClient, check_installed
-from postroom.executors.remote.wire import Result, cancel_body, judge, result_of, run_body
+from postroom.contracts.messages import storable
+from postroom.contracts.retrying import retry_after_ms
+from postroom.contracts.runners import HttpRunner, Runners
+from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
+from postroom.contracts.signing import Proof, proof_of, signed
+from postroom.executors.requests import identity_of, prompt_of, without_files
+from postroom.extras import install_command
 from postroom.log import get_logger
 from postroom.ports import RunEffects
 from postroom.stores.runs.ports import DispatchStore
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+CALLBACKS: Final = "/callbacks"
+"""The path below which results are posted; only a signature authenticates the sender."""
+LARGEST_BODY: Final = 1 << 20
+"""Maximum bytes of a result, however it arrives."""
+_LONGEST_ERROR: Final = 2_000
+_STOPPED: Final = (TerminationKind.CANCELLED, TerminationKind.ERROR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The result of a run: its answer, or the reason of its failure."""
+
+    text: str = ""
+    error: str | None = None
+
+    def failure(self) -> RemoteFailed | None:
+        """Return the failure in it; None for an answer."""
+        if self.error is None:
+            return None
+        return RemoteFailed(f"the other server reported: {self.error or 'it failed'}")
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    kind: Literal["result"]
+    dispatch: str
+    text: str | None = None
+    error: str | None = None
+
+
+def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
+    """Return a run in its form for the wire; `base` is our own address, None if we cannot be reached.
+
+    The same run has the same bytes each time, unless its runner was changed or its mail was read.
+    """
+    told = {
+        "kind": "run",
+        "dispatch": identity.dispatch_id,
+        "run": identity.run_id,
+        "thread": identity.thread_id,
+        "agent": identity.agent_id,
+        "prompt": prompt,
+        "timeout_ms": milliseconds(runner.timeout),
+        "callback": None if base is None else f"{base}{CALLBACKS}/{identity.dispatch_id}",
+    }
+    return msgspec.json.encode(told)
+
+
+def cancel_body(identity: RunIdentity) -> bytes:
+    """Return the request to end a run."""
+    return msgspec.json.encode({"kind": "cancel", "dispatch": identity.dispatch_id, "run": identity.run_id})
+
+
+def result_of(body: bytes, dispatch_id: str) -> Result:
+    """Return the result in a body.
+
+    Raises:
+        InvalidArgument: The body is not a result, or belongs to another dispatch.
+    """
+    remedy = 'send {"kind": "result", "dispatch": ..., "text": ...}, or "error" instead of "text"'
+    try:
+        told = msgspec.json.decode(body, type=_Told)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"the body is not a valid result: {error}"[:300], remedy=remedy) from error
+    if told.dispatch != dispatch_id:
+        raise InvalidArgument(
+            "the result belongs to another dispatch", value=told.dispatch[:200], remedy=remedy
+        )
+    if (told.text is None) == (told.error is None):
+        raise InvalidArgument("a result needs either a text or an error", remedy=remedy)
+    if told.error is not None:
+        return Result(error=storable(told.error[:_LONGEST_ERROR]))
+    return Result(text=storable(told.text or ""))
+
+
+def judge(row: RunDispatch | None, result: Result) -> None:
+    """Accept a result with which its dispatch has ended, including repetitions.
+
+    Raises:
+        ResultConflict: The dispatch has ended with another answer.
+        StaleResult: The result is no longer needed.
+        ResultTooEarly: The dispatch is waiting, and not yet active here.
+    """
+    if row is None:
+        raise StaleResult("the run is unknown here")
+    if not row.status.is_terminal:
+        raise ResultTooEarly("the run is not active now", value=row.dispatch_id)
+    failure = result.failure()
+    if row.status is RunDispatchStatus.DEAD_LETTER:
+        if failure is not None and row.last_error == storable(failure.describe()):
+            return
+        raise StaleResult("the run is a dead letter", value=row.dispatch_id)
+    was_stopped = row.termination is not None and row.termination.type in _STOPPED
+    if row.status is not RunDispatchStatus.ACKED or was_stopped:
+        raise StaleResult("the run was cancelled or replaced", value=row.dispatch_id)
+    if failure is not None or (row.run_response or "") != result.text:
+        raise ResultConflict("the run has already ended with another result", value=row.dispatch_id)
+
+
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+CONNECT_SECONDS: Final = 10.0
+SILENCE_SECONDS: Final = 60.0
+"""How long the other server may be silent: longer runs are answered by 202 and a callback."""
+_PASSING: Final = frozenset({408, 425, 429})
+
+
+class RemoteClient:
+    """Posts to other servers; the connections are kept until it is closed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._client: httpx2.AsyncClient | None = None
+
+    async def post(self, url: str, body: bytes, *, secret: str, key: str | None = None) -> bytes | None:
+        """Return the other server's answer with 200; None if it has accepted the run with 202.
+
+        Raises:
+            MissingExtra: The HTTP client is not installed.
+            RemoteUnavailable: The server is unreachable or cannot work now; it may have accepted the run.
+                RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is too large.
+        """
+        import httpx2
+
+        if self._client is None:
+            # Making one reads the certificates of the system.
+            made = await asyncio.to_thread(_client)
+            self._client = self._client or made
+        headers = {"Content-Type": "application/json", **signed(secret, body, now=self._clock.now())}
+        headers |= {} if key is None else {IDEMPOTENCY_KEY: key}
+        try:
+            async with self._client.stream("POST", url, content=body, headers=headers) as answer:
+                return await self._taken(answer)
+        except httpx2.RequestError as error:
+            why = f"the other server did not answer: {type(error).__name__}"
+            raise RemoteUnavailable(why) from error
+        except httpx2.InvalidURL as error:
+            raise RemoteRefused("the runner's url is not a valid URL") from error
+
+    async def _taken(self, answer: "httpx2.Response") -> bytes | None:
+        status = answer.status_code
+        if status == 202:
+            return None
+        if status == 200:
+            return await _body_of(answer)
+        if status >= 500 or status in _PASSING:
+            wait = retry_after_ms(answer.headers, now=self._clock.now())
+            told = f"the other server answered with status {status}"
+            raise RemoteUnavailable(told, value=status, retry_after_ms=wait)
+        raise RemoteRefused(f"the other server answered with status {status}", value=status)
+
+    async def close(self) -> None:
+        """Close the connections; a repeated call has no effect."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+
+async def _body_of(answer: "httpx2.Response") -> bytes:
+    body = bytearray()
+    async for piece in answer.aiter_bytes():
+        body += piece
+        if len(body) > LARGEST_BODY:
+            raise RemoteMisbehaved(f"the other server's answer exceeds {LARGEST_BODY} bytes")
+    return bytes(body)
+
+
+def check_installed() -> None:
+    """Refuse to begin without the HTTP client.
+
+    Raises:
+        MissingExtra: The HTTP client is not installed.
+    """
+    try:
+        import httpx2  # noqa: F401 - whether it can be had
+    except ImportError as error:
+        raise MissingExtra(
+            f"runners of the kind http require {error.name}, which is not installed",
+            value=error.name,
+            remedy=install_command("openai"),
+        ) from error
+
+
+def _client() -> "httpx2.AsyncClient":
+    import httpx2
+
+    # Nothing from the environment: neither a proxy nor a netrc gets to see the signed request.
+    timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+    return httpx2.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False)
+
 
 _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
@@ -87,7 +294,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     """Runs each agent by the server that its runner names.
 
     `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, `address` our own address.
-    The executor is also one of the mailbox's effects, so it learns what is durable.
+    The executor is also one of the mailbox's effects, which tells it when data is durable.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -121,7 +328,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Runs.
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Have the other server execute a run and return its answer.
+        """Let the other server execute a run, and return its answer.
 
         If cancelled from outside, the other server keeps working: the next worker posts the same run again,
         under the same key.
@@ -254,7 +461,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
             InvalidArgument: The body is not a result.
             ResultConflict: The run has ended with another result.
-            StaleResult: The dispatch is no longer to be executed.
+            StaleResult: The dispatch must not be executed any longer.
             ResultTooEarly: The result cannot be accepted or verified at the moment; send it again.
             StoreError: The dispatch could not be read; send the result again.
         """

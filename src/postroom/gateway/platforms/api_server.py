@@ -393,7 +393,7 @@ class ApiServerAdapter(HttpAdapter):
     # Who waits.
 
     async def _answer(self, request: Request, wait: Wait) -> Answer:
-        """Return the final answer, unless the client disconnects or its time is up."""
+        """Return the final answer, unless the client disconnects or its time has passed."""
         left = (
             None
             if wait.exchange.is_final

@@ -148,7 +148,7 @@ class Wait:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its end means that the caller hung up: without an answer or a refusal of ours."""
+        """Whether its end means that the caller hung up: neither an answer nor an error was sent."""
         is_refused = self._ended is not None and self._ended.code != _HUNG_UP
         return not self.exchange.is_final and not is_refused
 
@@ -163,7 +163,7 @@ class Wait:
         return self.collected()
 
     def collected(self) -> Answer:
-        """Return the answer that is whole: its caller has it then.
+        """Return the whole answer, and record that its caller has it.
 
         Raises:
             Refused: there is none.
@@ -229,7 +229,7 @@ def _goes_on(told: str, sure: str) -> bool:
 
 
 def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
-    """Refuse a key whose earlier request has another fingerprint; None if the earlier one is unknown.
+    """Refuse a key whose earlier request has another fingerprint; None if the earlier response is unknown.
 
     Raises:
         Refused: The fingerprints differ.

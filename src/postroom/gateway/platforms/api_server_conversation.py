@@ -32,7 +32,7 @@ def wrong(message: str, param: str | None = None, code: str = "invalid_value") -
 
 
 def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str, Any]:
-    """Return what a list of messages tells, as the fields of `Asked`."""
+    """Return the content of a list of messages, as the fields of `Asked`."""
     if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
         raise wrong(f"`{param}` must be a list of messages", param)
     if len(messages) > MOST_MESSAGES:

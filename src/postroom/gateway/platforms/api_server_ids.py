@@ -39,5 +39,5 @@ def own_session(key: str) -> str:
 
 
 def digest(*parts: str) -> str:
-    """Return 48 characters that stand for these texts, the same each time."""
+    """Return 48 characters that identify these texts, the same each time."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:48]

@@ -107,7 +107,7 @@ class Repeats:
             here += 1  # another equal request arrived meanwhile
 
     async def _count(self, session: str | None, told: str, hour: int) -> int:
-        """Return how many requests like one came in an hour, in a number of looks that is their logarithm."""
+        """Return the number of equal requests within an hour, with a logarithmic number of reads."""
         counted = self._counts.pop((session, told, hour), 0)
 
         async def is_known(number: int) -> bool:

@@ -35,7 +35,7 @@ _LONGEST_SEED: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of value that a field can have: its words for people, and whether a value is of this kind."""
+    """A kind of value of a field: its words for people, and the check of a value."""
 
     words: str
     fits: Callable[[Json], bool]
@@ -405,5 +405,5 @@ _ECHOED: Final = (
 
 
 def echoed(data: Mapping[str, Json]) -> dict[str, Json]:
-    """Return what a response shows again of its request."""
+    """Return the fields of the request that its response repeats."""
     return {name: data[name] for name in _ECHOED if data.get(name) is not None}

@@ -5,7 +5,7 @@
 
 An adapter acknowledges a message to its platform (moves an offset, answers 200, acks an envelope) only after
 `handle_message` has returned: then the message is on disk. When it raises, the adapter does not acknowledge,
-and the platform sends the message again. It knows nothing of sessions, agents or policies.
+and the platform sends the message again. It does not know sessions, agents or policies.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ __all__ = [
 _LOG = get_logger(__name__)
 _LOOK_AGAIN_MS: Final = 1_000
 MOST_TRIES: Final = 3
-"""How often an update that hits a defect of ours is tried before it becomes a dead letter."""
+"""Attempts at an update that hits a defect of postroom, before it becomes a dead letter."""
 LONGEST_RAW: Final = 200_000
 """Characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
@@ -123,7 +123,7 @@ Metadata = Mapping[str, Json]
 
 
 def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
-    """Return what an adapter needs to speak in this chat: see `Metadata`."""
+    """Return the data that an adapter needs to send in this chat: see `Metadata`."""
     metadata: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
     return metadata | more
 
@@ -204,7 +204,7 @@ class Inbound(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMessage:
-    """A message that was kept, and what it was answered: None while there is no answer."""
+    """A stored message, and its answer: None while there is no answer."""
 
     event: MessageEvent
     received_at: int
@@ -242,7 +242,9 @@ class AdapterState(StrEnum):
 
 @dataclass(slots=True)
 class Liveness:
-    """How it stands with an adapter; inbound and outbound apart, for one may live while the other is dead.
+    """The state of an adapter.
+
+    Its receiving and its sending side are separate, because one may work while the other does not.
 
     Instants in milliseconds since the epoch, None before the first.
     """
@@ -251,7 +253,7 @@ class Liveness:
     since: int | None = None
     """Since when it has been connected, or not connected."""
     inbound_at: int | None = None
-    """When the receiving side last showed that it lives: a poll returned, a heartbeat was answered."""
+    """When the receiving side last showed a sign of life: a poll returned, a heartbeat was answered."""
     outbound_at: int | None = None
     """When something was last sent."""
     error_code: str | None = None
@@ -430,7 +432,7 @@ class BasePlatformAdapter(ABC):
         """
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return what this platform calls over HTTP, below `/channels/<platform>`."""
+        """Return the routes that this platform calls over HTTP, below `/channels/<platform>`."""
         return ()
 
     # Its life.
@@ -462,7 +464,7 @@ class BasePlatformAdapter(ABC):
     ) -> SendResult:
         """Send a message in Markdown, at most `capabilities.limit` long. One message, or none.
 
-        If the platform refuses the marks of its own dialect, the message is sent as plain text. A caller's
+        If the platform refuses its markup, the message is sent as plain text. A caller's
         `metadata["dedupe_key"]` makes a repetition harmless on platforms that support it.
         """
 
@@ -532,9 +534,9 @@ class BasePlatformAdapter(ABC):
     async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
         """Poll the platform for new updates, until that has failed permanently.
 
-        `look` gets the number of failures in a row before it, and returns the pause in ms until the next
-        poll. After a poll that raises, the pause grows. A refused credential ends receiving. The first poll
-        is made after `after_ms`.
+        `look` gets the number of consecutive failures, and returns the pause in ms until the next poll. After
+        a poll that raises, the pause grows. A refused credential ends receiving. The first poll is made after
+        `after_ms`.
         """
         failures = 0
         await self._timer.sleep(after_ms)
@@ -628,8 +630,9 @@ class BasePlatformAdapter(ABC):
         """Process one update; when this returns, it may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
-        would end alike. It does not degrade the channel: anybody can send such an update. An update that hits
-        a defect of ours is tried three times before, and then the channel continues, degraded.
+        would fail too. It does not degrade the channel: anybody can send such an update. An update that hits
+        a defect of postroom is tried three times. Then it becomes a dead letter, and the channel continues,
+        degraded.
 
         Raises:
             PostroomError: The update was not processed: retry after a pause, and do not acknowledge it.
@@ -690,7 +693,7 @@ class BasePlatformAdapter(ABC):
         is_group: bool = False,
         gives_way: bool = False,
     ) -> AbstractAsyncContextManager[Turn]:
-        """Wait for the turn of a call; with a chat it says something there. See `Pacing`."""
+        """Wait until the pacing allows a call; with a chat, it sends a message there. See `Pacing`."""
         told = metadata or {}
         key, is_draft = told.get("dedupe_key"), told.get("draft") is True
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
@@ -704,7 +707,7 @@ class BasePlatformAdapter(ABC):
             await self._timer.sleep(_LOOK_AGAIN_MS)
 
     def _heard(self) -> None:
-        """Note that the receiving side lives."""
+        """Record a sign of life of the receiving side."""
         self.liveness.inbound_at = self._clock.now()
 
     def _connected(self) -> None:

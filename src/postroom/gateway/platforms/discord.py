@@ -70,9 +70,9 @@ _REFUSALS: Mapping[int, tuple[str, str, str]] = {
     4012: (
         "library",
         "Discord no longer supports this version of its API",
-        "pip install -U 'postroom[discord]'",
+        "upgrade postroom: this release uses a version of the API that has ended",
     ),
-    4013: ("intents", "Discord rejected an invalid intent", "pip install -U 'postroom[discord]'"),
+    4013: ("intents", "Discord rejected an invalid intent", "upgrade postroom"),
     4014: (
         "missing_intent",
         "the bot may not read messages: the privileged intent `Message Content` is off",
@@ -241,7 +241,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 asked_ms = failure.wait_ms or 0
 
     def _on_update(self, name: str, data: object) -> None:
-        """Take what the gateway says, at once: it is handed over from the row."""
+        """Accept an event of the gateway at once, into the queue."""
         self._attempt = 0
         if name not in ("READY", "RESUMED"):
             self._intake.hold(name, data)
@@ -422,7 +422,7 @@ def _nonce(metadata: Metadata | None) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """An address's scheme, host and port; an address that names a user is of no origin."""
+    """Return an address's scheme, host and port; empty for an address with a user name."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -37,7 +37,7 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
     backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
     """The number of messages requested in one channel after one absence."""
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
-    """How far back the first look into `channels` reaches."""
+    """The age of the oldest messages that the first read of `channels` fetches."""
     channels: tuple[ChannelId, ...] = ()
     """The ids of the channels that are read at the start."""
     max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
@@ -125,7 +125,7 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether no more updates fit into memory."""
+        """Whether memory is full and holds no further updates."""
         return len(self._held) >= self._options.max_held
 
     async def room(self) -> None:
@@ -133,7 +133,7 @@ class Intake:
         await self._room.wait()
 
     async def settled(self, within_seconds: float) -> None:
-        """Return when all updates are stored, or the time is over."""
+        """Return when all updates are stored, or the time has passed."""
         try:
             async with asyncio.timeout(within_seconds):
                 await self._settled.wait()

@@ -1,10 +1,10 @@
 """The only module that uses discord.py: one bot's connection, its REST calls and its gateway.
 
-The library handles heartbeats, compression, RESUME and the buckets of the rate limits. Reconnecting, reading
-of updates and the meaning of failures are ours: the library's own loop reads updates even if there is no room
-for them, pauses for up to 17 minutes, and ends at the first unreadable update. So this module drives the
-library's socket directly, with four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`,
-its `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails when one of them changes.
+The library handles heartbeats, compression, RESUME and the buckets of the rate limits. postroom itself
+reconnects, reads updates and classifies failures: the library's own loop reads updates without limit, pauses
+for up to 17 minutes, and ends at the first unreadable update. So this module drives the library's socket
+directly, with four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`, its
+`_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails when one of them changes.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.contracts.errors import MissingExtra, ServerUnavailable
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.platforms.base import bounded
 from postroom.gateway.platforms.discord_wire import RestFailure
 
@@ -36,7 +37,7 @@ FORGET = 4_000
 """A close code after which Discord keeps the session for a RESUME."""
 GOODBYE = 1_000
 ANSWERED_IN_BETWEEN = frozenset({502, 504, 524})
-"""Answers of a machine in between: the request may have been carried out."""
+"""Answers of an intermediate server: the request may have been carried out."""
 FATAL = frozenset({4004, 4010, 4011, 4012, 4013, 4014})
 """Close codes after which Discord wants no other try."""
 HEARD = (
@@ -85,7 +86,7 @@ def load() -> None:
         raise MissingExtra(
             "the library discord.py for Discord is not installed",
             value=error.name,
-            remedy="pip install 'postroom[discord]' (in a clone: make dev)",
+            remedy=install_command("discord"),
         ) from error
     logger = logging.getLogger("discord")
     if logger.level < logging.ERROR:  # below, it writes what people said, and addresses that hold secrets
@@ -274,7 +275,7 @@ def _client() -> "discord.Client":
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn what a REST call can fail with into a `RestFailure`; no address, body or token is in it."""
+    """Turn the exceptions of a REST call into a `RestFailure`, without address, body or token."""
     import aiohttp
     import discord
 
@@ -302,7 +303,7 @@ def _translated() -> Iterator[None]:
 
 @contextmanager
 def _ended() -> Iterator[None]:
-    """Turn the ways in which a gateway's connection ends into `Cut` and `Refused`."""
+    """Turn the exceptions at the end of a gateway's connection into `Cut` and `Refused`."""
     import aiohttp
     from discord.errors import ConnectionClosed
     from discord.gateway import ReconnectWebSocket

@@ -32,7 +32,7 @@ _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
 class RestFailure(Exception):
-    """Discord refused a request, or did not answer; `taken` says whether it may have been performed."""
+    """Discord refused a request, or did not answer; `taken` is true if it may have been performed."""
 
     def __init__(
         self, text: str, *, status: int = 0, code: int = 0, wait_ms: int | None = None, taken: bool = False
@@ -77,7 +77,7 @@ _CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
 
 
 def nonce_of(dedupe_key: str) -> str:
-    """Return a key in as many characters as Discord takes; equal keys stay equal."""
+    """Return a key of at most the length that Discord accepts; equal keys stay equal."""
     return hashlib.sha256(dedupe_key.encode()).hexdigest()[:LONGEST_NONCE]
 
 
@@ -273,7 +273,7 @@ def is_message(data: object, me: Me) -> bool:
 
 
 def is_edit(data: object) -> bool:
-    """Return whether an update of a message changed its words; others only add link previews."""
+    """Return whether an update of a message changed its words; other updates only add link previews."""
     found = _checked(data)
     return bool(found.get("edited_timestamp")) and "content" in found and "author" in found
 
@@ -396,13 +396,13 @@ def _options(told: Mapping[str, Any]) -> list[str]:
 
 
 def _words(found: Mapping[str, Any]) -> str:
-    """Return the words of a message; a sticker stands by its name."""
+    """Return the words of a message; a sticker is represented by its name."""
     stickers = [f":{_text(one, 'name') or 'sticker'}:" for one in _mappings(found, "sticker_items")]
     return " ".join(part for part in (_text(found, "content"), *stickers) if part)
 
 
 def _parts(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a poll and the blocks of a message say."""
+    """Yield the words of a poll and of the blocks of a message."""
     if isinstance(poll := found.get("poll"), dict):
         answers = (_text(_inner(one, "poll_media"), "text") for one in _mappings(poll, "answers"))
         # Without the votes: Discord edits the message when a poll ends, and nobody has changed its words.
@@ -451,7 +451,7 @@ def _author(answered: Mapping[str, Any]) -> str | None:
 
 
 def _answered_files(answered: object, me: Me) -> tuple[Attachment, ...]:
-    """Return the files of the answered message, unless it is ours."""
+    """Return the files of the answered message, unless postroom sent that message."""
     is_ours = not isinstance(answered, dict) or _inner(answered, "author").get("id") == me.user_id
     return () if is_ours or not isinstance(answered, dict) else Attachment.foreign(_files(answered))
 

@@ -1,6 +1,6 @@
 """E-mail: a mailbox that is polled by IMAP, and answers by SMTP.
 
-`token` is the password of the mailbox, `api_key` another one for SMTP.
+`token` is the password of the mailbox, `api_key` the password for SMTP if that differs.
 
 A mail is marked as read when its message is stored. A mail from a machine or a list, and a bounce, is stored
 as rejected and gets no answer; our own mail is ignored. A message's `metadata["verified"]` says whether the
@@ -85,11 +85,11 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     subject: Line = "your message"
     """The subject of answers to mail that is gone."""
     poll_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 15_000
-    """The pause between two looks into the folder."""
+    """The pause between two polls of the folder."""
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
     """Unread mail that is older is left alone."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
-    """Maximum bytes of a mail that are read; the metadata `truncated` says that it had more."""
+    """Maximum bytes of a mail that are read; the metadata `truncated` is true if the mail is longer."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
     """How long a server may take for one step."""
 
@@ -144,7 +144,7 @@ def _password(secret: str | None, name: str) -> str:
 
 _LOG = get_logger(__name__)
 _BATCH = 50
-"""Mails that one look takes; the next follows soon when there are more."""
+"""Maximum mails of one poll; if there are more, the next poll follows soon."""
 _SHORT_PAUSE = 100
 _REMEMBERED = 1_000
 """Mails with cached subject and references; others are read again."""
@@ -189,7 +189,7 @@ class EmailAdapter(BasePlatformAdapter):
         return self._address
 
     def lock_identity(self) -> str | None:
-        """Return the mailbox: two who look into it would each answer."""
+        """Return the name of the mailbox: two readers of it would each answer."""
         imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 
@@ -269,8 +269,8 @@ class EmailAdapter(BasePlatformAdapter):
     async def _root_of(self, source: SessionSource, references: Sequence[str]) -> str | None:
         """Return the id of the first mail in the conversation of a mail with these references.
 
-        The newest reference to a mail of ours, or to a stored mail of the same sender, decides: some mail
-        programs name only the answered mail.
+        The newest reference to a mail from postroom, or to a stored mail of the same sender, decides: some
+        mail programs name only the answered mail.
         """
         for message_id in reversed(references[-_MOST_LOOKED_UP:]):
             if (root := post.root_in(message_id, self._address)) is not None:
@@ -389,7 +389,7 @@ def _subject(thread: wire.Thread | None, metadata: Metadata, fallback: str, *, i
 
 
 def _told(error: BaseException) -> PostroomError | None:
-    """Return what a failure to connect means to the operator; None when it means nothing to them."""
+    """Return the meaning of a failed connection for the operator; None when it means nothing to them."""
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",

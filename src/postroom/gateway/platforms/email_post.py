@@ -119,7 +119,7 @@ def subject_of(thread: Thread | None, fallback: str) -> str:
 
 
 def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
-    """Return what an answer refers to: the root first, then the latest, as many as one line takes."""
+    """Return the references of an answer: the root first, then the latest, as many as one line can hold."""
     known = [root or "", *(thread.references if thread else ()), answered or ""]
     found = list(dict.fromkeys(one for one in known if MESSAGE_ID.fullmatch(one)))
     while len(found) > 2 and sum(map(len, found)) + len(found) > _LONGEST_REFERENCES:
@@ -173,7 +173,7 @@ def _part_of(attachment: Attachment, data: bytes) -> MIMEApplication:
 
 
 def refusal(error: SMTPException) -> SendResult:
-    """Return what a refusal means; the server had not taken the mail."""
+    """Return the meaning of a refusal; the server had not accepted the mail."""
     if isinstance(error, SMTPNotSupportedError):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, "the mail server cannot send this")
     if isinstance(error, SMTPRecipientsRefused):
@@ -236,7 +236,7 @@ class Server:
     ca_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return what a certificate must be to be believed."""
+        """Return the requirements for a trusted certificate."""
         return ssl.create_default_context(cafile=self.ca_file)
 
 
@@ -368,7 +368,7 @@ class Mailbox:
 
 
 def _done(answer: tuple[str, Any]) -> list[Any]:
-    """Return what a server answered.
+    """Return the answer of a server.
 
     Raises:
         IMAP4.error: it refused.

@@ -38,7 +38,7 @@ _FORWARD_MARK = re.compile(
     r"|videresendt (?:besked|melding)|przekazana wiadomość)\s*:?\s*(?:-{2,})?\s*:?\s*$",
     re.IGNORECASE,
 )
-"""The line that mail programs put above what they forward."""
+"""The line that mail programs put above a forwarded mail."""
 _FORWARD_SUBJECT = re.compile(
     r"^\s*(?:fwd?|wg|tr|rv|enc|vb|vs|pd|i|doorst|fs|trs|转发|轉寄|転送)\s*:", re.IGNORECASE
 )
@@ -117,7 +117,7 @@ class _Words(HTMLParser):
 
 
 def text_of_html(html: str) -> str:
-    """Return the words of a page, with the addresses of its links: no script, no style.
+    """Return the words of a page, with the addresses of its links, and without scripts and styles.
 
     The parser gets plain tags and words alone: on broken comments and tags it would take very long.
     """
@@ -129,7 +129,10 @@ def text_of_html(html: str) -> str:
 
 
 def _heard(html: str) -> str:
-    """Return a page without comments, scripts and the like; what does not end goes to the end of the page."""
+    """Return a page without comments, scripts and similar parts.
+
+    An unclosed part reaches to the end of the page.
+    """
     kept, at = [], 0
     while found := _SILENT.search(html, at):
         kept.append(html[at : found.start()])

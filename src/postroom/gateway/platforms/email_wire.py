@@ -97,7 +97,7 @@ def parsed(raw: bytes) -> Message:
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Return what a mail says; None when we ourselves wrote it.
+    """Return the content of a mail; None when we ourselves wrote it.
 
     Raises:
         Malformed: it is not clear who wrote it, or its parts are too many.
@@ -238,7 +238,7 @@ def message_id_of(mail: Message) -> str | None:
 
 
 def thread_of(mail: Message) -> Thread:
-    """Return a mail's subject and what it refers to, the oldest first."""
+    """Return a mail's subject and its references, the oldest first."""
     references, answered = _ids_of(mail, "References"), _ids_of(mail, "In-Reply-To")
     known = [*references[:1], *references[1:][-_MOST_REFERENCES:]]
     known += [one for one in answered[:_MOST_REFERENCES] if one not in known]
@@ -276,7 +276,7 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
 def _content(
     mail: Message, where: Where, subject: str
 ) -> tuple[str, Forwarded | None, tuple[Attachment, ...]]:
-    """Return what the sender wrote, what they forward, and the files."""
+    """Return the sender's own words, the forwarded words, and the files."""
     plain: list[str] = []
     pages: list[str] = []
     media: list[Attachment] = []

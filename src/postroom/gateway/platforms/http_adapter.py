@@ -3,7 +3,7 @@
     request ──▶ open? ──▶ caller? ──▶ body, bounded ──▶ understood ──▶ stored ──▶ answered with success
                  503       401         413, 415          400            503 if it could not be stored
 
-Nothing of a request is ever logged.
+No part of a request is ever logged.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._shape(refusal)
 
     def _receiver(self) -> Inbound:
-        """Return what takes messages; without it nothing may be acknowledged.
+        """Return the receiver of messages; without it, no message may be acknowledged.
 
         Raises:
             Refused: the adapter does not receive.
@@ -106,7 +106,7 @@ class HttpAdapter(BasePlatformAdapter):
 
         Raises:
             StoreError, InputError: As in `handle_message`.
-            Refused: The adapter was stopped meanwhile.
+            Refused: The adapter was stopped during the call.
         """
         await self.handle_message(event)
         self._receiver()

@@ -35,7 +35,8 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 _JOIN_TRIES = 5
 _INSISTS = 5
-"""Rounds that wait for what the homeserver cannot look up: one sick event must not stop all others."""
+"""Rounds that wait for events that the homeserver cannot look up: one broken event must not stop all others.
+"""
 _RENDERED_ON_THE_LOOP = 8_000
 
 
@@ -51,7 +52,7 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
     """How long the homeserver may wait for something new."""
     command_prefix: str = "!"
-    """The prefix of commands besides `/`, which clients intercept; empty: none."""
+    """A prefix of commands besides `/`, which clients intercept; empty for none."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
@@ -226,7 +227,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._tasks.start(self._join(room_id), name="join")
 
     async def _join(self, room_id: str) -> None:
-        """Join a room, apart from receiving: one on another server may take minutes."""
+        """Join a room while receiving continues: a room on another server may take minutes."""
         for attempt in range(_JOIN_TRIES):
             answer = await self._home.ask("POST", wire.path_of("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):
@@ -339,7 +340,7 @@ class MatrixAdapter(BasePlatformAdapter):
         key: str,
         metadata: Metadata | None,
     ) -> SendResult:
-        """Send the first of these contents that is not refused for how it looks."""
+        """Send the first of these contents that the homeserver does not refuse for its form."""
         if not self._intake.knows_rooms:
             return SendResult.failed(
                 SendErrorKind.TRANSIENT, "postroom does not know yet which rooms are encrypted"

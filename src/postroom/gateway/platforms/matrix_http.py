@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from postroom.contracts.errors import MissingExtra, TooLarge
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.platforms.base import bounded
 
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -25,7 +26,7 @@ FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The outcome of a request. Status 0: there was no answer; `lost` says whether it may have arrived."""
+    """The outcome of a request. Status 0: there was no answer; `lost` is true if it may have arrived."""
 
     status: int = 0
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -56,7 +57,7 @@ class Answer:
         return min(told, 3_600_000) if isinstance(told, int) and told > 0 else self.wait_ms
 
     def said(self) -> str:
-        """Return what it was in a few words that hold no secret."""
+        """Return the failure in a few words, without secrets."""
         return f"{self.status} {self.errcode}".strip() if self.status else "no answer"
 
 
@@ -87,7 +88,7 @@ class Homeserver:
             raise MissingExtra(
                 "the library httpx2 for Matrix is not installed",
                 value="matrix",
-                remedy="pip install 'postroom[matrix]' (in a clone: make dev)",
+                remedy=install_command("matrix"),
             ) from error
 
     async def close(self) -> None:

@@ -33,7 +33,7 @@ class SyncPosition:
         """Encrypted rooms that know that we cannot read them."""
 
     async def load(self, user_id: str) -> None:
-        """Take what the file says, unless this process knows better.
+        """Use the state in the file, unless this process has a newer one.
 
         Raises:
             ConfigError: the file is there and cannot be read, or its folder cannot be written.

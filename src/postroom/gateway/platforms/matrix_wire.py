@@ -84,7 +84,7 @@ def reaction_to(event_id: str) -> dict[str, Json]:
 
 
 def refusal(status: int, errcode: str, retry_after_ms: int | None) -> SendResult:
-    """Return what an answer other than 200 means for something that was sent."""
+    """Return the meaning of an answer other than 200 to a sent event."""
     said = f"the homeserver answered {status} {errcode}".strip()
     if status == 429 or errcode == "M_LIMIT_EXCEEDED":
         return SendResult.failed(SendErrorKind.RATE_LIMITED, said, retry_after_ms=retry_after_ms or 5_000)
@@ -207,7 +207,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """Our identity on this homeserver, and the prefix of commands besides a slash."""
+    """The bot's identity on this homeserver, and the prefix of commands besides a slash."""
 
     user_id: str
     name: str | None = None
@@ -231,7 +231,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """An event that means something; edits and withdrawals have the `message_id` of the old message."""
+    """A relevant event; edits and withdrawals have the `message_id` of the old message."""
 
     kind: Kind
     event: MessageEvent
@@ -390,7 +390,7 @@ def _edit(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, new:
 
 
 def _relate(message: MessageEvent, relation: Mapping[str, Any]) -> None:
-    """Take from a relation which thread a message is in, and what it answers."""
+    """Set the thread of a message, and the message that it answers, from its relation."""
     in_thread = relation.get("rel_type") == "m.thread"
     if in_thread and message.source is not None:
         place = message.source.to_dict()
@@ -451,7 +451,7 @@ def _poll(poll: Mapping[str, Any]) -> str:
 
 
 def _with_position(content: Mapping[str, Any], text: str) -> str:
-    """Return the words of a place with its latitude and longitude, which `geo_uri` alone holds."""
+    """Return the words of a place with its latitude and longitude, which only `geo_uri` contains."""
     found = _POSITION.match(str(content.get("geo_uri")))
     return f"Location: {text} ({found[1]}, {found[2]})" if found else f"Location: {text}"
 
@@ -504,7 +504,7 @@ def _begins_with_name(text: str, me: Ourselves) -> bool:
 
 
 def _without_names(text: str, names: Sequence[str]) -> str:
-    """Return the text without our names where they only address us: at the beginning, or in full."""
+    """Return the text without the name that addresses the bot at its beginning, and without full names."""
     for name in sorted(set(names), key=len, reverse=True):
         found = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
         if found is not None:

@@ -13,7 +13,7 @@ FilePath = Annotated[Line, Meta(extra={"path": True})]
 
 def _proxy(value: object) -> object:
     if isinstance(value, str) and "@" in value:
-        raise ValueError("a password stands in the address; name a proxy that asks for none")
+        raise ValueError("the address contains a password; use a proxy that needs none")
     return value
 
 

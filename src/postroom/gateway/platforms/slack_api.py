@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from postroom.contracts.errors import InvalidArgument, MissingExtra, ServerUnavailable, TooLarge
 from postroom.contracts.files import FileContent
+from postroom.extras import install_command
 from postroom.gateway.platforms.base import bounded
 from postroom.gateway.platforms.slack_outgoing import ANSWER_LOST, UNREACHABLE, Answer, read_answer, refused
 
@@ -22,7 +23,7 @@ except ImportError as error:
     raise MissingExtra(
         f"Slack requires {error.name}, which is not installed",
         value=error.name,
-        remedy="pip install 'postroom[slack]' (in a clone: make dev)",
+        remedy=install_command("slack"),
     ) from error
 
 LARGEST_ANSWER: Final = 4 * 1024 * 1024

@@ -1,6 +1,6 @@
 """The address that Slack calls: signed events, slash commands and buttons.
 
-Nothing is parsed before the signature over the raw body is verified. The answer is 200 only if the request
+The body is parsed only after its signature was verified. The answer is 200 only if the request
 was accepted, and 503 if it could not be stored: Slack then sends events again.
 """
 

@@ -112,19 +112,19 @@ class Answer:
     refusal: Refusal | None = None
 
     def word(self, name: str) -> str:
-        """Return a text of the body; empty when it is not there."""
+        """Return a text of the body; empty if the field is missing."""
         found = self.body.get(name)
         return found if isinstance(found, str) else ""
 
 
 def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
-    """Return what follows from an error code. One that is not known will not pass by itself."""
+    """Return the outcome of an error code. One that is not known will not pass by itself."""
     kind = _KIND_OF.get(code, SendErrorKind.FORBIDDEN)
     return Refusal(code=code, kind=kind, retry_after_ms=retry_after_ms, needed=needed)
 
 
 def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
-    """Return what an HTTP answer says.
+    """Return the content of an HTTP answer.
 
     After 503 nothing was done. After other failures of the server nobody knows, and neither after an answer
     that cannot be read.
@@ -234,7 +234,7 @@ def card_blocks(card: Card) -> list[dict[str, Any]]:
 
 
 def card_body(card: Card) -> dict[str, Any]:
-    """Return what a card is sent as; the text is for notices and for those who read no blocks."""
+    """Return the request for a card; its text is for notices and for clients without blocks."""
     return {"text": _short(card.text), "blocks": card_blocks(card)}
 
 
@@ -289,7 +289,7 @@ _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
 
 
 def in_thread(thread_id: object) -> dict[str, str]:
-    """Return the fields that put a message into a thread; the id of a command names none."""
+    """Return the fields that put a message into a thread; none for the id of a slash command."""
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 

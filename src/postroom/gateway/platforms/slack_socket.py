@@ -28,6 +28,7 @@ from postroom.contracts.errors import (
     ServerUnavailable,
 )
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.platforms.base import AdapterState, pause_ms
 from postroom.gateway.platforms.slack_wire import KINDS
 from postroom.log import get_logger
@@ -39,7 +40,7 @@ except ImportError as error:
     raise MissingExtra(
         f"Slack requires {error.name}, which is not installed",
         value=error.name,
-        remedy="pip install 'postroom[slack]' (in a clone: make dev)",
+        remedy=install_command("slack"),
     ) from error
 
 HEARTBEAT_MS: Final = 15_000
@@ -96,7 +97,9 @@ class _Connection:
     peer: ClientConnection
     ended: "asyncio.Future[Ending]"
     proven: bool = False
-    """Whether it carried an envelope or stood for a while; pauses grow until one does."""
+    """Whether the connection carried an envelope, or was open for a while. Pauses grow until a connection
+    has.
+    """
 
 
 @dataclass(slots=True, kw_only=True)

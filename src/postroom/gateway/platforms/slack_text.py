@@ -1,7 +1,7 @@
 """Slack's text dialect, both ways: Markdown becomes mrkdwn, and incoming text becomes plain words.
 
-In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Since every
-`<` of ours is written as an entity, an agent's text cannot notify a whole channel. Each function takes time
+In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Every `<`
+that postroom writes is an entity, so an agent's text cannot notify a whole channel. Each function takes time
 in proportion to the text, whatever it contains.
 """
 
@@ -46,7 +46,7 @@ def escape(text: str) -> str:
 
 
 def to_mrkdwn(markdown: str) -> str:
-    """Return Markdown in Slack's dialect; what the dialect lacks is shown in words or as it was typed."""
+    """Return Markdown in Slack's dialect; marks that the dialect lacks become words or stay as typed."""
     shown: list[str] = []
     lines = _PRIVATE.sub("", markdown).replace("\r\n", "\n").split("\n")
     at = 0
@@ -82,7 +82,7 @@ def blocks_text(blocks: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ..
 
 
 def _block(part: object) -> str:
-    """Return what a block, or a part of one, says."""
+    """Return the words of a block, or of a part of one."""
     if isinstance(part, str):
         return part
     if isinstance(part, Sequence):

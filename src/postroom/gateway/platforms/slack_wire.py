@@ -42,7 +42,7 @@ _GONE: Final = ("tombstone", "hidden_by_limit")
 
 
 class Malformed(InvalidArgument):
-    """The data cannot be understood; the message says what is missing and quotes nothing."""
+    """The data cannot be understood; the message names the missing part and quotes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Rules(PlatformConfig, frozen=True, kw_only=True):
     )
     """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
     reply_in_threads: bool = False
-    """Whether each message in a channel begins a thread, and so a session of its own."""
+    """Whether each message in a channel begins a thread, and so a separate session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _words(payload: Mapping[str, Any], name: str) -> str:
 
 
 def _kept(text: str) -> str:
-    """Return what every store can keep."""
+    """Return the text without characters that a store refuses."""
     return storable(text).replace("\0", "")
 
 

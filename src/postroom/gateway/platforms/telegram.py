@@ -7,8 +7,8 @@
 sends with each update.
 
 Telegram has no key that makes a repeated send harmless, and does not report deleted messages to bots. A
-command without a bot's name counts as addressed to the bot, in groups too; one with another bot's name is
-ignored.
+command without a bot's name counts as addressed to the bot, also in groups; a command with another bot's name
+is ignored.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
             refuse_address("webhook_url", self.webhook_url, plain=True)
             if not _SECRET.fullmatch(self.api_key or ""):
                 raise ConfigError(
-                    "the webhook has no secret, or one that Telegram does not send",
+                    "the webhook secret is missing, or Telegram does not accept its form",
                     remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
                 )
 
@@ -207,7 +207,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
 
 
 def read_answer(status: int, body: bytes) -> Answer:
-    """Return what an answer of the Bot API says."""
+    """Return the content of an answer of the Bot API."""
     try:
         told = json.loads(body)
     except (ValueError, RecursionError):
@@ -341,7 +341,7 @@ _ENVELOPE: Final = frozenset(
     forward_sender_name forward_date reply_markup text entities caption caption_entities
     """.split()  # noqa: SIM905 - as a list they are a hundred lines
 )
-"""Fields of a message without content of their own, and its words."""
+"""Fields of a message that add no content, and its words."""
 _EVENTS: Final = frozenset(
     """
     new_chat_members new_chat_member new_chat_participant left_chat_member left_chat_participant
@@ -546,7 +546,7 @@ def mended(text: str) -> str:
 
 
 def _mended(value: Json) -> Json:
-    """Return JSON with mended texts."""
+    """Return JSON whose texts can be stored."""
     if isinstance(value, str):
         return mended(value)
     if isinstance(value, dict):
@@ -701,7 +701,7 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
     """Return a text without mentions of the bot, with the addresses of its links.
 
-    And whether it names the bot.
+    The second value is whether the text names the bot.
     """
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for told in entities:
@@ -1002,7 +1002,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return 0 if moved else _SHORTEST_POLL_MS
 
     async def _look(self, _: int) -> int:
-        """Check that Telegram still calls us; return the pause before the next look."""
+        """Check that Telegram still calls this server; return the pause before the next check."""
         told = await self._asked("getWebhookInfo", {}, dict)
         if told.get("url") != self._options.webhook_url:
             self._fail(
@@ -1286,7 +1286,7 @@ def _client(options: TelegramOptions, token: str) -> "TelegramApi":
 
 
 def _checked(answer: Answer) -> Json:
-    """Return what a call before the first poll gave.
+    """Return the result of a call before the first poll.
 
     Raises:
         ConfigError: the token is refused.

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from postroom.contracts.errors import MissingExtra
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.events import SendErrorKind
 from postroom.gateway.platforms.base import bounded
 from postroom.gateway.platforms.telegram import Answer, read_answer, unreachable
@@ -25,7 +26,7 @@ except ImportError as error:
     raise MissingExtra(
         f"Telegram requires {error.name}, which is not installed",
         value=error.name,
-        remedy="pip install 'postroom[telegram]' (in a clone: make dev)",
+        remedy=install_command("telegram"),
     ) from error
 
 LARGEST_ANSWER: Final = 16 * 1024 * 1024

@@ -74,7 +74,7 @@ class _Writer:
     listed: bool = False
 
     def blocks(self, nodes: Iterable[SyntaxTreeNode]) -> str:
-        """Write blocks below one another, with a blank line between them where there was one."""
+        """Write blocks one below the other, with a blank line between them if the source had one."""
         written = ""
         for node in nodes:
             shown = self.block(node)

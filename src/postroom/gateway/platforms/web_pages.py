@@ -158,7 +158,7 @@ class Visitors:
         """Return the cookie of a new session of the token's owner.
 
         Raises:
-            Refused: Nobody has this token, or this address failed ten times within a minute.
+            Refused: No person has this token, or this address failed ten times within a minute.
         """
         wait = self._wait(address)
         if wait:
@@ -172,7 +172,7 @@ class Visitors:
         return f"{payload}.{self._signature(found[0], payload)}"
 
     def who(self, session: str | None) -> str | None:
-        """Return the person of a session; None if the cookie is not ours or its twelve hours are over.
+        """Return the person of a session; None if the cookie is not valid or is older than its twelve hours.
 
         The caller asks the store whether the person has signed out.
         """

@@ -45,6 +45,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import MissingExtra
 from postroom.contracts.messages import Json
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, WINDOW_SECONDS, Proof, proof_of, signed
+from postroom.extras import install_command
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind, SendResult
@@ -135,7 +136,7 @@ class WebhookAdapter(HttpAdapter):
         await super().connect(is_reconnect=is_reconnect)
 
     async def disconnect(self) -> None:
-        """Accept no more webhooks, and close the connections to callbacks."""
+        """Accept no further webhooks, and close the connections to callbacks."""
         await super().disconnect()
         client, self._client = self._client, None
         if client is not None:
@@ -332,7 +333,7 @@ def _client(seconds: float) -> "httpx2.AsyncClient":
         raise MissingExtra(
             f"callbacks of webhooks require {error.name}, which is not installed",
             value=error.name,
-            remedy='pip install "postroom[openai]" (in a clone: make dev)',
+            remedy=install_command("openai"),
         ) from error
     # Nothing from the environment: neither a proxy nor a netrc gets to see the signed request.
     return httpx2.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False)

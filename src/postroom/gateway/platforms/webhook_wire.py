@@ -121,7 +121,7 @@ _DELIVERY_HEADERS: Final = {
 
 
 def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
-    """Return what a delivery and its repetitions have in common: the id in its header, else its content.
+    """Return the key that a delivery shares with its repetitions: the id in its header, else its content.
 
     Raises:
         Refused: the id cannot be one.
@@ -137,8 +137,8 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 def may_command(route: HookRoute) -> bool:
     """Return whether a message of this route may be a command of the chat.
 
-    Only if its first character is from the operator, or from a trusted caller. Strangers' text in a
-    repository is not a command, however it begins.
+    Only if its first character is from the operator, or from a trusted caller. Text that strangers wrote in a
+    repository is never a command, even if it begins like one.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
 
@@ -146,7 +146,7 @@ def may_command(route: HookRoute) -> bool:
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
     """Return the prompt: the template with its fields, else the body's `text`, else the body.
 
-    Values are inserted once and not searched for further fields; an absent one is empty.
+    Values are inserted once and not searched for further fields; a missing value is an empty text.
 
     Raises:
         Refused: The prompt is blank or too long.

@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document: the table of operations, the schemas of their commands and answers, who may.
 
-Made from the same commands as the MCP tools' schemas, with the bounds that those leave out to save words.
+It is made from the same commands as the schemas of the MCP tools, and adds the bounds of values.
 The same code gives the same document, byte for byte.
 """
 
@@ -47,8 +47,7 @@ _KEY: Final = {
 }
 _STREAM: Final = (
     "With `Accept: text/event-stream` a stream: `id` is the number of an event, `event` its kind, "
-    "`data` the entry as JSON. An event of the kind `refused` is the last event and says why the "
-    "stream ends."
+    "`data` the entry as JSON. An event of the kind `refused` ends the stream and contains the reason."
 )
 _LAST_ID: Final = {
     "name": "Last-Event-ID",
@@ -221,4 +220,4 @@ def encoded(*, session_cookie: str) -> bytes:
 BASE: Final = "/v1"
 DOCUMENT: Final = f"{BASE}/openapi.json"
 EVENTS: Final = f"{BASE}/events"
-"""The address to wait for events: the only one that is not an operation."""
+"""The address to wait for events, which is not an operation."""

@@ -49,7 +49,7 @@ class EventService:
         self._listeners = 0
 
     async def answer(self, request: Request) -> Response:
-        """Return what happened, or the stream of it.
+        """Return the events, or a stream of them.
 
         Raises:
             InvalidArgument: a field, or the last id, does not fit.

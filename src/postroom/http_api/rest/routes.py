@@ -28,7 +28,7 @@ def rest_paths() -> frozenset[str]:
 
 
 def rest_routes(calls: Calls, following: EventFollowing, *, session_cookie: str) -> list[Route]:
-    """Return a route for each operation, the one that waits for events, and the one that describes them.
+    """Return a route for each operation, the route that waits for events, and the route of the description.
 
     `permissions` has the callers of each. `session_cookie` is the name of the cookie that identifies people
     at the pages.

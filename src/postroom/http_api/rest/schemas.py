@@ -73,7 +73,7 @@ def components() -> dict[str, Any]:
 
 
 def answer_schema(operation: Operation) -> dict[str, Any]:
-    """Return the schema of what an operation answers; get_attachment answers the bytes of a file."""
+    """Return the schema of an operation's answer; get_attachment answers the bytes of a file."""
     return dict(_made()[0].get(operation.name, {"type": "string", "format": "binary"}))
 
 

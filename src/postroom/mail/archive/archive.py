@@ -2,35 +2,252 @@
 
 The database is the original and the archive an export: replayable, idempotent by id, and never a delay for
 mail. Records that wait for it stay in the outbox, whose relay delivers them in batches.
+
+The identity and range of an archive's store: a small file next to the repositories.
+
+A starting server compares it, so that another or older database never writes its numbers into an archive that
+already has them. Every change that the archive gets adds an entry to the log of its project, and the numbers
+of entries only grow: therefore the newest number shows an older database.
 """
 
 import asyncio
+import hashlib
+import json
+import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from postroom.contracts import progress
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import ArchiveUnavailable
-from postroom.contracts.mail import Message, Project
+from postroom.contracts.errors import ArchiveUnavailable, ConfigError, why_unreadable
+from postroom.contracts.mail import Message, Project, is_content_of, is_damaged
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxMessage
 from postroom.log import get_logger
 from postroom.mail.archive import layout
-from postroom.mail.archive.batch import Batch, gather, gather_deletions
-from postroom.mail.archive.comparing import differing_files
-from postroom.mail.archive.git import head_is_lost, write_head
-from postroom.mail.archive.mark import raise_mark
-from postroom.mail.archive.repository import ArchiveRepository
+from postroom.mail.archive.repository import ArchiveRepository, head_is_lost, write_head
 from postroom.mail.outgoing import ARCHIVE, DELETION, MOVED, records_of
 from postroom.relay import Performed
 from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """The contents of one commit: files by path, and the messages in it."""
+
+    project: Project
+    files: dict[str, bytes] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    recalled: list[tuple[Message, bytes]] = field(default_factory=list)
+    """Messages whose text was deleted: their file has a name made from the former subject."""
+    deleted: list[tuple[int, int]] = field(default_factory=list)
+    """Deleted messages, each with its time of sending, which determines the file's folder."""
+    removed: list[str] = field(default_factory=list)
+    """Other files to remove."""
+    newest_entry: int = 0
+    """The newest entry of the project's log in that view."""
+
+    @property
+    def subject(self) -> str:
+        """The commit's subject line."""
+        if not self.messages:
+            gone = len(self.deleted)
+            return f"mail: {gone} deleted" if gone else "mail: agents and reservations"
+        noun = "message" if len(self.messages) == 1 else "messages"
+        return f"mail: {len(self.messages)} {noun}, {self.messages[0].subject}"
+
+
+def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
+    """Return the files of records, named `<kind>:<id>`; deleted records have none."""
+    batch = Batch(project=project)
+    batch.files[layout.PROJECT_FILE] = layout.project_file(project)
+    wanted: dict[str, list[int]] = {"agent": [], "message": [], "reservation": []}
+    for record in records:
+        kind, _, number = record.partition(":")
+        wanted[kind].append(int(number))
+    if wanted["agent"]:
+        for agent in tx.agents_by_id(wanted["agent"]).values():
+            batch.files[layout.agent_path(agent.name)] = layout.agent_file(agent)
+    for reservation_id in dict.fromkeys(wanted["reservation"]):
+        if reservation := tx.reservation(reservation_id):
+            batch.files[layout.reservation_path(reservation.id)] = layout.reservation_file(reservation)
+    if ids := sorted(set(wanted["message"])):
+        _gather_messages(tx, batch, ids)
+    return batch
+
+
+def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
+    messages, recipients, attachments = tx.messages(ids), tx.recipients(ids), tx.attachments(ids)
+    for message in messages.values():
+        content = layout.message_file(message, batch.project, recipients[message.id], attachments[message.id])
+        if message.recalled_at is not None:
+            batch.recalled.append((message, content))
+            continue
+        if is_damaged(message):  # the archive may still have the text that was sent
+            continue
+        batch.messages.append(message)
+        batch.files[layout.message_path(message)] = content
+        for one in attachments[message.id]:
+            for sha256 in filter(None, (one.sha256, one.preview_sha256)):
+                if (blob := tx.blob(sha256)) is not None and is_content_of(sha256, blob):
+                    batch.files[layout.attachment_path(sha256)] = blob
+    _gather_threads(tx, batch, [message.thread_id for message in messages.values()])
+
+
+def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:
+    """Add deletions to a batch, except contents to which another message refers now."""
+    project_id = batch.project.id
+    for deletion in deletions:
+        batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]
+        _gather_threads(tx, batch, deletion["threads"])
+        kept = tx.attached_in(project_id, deletion["contents"])
+        batch.removed += [layout.attachment_path(one) for one in deletion["contents"] if one not in kept]
+
+
+def _gather_threads(tx: MailReads, batch: Batch, thread_ids: Sequence[str]) -> None:
+    for thread_id in dict.fromkeys(thread_ids):
+        newest = tx.thread_tail(batch.project.id, thread_id, limit=layout.DIGEST_MESSAGES)
+        if not newest:
+            batch.removed.append(layout.thread_path(thread_id))
+            continue
+        left_out = 0
+        if len(newest) == layout.DIGEST_MESSAGES:
+            left_out = tx.thread_size(batch.project.id, thread_id) - len(newest)
+        batch.files[layout.thread_path(thread_id)] = layout.thread_file(thread_id, newest, left_out)
+
+
+def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveRepository) -> list[str]:
+    """Return the paths of a batch's files that the archive lacks or has with other contents.
+
+    A file in the layout of an older release is equal if its fields are. Digests of threads are skipped,
+    because they are made from the messages. `blobs` are the hashes in the archive. Blocks.
+
+    Raises:
+        ArchiveUnavailable: A file cannot be read.
+    """
+    return [
+        path
+        for path, content in _expected(batch, blobs)
+        if not _is_same(path, content, blobs.get(path), repository)
+    ]
+
+
+def _expected(batch: Batch, blobs: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    yield from ((path, content) for path, content in batch.files.items() if not path.startswith("threads/"))
+    for message, content in batch.recalled:
+        folder = f"{layout.message_folder(message.created_at)}/{message.id}-"
+        yield next((path for path in blobs if path.startswith(folder)), folder), content
+
+
+def _is_same(path: str, content: bytes, blob: str | None, repository: ArchiveRepository) -> bool:
+    if blob is None:
+        return False
+    kind = "sha1" if len(blob) == 40 else "sha256"
+    if hashlib.new(kind, b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest() == blob:
+        return True
+    found = repository.read(path)
+    return found is not None and not path.startswith("attachments/") and _tell_the_same(path, content, found)
+
+
+def _tell_the_same(path: str, content: bytes, found: bytes) -> bool:
+    try:
+        ours, theirs = _told(path, content), _told(path, found)
+    except ValueError:
+        return False
+    if path.startswith("reservations/") and theirs.get("expires_at", "") <= ours["expires_at"]:
+        del ours["expires_at"]  # every call of its agent extends it, and the archive is not told of each
+    return all(theirs[name] == value for name, value in ours.items() if name in theirs)
+
+
+def _told(path: str, content: bytes) -> dict[str, Any]:
+    if not path.endswith(".md"):
+        return dict(json.loads(content))
+    head, body = layout.read_message_file(content)
+    return {**head, "": body}
+
+
+NAME: Final = "store.json"
+_READ_BEFORE: Final = "newest_message"
+"""A field without which the previous release does not start; 0 carries no information."""
+_LARGEST: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMark:
+    """A store by its id, and the newest known entry in the log of each project, by slug."""
+
+    store_id: str
+    logs: Mapping[str, int] = field(default_factory=dict)
+    database: str = ""
+    """The location of the database; empty in an archive's mark."""
+
+
+def read_mark(folder: Path) -> StoreMark | None:
+    """Return the mark in a folder, or None if there is none.
+
+    Raises:
+        ConfigError: The file exists and is not a mark.
+    """
+    file = folder / NAME
+    try:
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(_LARGEST))
+        return StoreMark(
+            store_id=str(found["store_id"]),
+            logs={str(slug): int(newest) for slug, newest in dict(found.get("logs", {})).items()},
+            database=str(found["database"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{file} does not name the store of this folder: {why_unreadable(error)}",
+            value=str(file),
+            remedy="restore the file from a copy, or remove it; the next start writes a new file",
+        ) from error
+
+
+def write_mark(folder: Path, mark: StoreMark) -> None:
+    """Write the mark; a reader sees the complete old or new one.
+
+    Raises:
+        OSError: The folder cannot be created or written.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = folder / f".{NAME}.{os.getpid()}"
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123 - its mode
+            json.dump({**asdict(mark), _READ_BEFORE: 0}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / NAME)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def raise_mark(folder: Path, slug: str, newest: int) -> None:
+    """Record in the mark that the archive has this entry of a project's log; do nothing without a mark.
+
+    Raises:
+        ConfigError: The file is not a mark.
+        OSError: The mark cannot be written.
+    """
+    mark = read_mark(folder)
+    if mark is not None and mark.logs.get(slug, 0) < newest:
+        write_mark(folder, replace(mark, logs={**mark.logs, slug: newest}))
+
+
+def repositories(folder: Path) -> list[str]:
+    """Return the slugs of the repositories of an archive; none if the folder does not exist."""
+    return sorted(path.stem for path in folder.glob("*.git"))
+
 
 _LOG = get_logger(__name__)
 
@@ -109,7 +326,7 @@ class Archive:
         A repeated write has the same files and changes nothing.
 
         Raises:
-            ArchiveUnavailable: Nothing was written; the rows keep waiting.
+            ArchiveUnavailable: Nothing was written; the rows stay in the backlog.
         """
         project_id = int(rows[0].target)
         if project_id not in self._slugs:
@@ -166,31 +383,23 @@ class Archive:
         repository = self.repository(batch.project.slug)
         for message, content in batch.recalled:
             batch.files[_place(repository, message)] = content
-        self._reaches(batch.project.slug, batch.newest_entry)
+        try:
+            with self._marking:  # before the write, so that the mark is never behind the archive
+                raise_mark(self.root, batch.project.slug, batch.newest_entry)
+        except OSError as error:
+            raise ArchiveUnavailable(
+                f"the archive's mark cannot be written: {error}", value=str(self.root)
+            ) from error
         repository.write(
             batch.files,
             removed=[*batch.removed, *_places(repository, batch.deleted)],
             subject=batch.subject,
-            trailers=batch.trailers,
+            trailers=[("Message-Id", str(message.id)) for message in batch.messages],
             now=self._clock.now(),
         )
         count = self._commits[batch.project.id] = self._commits.get(batch.project.id, 0) + 1
         if count % TIDY_EVERY == 0:
             repository.tidy(self._clock.now())
-
-    def _reaches(self, slug: str, newest_entry: int) -> None:
-        """Record in the archive's mark, before the write, that it reaches this entry of a project's log.
-
-        Raises:
-            ArchiveUnavailable: The mark cannot be written; the batch is retried later.
-        """
-        try:
-            with self._marking:
-                raise_mark(self.root, slug, newest_entry)
-        except OSError as error:
-            raise ArchiveUnavailable(
-                f"the archive's mark cannot be written: {error}", value=str(self.root)
-            ) from error
 
     async def rebuild(self, project: Project, *, page: int = 200) -> int:
         """Write all records of a project; return their number.
@@ -213,7 +422,7 @@ class Archive:
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
-        """Rename a project's repository to this name, and write another one from the database.
+        """Rename a project's repository to this name, and write a new repository from the database.
 
         Raises:
             ArchiveUnavailable: It cannot be renamed, or not all records were written; then run `rebuild`.

@@ -13,12 +13,16 @@ written: only the database contains them.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
+from postroom.contracts.choices import Importance
 from postroom.contracts.clock import from_iso, iso
+from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import Agent, Attachment, Message, Project, Recipient, Reservation
+from postroom.mail.archive import layout
+from postroom.mail.names import check_name
 from postroom.mail.views import attachment_view
 
 PROJECT_FILE = "project.json"
@@ -205,3 +209,46 @@ def _one_line(text: str) -> str:
 
 def _json(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return the name and the file of a profile.
+
+    Raises:
+        InvalidName: The name is not valid for an agent.
+    """
+    name = check_name(str(profile.get("name", "")))
+    return name, (json.dumps(dict(profile), ensure_ascii=False, indent=2, default=str) + "\n").encode()
+
+
+def foreign_message(
+    slug: str, message: Mapping[str, Any], *, body_md: str, sender: str, recipients: Sequence[str], now: int
+) -> tuple[str, bytes]:
+    """Return the path and the file of a message.
+
+    Raises:
+        InvalidArgument: The message has no integer `id`.
+    """
+    number = message.get("id")
+    if not isinstance(number, int):
+        raise InvalidArgument(
+            f"a message needs an integer id, not {number!r}", value=number, remedy="give `id`"
+        )
+    stored = Message(
+        id=number,
+        project_id=0,
+        sender_id=0,
+        sender_name=sender,
+        thread_id=str(message.get("thread_id") or f"msg-{number}"),
+        subject=str(message.get("subject", "")),
+        body_md=body_md,
+        importance=cast(Importance, message.get("importance", "normal")),
+        ack_required=bool(message.get("ack_required", False)),
+        created_at=now,
+    )
+    project = Project(id=0, slug=slug, human_key="", created_at=now, spelling="")
+    readers = [
+        Recipient(message_id=number, agent_id=0, name=name, project_slug=slug, kind="to", seq=0)
+        for name in recipients
+    ]
+    return layout.message_path(stored), layout.message_file(stored, project, readers, ())

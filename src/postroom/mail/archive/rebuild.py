@@ -15,7 +15,7 @@ from typing import Any, Final
 from postroom.contracts import progress
 from postroom.contracts.errors import InvalidPath, StoreCorrupt
 from postroom.mail.archive import layout
-from postroom.mail.archive.mark import read_mark
+from postroom.mail.archive.archive import read_mark
 from postroom.mail.archive.repository import ArchiveRepository
 from postroom.stores.mail.store import MailStore
 

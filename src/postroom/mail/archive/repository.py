@@ -10,24 +10,372 @@ Owns one bare repository and its branch `main`. Uses neither the index nor a wor
 Writers of this class take turns, so that none of them builds in vain forever: without turns, one of two
 equally fast processes lost twenty times in a row. Only the compare-and-set keeps the branch consistent, also
 against a Git without turns.
+
+The `git` program: one repository, a clean environment, a time limit for every call.
+
+Starts and stops Git and names its failures. Independent of the contents that are written.
+
+The parts of one commit: its permitted paths, its message, and the stream from which Git builds it.
+
+Pure text. Every byte for `git fast-import` is assembled here, so that hostile names and texts are neutralized
+here.
 """
 
+import os
 import re
 import shutil
+import signal
+import subprocess
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from filelock import FileLock, Timeout
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ArchiveUnavailable, InvalidArgument, InvalidPath
-from postroom.mail.archive import commit
-from postroom.mail.archive.git import GitProgram, remedy_for
+
+SETTINGS = (
+    "core.fsync=objects,derived-metadata,reference",  # a power cut leaves no branch that names half an object
+    # another writer holds the branch for milliseconds; a dead one never releases it
+    "core.filesRefLockTimeout=500",
+    "fastimport.unpackLimit=0",  # a batch is one pack with one fsync, never a loose file an object
+    "gc.auto=0",  # tidying is the worker's, never a surprise in the middle of a write
+    "pack.threads=1",  # repacking runs while the server works: one core is enough
+)
+GRACE_SECONDS = 1.0
+"""Seconds for a stopped Git to remove its lock files, which a killed Git leaves behind."""
+STDERR_SHOWN = 300
+"""Maximum characters of Git's message in an error."""
+
+INSTALL = "install Git 2.32 or newer on the server's PATH, or turn off the archive"
+_FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
+_GIVE_ACCESS = "give the server's user write access to the archive's folder"
+_RESTORE = (
+    "run `postroom doctor`: the archive can be rebuilt from the database; if doctor cannot read it, "
+    "move the repository away and run `postroom rebuild archive`"
+)
+
+# Git tells its failures in words only. LC_ALL=C keeps them in English; the first match names the remedy.
+_REMEDIES = (
+    (".lock': File exists", "wait for the other Git process; if none runs, remove the named lock file"),
+    ("No space left on device", _FREE_SPACE),
+    ("Out of diskspace", _FREE_SPACE),
+    ("Disk quota exceeded", _FREE_SPACE),
+    ("Permission denied", _GIVE_ACCESS),
+    ("Read-only file system", _GIVE_ACCESS),
+    ("insufficient permission", _GIVE_ACCESS),
+    ("not a git repository", "move the existing files away, or use another folder for the archive"),
+    ("unknown option", INSTALL),
+    ("corrupt", _RESTORE),
+    ("broken", _RESTORE),
+    ("bad object", _RESTORE),
+    ("not a valid object", _RESTORE),
+    ("unable to read", _RESTORE),
+    ("missing", _RESTORE),
+    ("Not a valid commit", _RESTORE),
+    ("not a tree object", _RESTORE),
+)
+
+HEAD: Final = b"ref: refs/heads/main\n"
+"""The content of the file HEAD of each repository: its one branch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The result of one call: its exit code, its output and its messages on standard error."""
+
+    code: int
+    out: bytes
+    complaint: str
+
+
+class GitProgram:
+    """Runs `git` on one bare repository; every call ends, or is stopped, within the timeout."""
+
+    def __init__(self, program: str, folder: Path, timeout: timedelta) -> None:
+        """Find the program once.
+
+        Raises:
+            ArchiveUnavailable: The program does not exist.
+        """
+        found = shutil.which(program)
+        if found is None:
+            raise ArchiveUnavailable(f"the program {program!r} does not exist", value=program, remedy=INSTALL)
+        self.program = str(Path(found).absolute())
+        self.folder = folder
+        self.timeout = timeout
+        self._environment = {
+            "PATH": f"{Path(self.program).parent}{os.pathsep}{os.defpath}",
+            "LC_ALL": "C",
+            "GIT_DIR": str(folder),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_LITERAL_PATHSPECS": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_TERMINAL_PROMPT": "0",
+        }
+
+    def run(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> bytes:
+        """Run one command that must succeed and return its output.
+
+        Raises:
+            ArchiveUnavailable: It failed, could not be started, or did not end within `patience` timeouts.
+        """
+        answer = self.ask(*arguments, stdin=stdin, patience=patience)
+        if answer.code != 0:
+            raise self.failure(arguments[0], answer)
+        return answer.out
+
+    def ask(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> Answer:
+        """Run one command that may fail and return its result.
+
+        Raises:
+            ArchiveUnavailable: It could not be started, or did not end within `patience` timeouts.
+        """
+        settings = [word for setting in SETTINGS for word in ("-c", setting)]
+        bound = self.timeout * patience
+        try:
+            with subprocess.Popen(  # noqa: S603 - no shell; the program is fixed and paths follow "--" or go by stdin
+                [self.program, *settings, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                cwd=self.folder.anchor,  # always there, unlike the caller's folder
+                umask=0o077,
+                start_new_session=True,  # Git starts child processes; a timeout stops them all
+            ) as process:
+                try:
+                    out, complaint = process.communicate(stdin, timeout=bound.total_seconds())
+                except BaseException:  # whatever ended the wait, no Git process outlives it
+                    _end(process)
+                    raise
+        except subprocess.TimeoutExpired:
+            raise ArchiveUnavailable(
+                f"git {arguments[0]} did not finish within {bound.total_seconds():g} s and was ended",
+                value=str(self.folder),
+                remedy="check the load and the disk of the machine; the write is retried",
+            ) from None
+        except OSError as error:
+            raise ArchiveUnavailable(
+                f"git {arguments[0]} could not be run: {error}", value=self.program, remedy=INSTALL
+            ) from error
+        return Answer(code=process.returncode, out=out, complaint=complaint.decode("utf-8", "replace"))
+
+    def failure(self, command: str, answer: Answer) -> ArchiveUnavailable:
+        """Return the error of a failed call, with Git's message."""
+        said = " ".join(answer.complaint.split())
+        shown = said[:STDERR_SHOWN] or f"it ended with exit code {answer.code} and no message"
+        return ArchiveUnavailable(
+            f"git {command} failed: {shown}",
+            value=str(self.folder),
+            remedy=remedy_for(said),
+            details={"command": command, "exit_code": answer.code},
+        )
+
+
+def remedy_for(said: str) -> str | None:
+    """Return the remedy for a failure with this message, or None if there is no special one."""
+    return next((remedy for words, remedy in _REMEDIES if words in said), None)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and its children: first by request, then by a kill after the grace period."""
+    for wish in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, wish)
+            process.wait(GRACE_SECONDS)
+        except (ProcessLookupError, PermissionError):  # none of them is left; macOS says the latter
+            return
+        except subprocess.TimeoutExpired:  # it did not listen
+            continue
+
+
+def head_is_lost(folder: Path) -> bool:
+    """Return whether a repository lacks only its HEAD, without which Git does not recognize it. Blocks."""
+    try:
+        return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
+    except FileNotFoundError:
+        return True
+    except OSError:  # the folder is unreadable, so a later write fails too
+        return False
+
+
+def write_head(folder: Path) -> None:
+    """Write the HEAD of a repository, which is the same in each archive. Blocks.
+
+    Raises:
+        ArchiveUnavailable: It cannot be written.
+    """
+    fresh = folder / f"HEAD.{os.getpid()}"
+    try:
+        with fresh.open("wb") as file:
+            file.write(HEAD)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(folder / "HEAD")
+    except OSError as error:
+        raise ArchiveUnavailable(
+            f"HEAD cannot be written: {error}", value=str(folder), remedy=remedy_for(str(error))
+        ) from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+SUBJECT_LIMIT = 72
+SEGMENT_LIMIT = 255
+"""Maximum bytes in one name: common file systems cannot check out more."""
+PATH_LIMIT = 4096
+"""Maximum bytes in one path: newer releases of `git fsck --strict` report more."""
+NO_SUBJECT = "(no subject)"
+
+# Names that Git takes for its own, here or when the archive is checked out on macOS or Windows, where case,
+# trailing dots and blanks, a stream name after a colon and invisible characters do not count. "gi....~1" is
+# how Windows shortens them. All of them are also findings of `git fsck --strict`.
+_RESERVED = re.compile(r"\.git(modules)?|gi[^~.]{0,4}~\d+")
+_INVISIBLE = dict.fromkeys(
+    [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF], None
+)
+_ESCAPED = re.compile(rb'[\x00-\x1f\x7f"\\]')
+_TRAILER_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
+_IDENTITY = re.compile(r"[^<>\x00-\x1f\x7f]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that could move a terminal's cursor or end a message early; lines and tabs stay."""
+
+
+def checked_path(path: str) -> str:
+    """Return a path that is safe in the archive's tree and in any checkout of it.
+
+    Raises:
+        InvalidPath: The path is empty, absolute, leaves the tree, names a file of Git itself, or is too long.
+    """
+    if fault := _fault(path):
+        raise InvalidPath(
+            f"{path!r} cannot be archived: {fault}",
+            value=path,
+            remedy="give a relative path of plain names, separated by /",
+        )
+    return path
+
+
+def checked_identity(name: str, email: str) -> str:
+    """Return `Name <email>` in the form for a commit.
+
+    Raises:
+        InvalidArgument: A part is blank or contains angle brackets or control characters.
+    """
+    for text in (name, email):
+        if not _IDENTITY.fullmatch(text.strip()):
+            raise InvalidArgument(
+                f"{text!r} is not allowed in a commit: it is blank or contains <, > or control characters",
+                value=text,
+            )
+    return f"{name.strip()} <{email.strip()}>"
+
+
+def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str:
+    """Return a commit message: a subject of one short line, the body, the trailers.
+
+    Raises:
+        InvalidArgument: A trailer's key is invalid.
+    """
+    for key, _ in trailers:
+        if not _TRAILER_KEY.fullmatch(key):
+            raise InvalidArgument(
+                f"{key!r} is not a valid trailer key: use letters, digits and hyphens", value=key
+            )
+    parts = [
+        _one_line(subject)[:SUBJECT_LIMIT].rstrip() or NO_SUBJECT,
+        _CONTROL.sub("", "\n".join(body.splitlines())).strip(),
+        "\n".join(f"{key}: {_one_line(value)}".rstrip() for key, value in trailers),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def file_changes(files: Mapping[str, bytes]) -> bytes:
+    """Return the stream's lines that add or replace `files`.
+
+    Raises:
+        InvalidPath: A path is not safe, or is both a file and the folder of another file.
+    """
+    for path in files:
+        segments = checked_path(path).split("/")
+        for depth in range(1, len(segments)):
+            if (folder := "/".join(segments[:depth])) in files:
+                raise InvalidPath(f"{folder!r} is both a file and the folder of {path!r}", value=path)
+    parts: list[bytes] = []
+    for path, content in files.items():
+        parts += [b"M 100644 inline ", _quoted(path), b"\n", _data(content)]
+    return b"".join(parts)
+
+
+def file_removals(paths: Sequence[str]) -> bytes:
+    """Return the stream's lines that remove files; missing files are ignored.
+
+    Raises:
+        InvalidPath: A path is not safe.
+    """
+    return b"".join(b"D %b\n" % _quoted(checked_path(path)) for path in paths)
+
+
+def commit_stream(
+    *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
+) -> bytes:
+    """Return the whole stream for one commit; Git answers it with the commit's id.
+
+    `ref` is a name for this stream only: the reset removes it before Git writes any ref, so that neither a
+    failure nor a kill can leave it behind.
+    """
+    who = f"{identity} {now // 1000} +0000"
+    head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
+    origin = f"from {parent}\n".encode() if parent else b""
+    tail = f"\nget-mark :1\nreset {ref}\n\ndone\n".encode()
+    return b"".join([head, _data(text.encode("utf-8", "replace")), origin, changes, tail])
+
+
+def _data(content: bytes) -> bytes:
+    return b"data %d\n%b\n" % (len(content), content)
+
+
+def _quoted(path: str) -> bytes:
+    escaped = _ESCAPED.sub(lambda found: b"\\%03o" % found[0][0], path.encode())
+    return b'"%b"' % escaped
+
+
+def _one_line(text: str) -> str:
+    return _CONTROL.sub("", " ".join(text.split()))
+
+
+def _fault(path: str) -> str | None:
+    """Return the fault of a path, or None."""
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError:
+        return "it is not text"
+    if not path or "\0" in path:
+        return "it is empty or contains a zero byte"
+    if len(encoded) > PATH_LIMIT:
+        return f"it is longer than {PATH_LIMIT} bytes"
+    for segment in path.split("/"):
+        if not segment:
+            return "it is absolute, or contains an empty name"
+        if len(segment.encode()) > SEGMENT_LIMIT:
+            return f"it contains a name longer than {SEGMENT_LIMIT} bytes"
+        # Where a backslash separates too, each part counts as a name.
+        for name in segment.split("\\"):
+            if name in {".", ".."}:
+                return "it leaves its folder"
+            plain = name.translate(_INVISIBLE).partition(":")[0].rstrip(" .").lower()
+            if _RESERVED.fullmatch(plain):
+                return f"{name!r} is reserved by Git"
+    return None
+
 
 T = TypeVar("T")
 
@@ -83,13 +431,13 @@ class ArchiveRepository:
         timeout: timedelta = timedelta(seconds=60),
         program: str = "git",
     ) -> "ArchiveRepository":
-        """Open the repository at `path`, and create it if nothing is there; concurrent openers are safe.
+        """Open the repository at `path`, or create it; concurrent calls are safe.
 
         Raises:
             InvalidArgument: The author is not valid in a commit.
             ArchiveUnavailable: Git is missing, or the folder cannot be created or has other contents.
         """
-        identity = commit.checked_identity(author_name, author_email)
+        identity = checked_identity(author_name, author_email)
         git = GitProgram(program, path.absolute(), timeout)
         if not _is_made(git.folder):
             _create(git)
@@ -120,8 +468,8 @@ class ArchiveRepository:
         """
         if now < 0:
             raise InvalidArgument(f"{now} is not a valid time for a commit", value=now)
-        text = commit.message(subject, body, trailers)
-        changes = commit.file_removals(removed) + commit.file_changes(files)
+        text = message(subject, body, trailers)
+        changes = file_removals(removed) + file_changes(files)
         if not files and not removed:
             return None
         with self._turn():
@@ -152,7 +500,7 @@ class ArchiveRepository:
         Raises:
             InvalidPath: A path is not safe.
         """
-        asked = sorted({commit.checked_path(path) for path in paths})
+        asked = sorted({checked_path(path) for path in paths})
         tip = self.tip()
         if tip is None:
             return set()
@@ -165,7 +513,7 @@ class ArchiveRepository:
         Raises:
             InvalidPath: The path is not safe.
         """
-        asked = commit.checked_path(path)
+        asked = checked_path(path)
         tip = self.tip()
         if tip is None:
             return None
@@ -266,7 +614,7 @@ class ArchiveRepository:
 
     def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
         """Write the batch's objects and return its commit, which is not on the branch yet."""
-        stream = commit.commit_stream(
+        stream = commit_stream(
             ref=f"refs/postroom/{uuid.uuid4().hex}",
             identity=self._identity,
             now=now,
@@ -389,7 +737,7 @@ def _create(git: GitProgram) -> None:
 
 def _folder(prefix: str) -> list[str]:
     """Return the one folder to list; an empty list stands for the whole tree."""
-    return [commit.checked_path(prefix.removesuffix("/"))] if prefix else []
+    return [checked_path(prefix.removesuffix("/"))] if prefix else []
 
 
 def _entry(line: bytes) -> _Entry | None:

@@ -26,8 +26,8 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
     Raises:
         IllegalTransition: The agent has no such active run.
-        InvalidArgument: A timeout and its effect are not given together, or no run is named and the caller is
-            none.
+        InvalidArgument: A timeout and its effect are not given together, or the call names no run and does
+            not come from one.
     """
     _, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
@@ -43,7 +43,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
 
 def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> None:
-    """Restore the question behind an answer that is stored under a key.
+    """Restore the question of an answer that is stored under a key.
 
     A server's death or a failure ends an attempt and removes its question. The next attempt repeats the call
     and gets the stored answer, so the question must exist under the same id. A question that is open, or has

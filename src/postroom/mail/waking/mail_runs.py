@@ -1,30 +1,159 @@
-"""Executes an agent's run with its messages and the answers that it waited for."""
+"""Runs of agents on mail: the messages that a run gets, its execution, and the answer to their senders.
+
+The change that starts a run writes its messages; the change that ends it writes the answer.
+"""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.budgets import BUDGET_TOOL
 from postroom.contracts.clock import Clock
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, ResolvedRunPlan, RunDispatchExecutor
-from postroom.contracts.messages import Boundary, Message
+from postroom.contracts.limits import BUDGET_TOOL
+from postroom.contracts.mail import AddressedAgent, Agent, Message, Project, Received
+from postroom.contracts.messages import Boundary
+from postroom.contracts.messages import Message as RunMessage
+from postroom.contracts.quoting import without_escapes
 from postroom.contracts.records import replace
 from postroom.contracts.runs import (
     RunRecord,
+    RunStatus,
     RunWaitingState,
     RunWaitingTicket,
     TerminationKind,
     TerminationReason,
     WaitingReason,
 )
-from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
-from postroom.contracts.waking import AskedQuestion
-from postroom.mail.tracing import followed, run_trace
-from postroom.mail.waking.open_questions import ASK, BY_MAIL
-from postroom.mail.waking.prompts import DECISION, agent_of, answer_told
-from postroom.mail.waking.run_input import AgentName, RunInput, begin, take, unread
-from postroom.ports import PendingBoundary, RunControl
+from postroom.contracts.tasks import TASK_THREAD
+from postroom.contracts.tracing import OFF, Invoked, Span, Tracing, message_trace, run_trace
+from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
+from postroom.log import get_logger
+from postroom.mail.context import WriteContext
+from postroom.mail.reservations import in_run, release_reserved_in
+from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
+from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
+from postroom.mail.waking.open_questions import ASK, BY_MAIL, takes_reply
+from postroom.mail.waking.prompts import (
+    DECISION,
+    NO_WORDS,
+    STOPS,
+    agent_of,
+    answer_told,
+    asks,
+    clipped,
+    failure,
+    messages_named,
+)
+from postroom.ports import PendingBoundary, RunControl, RunEffects
+from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
+from postroom.stores.store import Transaction
+
+AgentName = tuple[str, str]
+"""Slug of the project, and name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInput:
+    """The mail of a run that starts or continues."""
+
+    agent: AddressedAgent | None
+    """The agent of the run; None if it is gone."""
+    mail: tuple[int, ...] = ()
+    """The messages that the run has, those of an earlier execution first."""
+    mail_thread: str | None = None
+    """The thread of these messages; None if there are none."""
+    conversation: str | None = None
+    """The project and the thread of these messages."""
+
+
+def begin(
+    tx: MailWrites,
+    whose: AgentName,
+    run_id: str,
+    messages: Sequence[RunMessage],
+    before: RunRecord | None = None,
+    answered: Sequence[str] = (),
+) -> RunInput:
+    """Assign messages to an agent's run, and record that the run is active; return the run's mail.
+
+    `before` is the run as an earlier execution stored it. `answered` are the questions whose answers the run
+    continues with. A run without input is not recorded as active.
+    """
+    now = messages_named([one.id or "" for one in messages])
+    given = before.input.trigger_message_ids if before is not None and before.input is not None else ()
+    earlier = [one for one in messages_named(given) if one not in now]
+    agent, assigned = _assigned(tx, whose, run_id, [*earlier, *now])
+    has_work = bool(assigned) or any(not messages_named([one.id or ""]) for one in messages)
+    if agent is not None and has_work:
+        tx.begin_run(run_id, agent.agent.id, tx.now(), answered=answered)
+    if not assigned:
+        return RunInput(agent=agent)
+    first = assigned[0]
+    return RunInput(
+        agent=agent,
+        mail=tuple(one.message_id for one in assigned),
+        mail_thread=first.thread_id,
+        conversation=f"{first.project_id}/{first.thread_id}",
+    )
+
+
+def take(
+    tx: MailWrites, whose: AgentName, run_id: str, messages: Sequence[RunMessage], *, told: bool
+) -> tuple[RunMessage, ...]:
+    """Assign messages that came while the run was active; return those that the run reads.
+
+    `told` says that the program got these messages, so they are assigned even if its agent has read them.
+    """
+    ids = messages_named([one.id or "" for one in messages])
+    _, assigned = _assigned(tx, whose, run_id, ids, told=told)
+    return _among(messages, [one.message_id for one in assigned])
+
+
+def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
+    """Return the messages that their agent has not read and nobody has recalled; nothing is written."""
+    addressed = tx.agent_addressed(*whose)
+    ids = messages_named([one.id or "" for one in messages])
+    found = {} if addressed is None else tx.received(addressed.agent.id, ids)
+    return _among(
+        messages, [one for one in found if found[one].read_at is None and found[one].recalled_at is None]
+    )
+
+
+def _assigned(
+    tx: MailWrites, whose: AgentName, run_id: str, ids: Sequence[int], *, told: bool = False
+) -> tuple[AddressedAgent | None, list[Received]]:
+    """Assign messages to a run; return its agent, and the messages that need the run.
+
+    A message that the run already has stays with it: the run was cut off, and may have read the message.
+    Others need the run if they are neither recalled nor read, and postroom runs their agent.
+    """
+    addressed = tx.agent_addressed(*whose)
+    if addressed is not None:
+        tx.lock_projects([addressed.project.id])
+        addressed = tx.agent_addressed(*whose)  # in its state under the lock
+    if addressed is None:
+        return None, []
+    agent = addressed.agent
+    is_run = agent.retired_at is None and addressed.runner is not None
+    received, assigned = tx.received(agent.id, ids) if ids else {}, list[Received]()
+    for one in (received[number] for number in ids if number in received):
+        is_new = one.run_id != run_id or one.ended_at is not None
+        if one.recalled_at is not None or (is_new and (not is_run or (one.read_at is not None and not told))):
+            continue
+        assigned.append(one)
+        if is_new:
+            tx.put_message_run(
+                MessageRun(message_id=one.message_id, agent_id=agent.id, run_id=run_id, delivered_at=tx.now())
+            )
+    return addressed, assigned
+
+
+def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
+    """Return the messages that are mail with these ids, or not mail."""
+    return tuple(one for one in messages if set(messages_named([one.id or ""])).issubset(mail))
 
 
 class MailRunExecutor(ExecutorAround):
@@ -59,33 +188,38 @@ class MailRunExecutor(ExecutorAround):
         before: RunRecord | None = None
         if activation.recovery is not Recovery.START or activation.decisions:
             activation, before = await _continued(activation)
-        begun = await self._begun(whose, activation, before)
-        messages = begun.read(activation.messages)
+        control, answered = activation.control, [call_id for call_id, _ in activation.decisions]
+        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
+            begun = control.beginning  # the messages were assigned when the run was claimed
+        else:
+            begun = await self._store.write(
+                lambda tx: begin(tx, whose, run_id, activation.messages, before, answered)
+            )
+        messages = _among(activation.messages, begun.mail)
         if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
+        if isinstance(control, RunControl):
+            control = replace(control, agent=begun.agent)
+            if begun.mail_thread is not None:
+                control = replace(control, conversation=begun.conversation)
+                if control.pending is not None:
+                    live = LiveMail(control.pending, self._store, begun.mail_thread, whose, run_id)
+                    control = replace(control, pending=live)
         told = replace(
-            self._with_mail(activation, begun, whose),
-            messages=messages,
-            agent_id=self.agent_of(activation.thread_id),
+            activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
         )
         slug, name = whose
-        follows = list[str]()
+        follows = list[str]()  # its earlier place in a trace, then those of its messages, in order
         if self._tracing.is_on:
-            follows = await self._store.read(lambda tx: followed(tx, run_id, begun.mail))
+            names = [run_trace(run_id), *map(message_trace, begun.mail)]
+            places = await self._store.read(lambda tx: tx.traces(names))
+            follows = [places[name] for name in names if name in places]
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
             result = await self._executed(told, sink, span)
             if _failed(result):
                 span.failed(result.termination.type.value)
             return result
-
-    async def _begun(self, whose: AgentName, activation: RunActivation, before: RunRecord | None) -> RunInput:
-        """Return the mail of the run: assigned when the run was claimed, or now."""
-        control, messages = activation.control, activation.messages
-        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
-            return control.beginning
-        run_id, answered = activation.run_id or "", [call_id for call_id, _ in activation.decisions]
-        return await self._store.write(lambda tx: begin(tx, whose, run_id, messages, before, answered))
 
     async def _executed(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
         """Execute the run and collect its questions; later work continues its trace."""
@@ -103,19 +237,6 @@ class MailRunExecutor(ExecutorAround):
         """Store the run's place in a trace, for work that follows from it."""
         if (at := span.traceparent) is not None:
             await self._store.write(lambda tx: tx.put_trace(run_trace(run_id), at))
-
-    def _with_mail(self, activation: RunActivation, begun: RunInput, whose: AgentName) -> RunActivation:
-        """Return the request with its agent and its mail conversation, from which the run can read more."""
-        control, mail_thread = activation.control, begun.mail_thread
-        if not isinstance(control, RunControl):
-            return activation
-        control = replace(control, agent=begun.agent)
-        if mail_thread is not None:
-            control = replace(control, conversation=begun.conversation)
-        if mail_thread is not None and control.pending is not None:
-            live = LiveMail(control.pending, self._store, mail_thread, whose, activation.run_id or "")
-            control = replace(control, pending=live)
-        return replace(activation, control=control)
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
@@ -164,7 +285,7 @@ class LiveMail:
         self._whose = whose
         self._run_id = run_id
 
-    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+    async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[RunMessage, ...]:
         """Return the messages that the run would read before this step, without those read or recalled.
 
         Raises:
@@ -177,7 +298,7 @@ class LiveMail:
 
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
-    ) -> tuple[Message, ...]:
+    ) -> tuple[RunMessage, ...]:
         """Commit the messages that the run reads before this step, and return them in order.
 
         Messages that were read or recalled in the meantime are omitted. Messages in `only` were already given
@@ -196,7 +317,7 @@ class LiveMail:
         whose, run_id, told = self._whose, self._run_id, only is not None
         return await self._store.write(lambda tx: take(tx, whose, run_id, frozen, told=told))
 
-    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
+    async def stage(self, boundary: Boundary, messages: Sequence[RunMessage]) -> None:
         """Add messages that came live to the pending ones, for this run; known ids are ignored."""
         await self._within.stage(boundary, messages)
 
@@ -226,9 +347,248 @@ async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecor
         records = await control.threads.load_message_records(activation.thread_id, ids)
         messages = (*(one.message for one in records), *messages)
     decided = (
-        Message.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
+        RunMessage.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
         if call_id not in budgets  # the agent has not asked whether it may run
         and not resume.decision_id.startswith(f"{BY_MAIL}/")  # it reads the reply itself
     )
     return replace(activation, messages=(*messages, *decided)), before
+
+
+_LOG = get_logger(__name__)
+MOST_ANSWERS = 40
+"""If the newest 40 messages of a thread are answers of runs, nobody reads them: no further answer is sent."""
+
+ANSWERED = "question told: "
+"""The prefix of the key under which a run's questions are recorded as sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompletion:
+    """The end of a run that had messages, or the questions that it asks before it continues."""
+
+    run_id: str
+    slug: str
+    name: str
+    message_ids: tuple[int, ...]
+    text: str
+    failed: str | None
+    """Why the run failed; None if it succeeded."""
+    asked: tuple[str, ...] = ()
+    """The questions of a run that waits. It has not ended, and keeps its messages."""
+    by_reply: bool = True
+    """Whether a reply answers the questions. A question about the run's budget takes a decision only."""
+    dispatch_id: str = ""
+    """The execution that asks, because another execution may ask the same question again."""
+
+    def told(self, context: WriteContext) -> None:
+        """Mark the messages as handled and answer their senders; do nothing if that was done before."""
+        tx = context.tx
+        addressed = tx.agent_addressed(self.slug, self.name)
+        if addressed is None:
+            return
+        project, agent = addressed.project, addressed.agent
+        received = tx.received(agent.id, self.message_ids)
+        tx.lock_projects({project.id, *(one.project_id for one in received.values())})
+        received = tx.received(agent.id, self.message_ids)  # in their state under the lock
+        context = replace(context, now=tx.now())  # the log of the project is in order of time
+        concerned = self._asked(context, received) if self.asked else self._handled(context, agent, received)
+        if not concerned:
+            return
+        messages = tx.messages(concerned)
+        found = (
+            _asker(context, agent, messages[one], is_answer=received[one].answer_of is not None)
+            for one in reversed(concerned)
+        )
+        askers = {one.id: one for one in found if one is not None}
+        if askers:
+            self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
+        for message in messages.values():
+            if not self.asked and message.thread_id.startswith(TASK_THREAD):
+                why = f"the run failed: {self.failed}" if self.failed else "the run ended without done_task"
+                block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
+
+    def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
+        """Return the messages that the run has, or none if these questions were sent before."""
+        key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
+        if context.tx.answer(*key) is not None:
+            return []
+        context.tx.insert_answer(*key, "", b"null", context.now)
+        found = (received[one] for one in self.message_ids if one in received)
+        return [one.message_id for one in found if one.run_id in (None, self.run_id)]
+
+    def _handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
+        """Mark the messages that this end handles, and return them."""
+        found = list[int]()
+        for one in (received[number] for number in self.message_ids if number in received):
+            if one.run_id == self.run_id and one.delivered_at is not None:
+                if one.ended_at is not None:
+                    continue
+                delivered_at = one.delivered_at
+            elif self.failed is None or one.read_at is not None:
+                continue  # it was read before this run came to it, and needs nothing more
+            else:
+                delivered_at = context.now
+            found.append(one.message_id)
+            context.tx.put_message_run(
+                MessageRun(
+                    message_id=one.message_id,
+                    agent_id=agent.id,
+                    run_id=self.run_id,
+                    delivered_at=delivered_at,
+                    ended_at=context.now,
+                    failure=self.failed or "",
+                )
+            )
+            if self.failed is None:
+                context.tx.mark_read(one.message_id, agent.id, context.now)
+        return found
+
+    def _answer(
+        self, context: WriteContext, project: Project, agent: Agent, asked: Message, askers: Sequence[Agent]
+    ) -> None:
+        tx = context.tx
+        homes = {project.id: project}
+        for one in askers:
+            if one.project_id not in homes and (home := tx.project_by_id(one.project_id)) is not None:
+                homes[home.id] = home
+        found = [
+            Addressee(project=homes[one.project_id], agent=one, kind="to")
+            for one in askers
+            if one.project_id in homes
+        ]
+        reach = tx.reach(agent.id, [one.agent.id for one in found])
+        refused = refusals(context, project, agent, found, reach=reach, answered=asked.sender_id)
+        for why in refused.values():
+            _LOG.warning("answer.refused", run_id=self.run_id, code=why.code, reason=why.describe())
+        addressees = [one for one in found if one.agent.id not in refused][: context.rules.max_recipients]
+        if not addressees:
+            return
+        if self.asked:
+            body = asks(agent.name, self.text, self.asked, by_reply=self.by_reply)
+        elif self.failed is not None:
+            body = failure(agent.name, self.failed)
+        else:
+            body = self.text.strip() or NO_WORDS
+        name = run_trace(self.run_id)
+        trace = tx.traces([name]).get(name) if context.is_traced else None
+        new = NewMessage(
+            project=project,
+            sender=agent,
+            addressees=addressees,
+            subject=reply_subject(asked.subject, context.rules.max_subject_chars),
+            body_md=clipped(without_escapes(body), context.rules.max_body_bytes),
+            importance="normal" if self.failed is None else "high",
+            thread_id=asked.thread_id,
+            topic=asked.topic,
+            reply_to=asked,
+            trace=trace,
+            answering_run=self.run_id,
+        )
+        wake_readers(context, new, *store_message(context, new, reach))
+
+
+def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
+    """Return the agent that gets the answer to a message, if there is one.
+
+    That is the sender of the message. If the message is itself the answer of a run, it is the agent that
+    started the thread: two agents would otherwise thank each other forever.
+    """
+    tx, sender_id = context.tx, asked.sender_id
+    if is_answer:
+        first = tx.thread(asked.project_id, asked.thread_id, limit=1)
+        sender_id = first[0].sender_id if first else agent.id
+        if sender_id == asked.sender_id or _nobody_reads(context, asked):
+            return None
+    return None if sender_id == agent.id else tx.agents_by_id([sender_id]).get(sender_id)
+
+
+def _nobody_reads(context: WriteContext, asked: Message) -> bool:
+    """Return whether the newest messages of a thread are all answers of runs."""
+    newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
+    return len(newest) == MOST_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
+
+
+class MessageEffects(RunEffects):
+    """Assigns messages to an agent's run that starts, and answers their senders when it ends."""
+
+    def __init__(self, context_of: Callable[[Transaction, Accept | None], WriteContext]) -> None:
+        self._context_of = context_of
+
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[RunMessage]) -> RunInput | None:
+        """Record that an agent's run is active, and assign its messages to it."""
+        whose = agent_of(run.thread_id)
+        return None if whose is None else begin(tx.mail, whose, run.run_id, messages)
+
+    def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
+        """Mark the messages of a run that ended as handled and answer them, or send its questions.
+
+        This includes the runs of agents that answer in chats: they are no longer active either.
+        """
+        ended = _completion(run)
+        if ended is not None:
+            ended.told(self._context_of(tx, accept))  # first: it locks all projects that are concerned
+        place = in_run(run.run_id)
+        if run.status is RunStatus.DONE and (reserved := tx.mail.reserved_in(place, now=tx.now())):
+            tx.mail.lock_projects({one.project_id for one in reserved})
+            context = replace(self._context_of(tx, None), now=tx.now())
+            release_reserved_in(context, place, reason="run ended")
+        failed = run.status is RunStatus.DONE and _reason(run) is not None
+        tickets = run.waiting.tickets if run.waiting else ()
+        asked = {one.tool_call_id: one.updated_at for one in tickets}
+        waits = None if run.status is RunStatus.DONE else asked
+        end = run.termination
+        cancelled = failed and end is not None and end.type is TerminationKind.CANCELLED
+        holds_tasks = tx.mail.end_run(
+            run.run_id,
+            now=tx.now(),
+            failed=failed,
+            cancelled=cancelled,
+            error=(_reason(run) or "") if failed else "",
+            waits_for=waits,
+        )
+        if holds_tasks and run.status is RunStatus.DONE:
+            context = replace(self._context_of(tx, None), now=tx.now())
+            for task in tx.mail.tasks_claimed_in(run.run_id):
+                give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
+
+    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
+        """Record that a run is not active until it is retried."""
+        tx.mail.end_run(row.run_id, now=tx.now(), failed=True, error=row.last_error or "")
+
+    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
+        """Record that the questions of an agent's run are withdrawn, and that the run has failed."""
+        whose = agent_of(run.thread_id)
+        addressed = None if whose is None else tx.mail.agent_addressed(*whose)
+        if addressed is not None:
+            tx.mail.lock_projects([addressed.project.id])
+            questions = [one.tool_call_id for one in run.open_tickets]
+            tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
+
+
+def _completion(run: RunRecord) -> RunCompletion | None:
+    """Return the end or the questions of a run to report to senders; None if there is nobody to notify."""
+    whose = agent_of(run.thread_id)
+    messages = messages_named(run.input.trigger_message_ids if run.input else ())
+    asked = [one.reason for one in run.waiting.tickets] if run.waiting else []
+    if whose is None or not messages or not (run.status is RunStatus.DONE or asked):
+        return None
+    return RunCompletion(
+        run_id=run.run_id,
+        slug=whose[0],
+        name=whose[1],
+        message_ids=tuple(messages),
+        text=(run.waiting.message if run.waiting else run.final_output) or "",
+        failed=_reason(run),
+        asked=tuple(asked),
+        by_reply=takes_reply(run),
+        dispatch_id=run.dispatch_id or "",
+    )
+
+
+def _reason(run: RunRecord) -> str | None:
+    """Return why a run failed; None if it succeeded."""
+    end = run.termination
+    if end is None or end.type in (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED):
+        return None
+    return run.error or STOPS.get(end.value or "") or end.value or end.type.value

@@ -35,7 +35,7 @@ def takes_reply(run: RunRecord) -> bool:
 def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
     """Return whether a message of this sender answers a waiting run: a reply to the message that asks.
 
-    The message that asks is the last one that reports the run, because earlier questions have answers. Its
+    The asking message is the last message that reports the run, because earlier questions have answers. Its
     recipients may answer, and so may every person: people answer for the operator, as on the pages.
     """
     return (

@@ -3,8 +3,7 @@
 import msgspec
 
 from postroom.contracts.errors import InvalidRunner
-from postroom.contracts.remote_runners import ModelRunner
-from postroom.contracts.runners import AnyRunner, Runner, runner_of
+from postroom.contracts.runners import AnyRunner, ModelRunner, Runner, runner_of
 
 
 def read_runner(kept: str) -> AnyRunner:

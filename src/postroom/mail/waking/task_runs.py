@@ -12,10 +12,9 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.tasks import AGENT, ANYBODY, Task
 from postroom.log import get_logger
-from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import Caller, WriteContext
 from postroom.mail.projects import PEOPLE_KEY
-from postroom.mail.sending import NewMessage, post
+from postroom.mail.sending import Addressee, NewMessage, post, refusals
 from postroom.mail.service import Mail
 from postroom.mail.tasks import end_leases, next_ready, place_in_message, take
 from postroom.mail.waking.waker import AFTER_FAILURE, POLL, OpenChange, Waker

@@ -11,7 +11,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from postroom.contracts.accepting import Accept, ThreadsNeeded
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import IdempotencyConflict, PostroomError, QueueFull
 from postroom.contracts.mail import Agent, Message, Project
@@ -19,6 +18,8 @@ from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
+from postroom.contracts.waking import Accept, ThreadsNeeded
+from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, address_of
@@ -33,11 +34,11 @@ from postroom.mail.waking.prompts import (
     lane_of,
     message_name,
 )
-from postroom.ports import ChatDelivery, ChatOutbox, RunQueue
+from postroom.ports import ChatDelivery, ChatOutbox
 from postroom.stores.changes import WAKES
 from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import Transaction
 
 T = TypeVar("T")
 Reader = tuple[Project, Agent]
@@ -77,7 +78,7 @@ class OpenChange:
         """Check that a message can wake its recipients, before anything is written.
 
         `thread_id` is the mail thread; None if the message starts one. A reply that answers a recipient's
-        open question is accepted however many messages wait for that recipient.
+        open question is accepted even if the recipient's queue is full.
 
         Raises:
             ThreadsNeeded: The change must run again with these threads.
@@ -127,24 +128,21 @@ class OpenChange:
             elif self.refuses_full or self.has_room(  # `expect` has refused the message if there is no room
                 one, message.thread_id, message.reply_to, message.sender_id
             ):
-                self._run(message, origin, one)  # else a round finds it when some were read
-
-    def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
-        """Put a message on its reader's thread; a message that is already there stays unchanged."""
-        asking = self._answered(reader, message.reply_to, message.sender_id)
-        text = as_prompt(message, origin, reader=reader[1].name, nonce=self.tx.new_id()[:_NONCE])
-        mode = DeliveryMode(
-            boundary=Boundary.NEXT_STEP,
-            group=message.thread_id,
-            starts_run=True,
-            resumes=False,
-            target_run_id=None if asking is None else asking.run_id,
-        )
-        answers_given = () if asking is None else given_by_reply(asking, message, self.tx.now())
-        self.tx.mail.mark_announced(reader[1].id, [message.id], by=BY, now=self.tx.now())
-        run_message = RunMessage.user(text, id=message_name(message.id))
-        [thread_id] = lanes_of(reader, message.thread_id) if asking is None else [asking.thread_id]
-        self.accept(thread_id, run_message, mode, answers_given)
+                # else a round finds it when some were read; a message that is there stays unchanged
+                asking = self._answered(one, message.reply_to, message.sender_id)
+                text = as_prompt(message, origin, reader=one[1].name, nonce=self.tx.new_id()[:_NONCE])
+                mode = DeliveryMode(
+                    boundary=Boundary.NEXT_STEP,
+                    group=message.thread_id,
+                    starts_run=True,
+                    resumes=False,
+                    target_run_id=None if asking is None else asking.run_id,
+                )
+                answers_given = () if asking is None else given_by_reply(asking, message, self.tx.now())
+                self.tx.mail.mark_announced(one[1].id, [message.id], by=BY, now=self.tx.now())
+                run_message = RunMessage.user(text, id=message_name(message.id))
+                [thread_id] = lanes_of(one, message.thread_id) if asking is None else [asking.thread_id]
+                self.accept(thread_id, run_message, mode, answers_given)
 
     def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
         """Return the run of a recipient that a reply to this message answers."""
@@ -199,12 +197,12 @@ class _Left:
 
 
 class Waker:
-    """Wakes recipients in the changes of mail, and finds those that were not woken."""
+    """Wakes recipients in the changes of mail, and finds recipients that were not woken."""
 
     def __init__(
         self,
         store: MailStore,
-        run_queue: RunQueue,
+        run_queue: Mailbox,
         *,
         verified: bool,
         chat_delivery: ChatDelivery,

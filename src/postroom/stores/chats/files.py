@@ -8,8 +8,7 @@ from pathlib import Path
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.files import BYTES_LOCK, PIECE_BYTES, ChatFile, SpooledFile
 from postroom.contracts.outbox import OutboxDraft
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 
 class FileStore:

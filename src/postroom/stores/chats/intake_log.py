@@ -17,8 +17,7 @@ from postroom.contracts.messages import Json, Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import thread_lock
 from postroom.stores.chats.rows import page, plain, refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 
 class IntakeLog:

@@ -6,8 +6,7 @@ from postroom.contracts.chat_links import LinkedChat, LinkOutcome
 from postroom.contracts.chat_people import PairingRules
 from postroom.contracts.people import ChatAddress
 from postroom.stores.chats.rows import refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 _LOCK = "linked_chats"
 """One lock for all links: two codes that are entered at once must not make two persons of three chats."""
@@ -52,8 +51,8 @@ class ChatLinks:
     ) -> tuple[LinkOutcome, LinkedChat | None]:
         """Link a chat with the chat that issued this code, and return that chat; `person` names a new person.
 
-        A code links once. Each unknown code counts as a wrong code of this chat; the last one that
-        `rules.most_wrong` allows locks the chat for `rules.locked_ms`. A right code resets the count.
+        A code links once. Each unknown code counts as a wrong code of this chat; after `rules.most_wrong`
+        wrong codes the chat is locked for `rules.locked_ms`. A right code resets the count.
         """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash, person=person)
 
@@ -86,7 +85,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def leave(self, address: ChatAddress) -> LinkedChat | None:
-        """Delete a chat's link and code; return the chat as it was, or None if it was not linked."""
+        """Delete a chat's link and code; return the chat's state before, or None if it was not linked."""
 
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)

@@ -6,8 +6,7 @@ from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import QueueFull
 from postroom.stores.chats.rows import page, refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 
 class ChatPeople:

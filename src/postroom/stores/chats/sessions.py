@@ -7,8 +7,7 @@ from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionCon
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.stores.chats.rows import page, plain, refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class Activity:
         return replace(session, active_at=self.at, source=self.source)
 
     def change(self, tx: Transaction) -> None:
-        """Write it, unless the session has another thread by now."""
+        """Write it, unless the session already has another thread."""
         self.written, stored = None, tx.chats.session(self.session_key)
         if stored is None or stored.thread_id != self.thread_id:
             return
@@ -69,7 +68,7 @@ class ChatSessions:
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
         """Store a new session and its thread; return an existing session with this key unchanged.
 
-        Of concurrent callers one creates the session, and all get it.
+        Of concurrent callers, one creates the session, and all get it.
 
         Raises:
             InvalidRecord: The session key or the thread id is blank.

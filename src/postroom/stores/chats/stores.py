@@ -13,8 +13,7 @@ from postroom.stores.chats.links import ChatLinks
 from postroom.stores.chats.people import ChatPeople
 from postroom.stores.chats.sessions import ChatSessions
 from postroom.stores.chats.web_chats import WebChats
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 _MESSAGES_OF_RUN: Final = 100
 

@@ -84,7 +84,9 @@ class ChatTables:
     def insert_inbound(
         self, draft: InboundMessage, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
-        """Store a waiting message, or with a thread one that is handed over; return None if its key is known.
+        """Store a message that waits, or with a thread a message that is handed over.
+
+        Return None if its key is known.
 
         Its body is plain data.
         """

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from postroom.contracts.records import replace
 from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.chats.rows import page, plain, refuse_unfit
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 
 class WebChats:

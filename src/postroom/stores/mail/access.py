@@ -8,32 +8,50 @@ This module makes no decisions about mail. `EventRecorder` writes the changes in
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice, starmap
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
+import msgspec
 from typing_extensions import override
 
-from postroom.contracts.announcing import Arrival, ClientSession, Nudges
+from postroom.contracts import progress
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, SearchOrder
 from postroom.contracts.errors import (
     InputError,
     StateError,
+    StoreError,
     UnknownAgent,
     UnknownMessage,
     UnknownProject,
     UnknownReservation,
+    UnknownTask,
 )
 from postroom.contracts.events import CanonicalEvent, EventScope
+from postroom.contracts.files import BYTES_LOCK
 from postroom.contracts.mail import (
+    HIDDEN,
+    OF_CONTACT,
+    OTHER,
     AddressedAgent,
+    AgedMessage,
     Agent,
     Attachment,
+    Attempt,
+    AttemptGroup,
     ContactLink,
+    Detail,
+    EventKind,
+    Happening,
     InboxEntry,
     LivePattern,
+    LogBounds,
     Message,
+    OldMessages,
+    Outcome,
     Project,
+    ProjectEvent,
+    ProjectSize,
     ProjectTally,
     Query,
     Reach,
@@ -41,27 +59,1100 @@ from postroom.contracts.mail import (
     Recipient,
     Reservation,
     SearchHit,
+    Span,
     StoredAnswer,
     ThreadFilter,
     ThreadHead,
     ThreadParticipant,
+    Written,
     check_value,
 )
-from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
+from postroom.contracts.people import ChatAddress
+from postroom.contracts.runs import OnTimeout, RunRecord
+from postroom.contracts.tasks import PRIORITIES, Task, TaskState
 from postroom.contracts.tokens import KeptToken
+from postroom.contracts.waking import (
+    Arrival,
+    AskedQuestion,
+    ClientSession,
+    KeptRunner,
+    MessageRun,
+    Nudges,
+    RunnerSource,
+)
+from postroom.stores.changes import WAKES
 from postroom.stores.codec import record
 from postroom.stores.events import EventTables
 from postroom.stores.mail import check_values, search_index
 from postroom.stores.mail.check_values import message_of
-from postroom.stores.mail.event_recorder import EventRecorder
-from postroom.stores.mail.merging import MergingReads, MergingWrites
-from postroom.stores.mail.restoring import TABLES, whole
-from postroom.stores.mail.retention import RetentionReads, RetentionWrites, lock_bytes
-from postroom.stores.mail.tasks import TaskReads, TaskWrites
-from postroom.stores.mail.timeline import TimelineReads
-from postroom.stores.mail.waking import WakingReads, WakingWrites
 from postroom.stores.outbox import OutboxTables
+from postroom.stores.runs import rows
+from postroom.stores.runs.dispatches import put_place
 from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked
+
+
+@dataclass(slots=True, eq=False)
+class EventRecorder:
+    """Writes the entries of one change, each with the next number of its log. One object per change."""
+
+    _tx: SqlTransaction
+    _log: EventTables
+    _lock: Callable[..., None]
+    _locked: set[int] = field(default_factory=set)
+    _sent: dict[int, tuple[Happening, set[int]]] = field(default_factory=dict)
+    """The messages of this change, and the projects whose logs contain each."""
+    _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
+    _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    """The projects of messages and agents that this change has read or written."""
+    _kinds: dict[tuple[int, int], RecipientKind] = field(default_factory=dict)
+    """The kinds of the deliveries that this change has read or written, by message and agent."""
+
+    def know_agent(self, agent: Agent) -> None:
+        """Remember the project of an agent until the change ends."""
+        self._homes["agent", agent.id] = agent.project_id
+
+    def know_delivery(self, message_id: int, project_id: int, agent_id: int, kind: RecipientKind) -> None:
+        """Remember the project of a message, and the kind of its delivery, until the change ends."""
+        self._homes["message", message_id] = project_id
+        self._kinds[message_id, agent_id] = kind
+
+    def kind_of(self, message_id: int, agent_id: int) -> RecipientKind | None:
+        """Return the kind of a delivery; None if the agent did not receive the message."""
+        if (message_id, agent_id) not in self._kinds:
+            row = self._tx.one("mail.recipient_kind", {"message_id": message_id, "agent_id": agent_id})
+            if row is None:
+                return None
+            self._kinds[message_id, agent_id] = row[0]
+        return self._kinds[message_id, agent_id]
+
+    def lock(self, project_ids: Iterable[int]) -> None:
+        """Lock these projects, so that only this change numbers their logs."""
+        if missing := set(project_ids) - self._locked:
+            self._locked |= missing
+            self._lock(*map("project:{}".format, sorted(missing)))
+
+    def lock_concerned(self, message_id: int, agent_id: int) -> None:
+        """Lock the projects whose logs will contain a delivery, before its row is written."""
+        self.lock(self._projects_concerned(message_id, agent_id, None))
+
+    def project_made(self, project_id: int, now: int) -> None:
+        """Record the creation of a project."""
+        self._record([project_id], Happening(kind="project.made", at=now))
+
+    def project_merged(self, project_id: int, former: str, now: int) -> None:
+        """Record the merge of another project, with its former slug, into this one."""
+        self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
+
+    def agent_registered(self, agent: Agent) -> None:
+        """Record the registration of an agent."""
+        happening = Happening(kind="agent.registered", at=agent.created_at, agent_id=agent.id)
+        self._record([agent.project_id], happening)
+
+    def agent_retired(self, before: Agent | None, retired_at: int | None, now: int) -> None:
+        """Record that an agent was retired or unretired, unless nothing changed."""
+        if before is not None and (before.retired_at is None) != (retired_at is None):
+            self.of_agent("agent.unretired" if retired_at is None else "agent.retired", before.id, now)
+
+    def policy_set(self, before: Agent | None, policy: ContactPolicy, now: int) -> None:
+        """Record a new contact policy of an agent, unless nothing changed."""
+        if before is not None and before.contact_policy != policy:
+            self.of_agent("agent.policy_set", before.id, now)
+
+    def of_agent(self, kind: EventKind, agent_id: int, now: int) -> None:
+        """Record an event of an agent in the log of its project."""
+        self._record_where_concerned(Happening(kind=kind, at=now, agent_id=agent_id))
+
+    def sent(self, message: Message) -> None:
+        """Record a message in the log of its project."""
+        happening = Happening(
+            kind="message.sent",
+            at=message.created_at,
+            agent_id=message.sender_id,
+            message_id=message.id,
+            detail={"thread_id": message.thread_id, "importance": message.importance},
+        )
+        self._sent[message.id] = (happening, {message.project_id})
+        self._homes["message", message.id] = message.project_id
+        self._record([message.project_id], happening)
+
+    def reached(self, message_id: int, reader: Agent, kind: RecipientKind) -> None:
+        """Record a message of this change in the log of a recipient's project.
+
+        Hidden recipients come last.
+        """
+        self.know_agent(reader)
+        self._kinds[message_id, reader.id] = kind
+        happening, told = self._sent.get(message_id, (None, set[int]()))
+        if happening is not None and reader.project_id not in told:
+            told.add(reader.project_id)
+            self._record([reader.project_id], _hidden(happening, is_hidden=kind == "bcc"))
+
+    def recalled(self, message: Message, now: int) -> None:
+        """Record the recall of a message in the logs that contain it."""
+        happening = Happening(
+            kind="message.recalled", at=now, agent_id=message.sender_id, message_id=message.id
+        )
+        reached = self._tx.all("project_log.projects_reached", {"message_id": message.id})
+        self.lock([message.project_id, *(row[0] for row in reached)])
+        self._record([message.project_id], happening)
+        for project_id, is_hidden in reached:
+            if project_id != message.project_id:
+                self._record([project_id], _hidden(happening, is_hidden=bool(is_hidden)))
+
+    def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Lock a project and the projects of its messages' recipients.
+
+        Return the messages that other projects also have, each with the project; hidden copies do not count.
+        """
+        reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
+        self.lock([project_id, *(row[1] for row in reached)])
+        return [(row[0], row[1]) for row in reached if row[1] != project_id and not row[2]]
+
+    def deleted(
+        self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
+    ) -> None:
+        """Record the deletion of messages, in one entry of each log that contains them."""
+        told = {project_id: list(message_ids)}
+        for message_id, other in elsewhere:
+            if message_id in told[project_id]:
+                told.setdefault(other, []).append(message_id)
+        for concerned, ids in sorted(told.items()):
+            detail: Detail = {"messages": len(ids), "ids": " ".join(map(str, ids))}
+            self._record([concerned], Happening(kind="message.deleted", at=now, detail=detail))
+
+    def delivery(
+        self, kind: EventKind, message_id: int, agent_id: int, reader: RecipientKind, now: int, by: str = ""
+    ) -> None:
+        """Record one step of a delivery, in the logs of the message's project and the recipient's."""
+        happening = Happening(
+            kind=kind, at=now, agent_id=agent_id, message_id=message_id, detail={"by": by} if by else {}
+        )
+        self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
+
+    def of_message_run(self, message_run: MessageRun, reader: RecipientKind) -> None:
+        """Record the state of a message in a run."""
+        kind: EventKind = "delivery.handled"
+        if message_run.ended_at is None:
+            kind = "delivery.delivered"
+        elif message_run.failure:
+            kind = "delivery.failed"
+        happening = Happening(
+            kind=kind,
+            at=message_run.delivered_at if message_run.ended_at is None else message_run.ended_at,
+            agent_id=message_run.agent_id,
+            message_id=message_run.message_id,
+            run_id=message_run.run_id,
+        )
+        self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
+
+    def reserved(self, kind: EventKind, reservation: Reservation, now: int) -> None:
+        """Record that a reservation was made or renewed."""
+        detail: Detail = {"path": reservation.pattern, "exclusive": reservation.exclusive}
+        self._of_reservation(kind, reservation, now, detail)
+
+    def expired(self, reservation: Reservation, now: int) -> None:
+        """Record that a reservation has expired, when a change notices it."""
+        self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
+
+    def released(self, reservation: Reservation, now: int, by: str) -> None:
+        """Record that its holder released a reservation, or another agent took it."""
+        taken = by.casefold() != reservation.holder.casefold()
+        detail = {"path": reservation.pattern, **({"by": by} if taken else {})}
+        kind: EventKind = "reservation.taken" if taken else "reservation.released"
+        self._of_reservation(kind, reservation, now, detail)
+
+    def of_task(self, kind: EventKind, task: Task, agent_id: int | None, now: int) -> None:
+        """Record an event of a task with its epoch; without an agent, nobody caused it."""
+        detail: Detail = {"task_id": task.id, "epoch": task.epoch}
+        self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
+
+    def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
+        """Record a contact with its actor.
+
+        The requesting agent for a request, the other one for a decision.
+        """
+        if before is not None and before.status == link.status:
+            return
+        asks = link.status == "pending"
+        who, other = (link.from_id, link.to_id) if asks else (link.to_id, link.from_id)
+        happening = Happening(kind=OF_CONTACT[link.status], at=now, agent_id=who, detail={OTHER: other})
+        self._record_where_concerned(happening, other_id=other)
+
+    def of_run(self, kind: EventKind, run_id: str, agent_id: int, now: int, question_id: str = "") -> None:
+        """Record an event of an agent's run."""
+        detail = {"question_id": question_id} if question_id else {}
+        happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
+        self._record_where_concerned(happening)
+
+    def _of_reservation(self, kind: EventKind, reservation: Reservation, now: int, detail: Detail) -> None:
+        happening = Happening(
+            kind=kind,
+            at=now,
+            agent_id=reservation.agent_id,
+            reservation_id=reservation.id,
+            detail=detail,
+        )
+        self._record([reservation.project_id], happening)
+
+    def _record_where_concerned(self, happening: Happening, *, other_id: int | None = None) -> None:
+        """Write an entry once for each project of the message, of the agent and of the other agent."""
+        self._record(self._projects_concerned(happening.message_id, happening.agent_id, other_id), happening)
+
+    def _projects_concerned(
+        self, message_id: int | None, agent_id: int | None, other_id: int | None
+    ) -> list[int]:
+        asked = message_id, agent_id, other_id
+        if asked not in self._concerned:
+            named = [
+                pair for pair in zip(("message", "agent", "agent"), asked, strict=True) if pair[1] is not None
+            ]
+            homes = {self._homes[pair] for pair in named if pair in self._homes}
+            if any(pair not in self._homes for pair in named):
+                values = dict(zip(("message_id", "agent_id", "other_id"), asked, strict=True))
+                homes = {row[0] for row in self._tx.all("project_log.projects_concerned", values)}
+            self._concerned[asked] = sorted(homes)
+        return self._concerned[asked]
+
+    def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
+        self.lock(project_ids)
+        told = {
+            "agent_id": happening.agent_id,
+            "message_id": happening.message_id,
+            "reservation_id": happening.reservation_id,
+            "run_id": happening.run_id,
+            "detail": dict(happening.detail),
+        }
+        for project_id in project_ids:  # who sees it is decided by `mail.event_log`
+            self._log.note(f"project:{project_id}", happening.kind, told, origin="mail", at=happening.at)
+
+
+def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
+    return replace(happening, detail={**happening.detail, HIDDEN: True}) if is_hidden else happening
+
+
+LONGEST_ERROR = 2_000
+"""Maximum number of characters of an attempt's error; the run and its dispatch have the full text."""
+_COLUMNS = tuple(field.name for field in fields(MessageRun))
+
+
+class WakingReads:
+    """Reads runners, active runs, their questions, and the runs of messages."""
+
+    _tx: SqlTransaction
+
+    def runner(self, agent_id: int) -> KeptRunner | None:
+        """Return the runner of an agent; None if postroom does not run it."""
+        row = self._tx.one("mail.runner", {"agent_id": agent_id})
+        return record(KeptRunner, row) if row else None
+
+    def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
+        """Return runners by agent id, after id `after`."""
+        found = self._tx.all("mail.runners", {"after": after, "limit": limit})
+        return [record(KeptRunner, row) for row in found]
+
+    def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return the agents among these with a runner or a chat address, and the time of its declaration."""
+        return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
+
+    def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
+        """Return the agents among these with an active run that has a message of this thread."""
+        values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
+        return {row[0] for row in self._tx.all("mail.working_on", values)}
+
+    def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
+        """Return the waiting runs of these threads, by thread, without runs that are active again."""
+        found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
+        return {run.thread_id: run for run in found}
+
+    def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
+        """Return the state of each message in runs, by recipient; every message has an entry."""
+        found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
+        for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
+            one = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
+            found[one.message_id][one.agent_id] = one
+        return found
+
+    def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        """Return messages with recipients that they have yet to wake, in order, after `after`.
+
+        Recipients are active and have a runner or a chat; the message is not read, recalled or announced, and
+        no run had it.
+        """
+        values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
+        return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
+
+    def unwoken_count(self, agent_id: int) -> int:
+        """Return the number of messages that `unwoken` would return for an agent with a runner."""
+        row = self._tx.one("mail.unwoken_count", {"agent_id": agent_id})
+        return row[0] if row else 0
+
+    def questions(self, run_id: str) -> list[AskedQuestion]:
+        """Return the questions of an active run asked by `ask`, in their order."""
+        return [
+            AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
+            for row in self._tx.all("mail.questions", {"run_id": run_id})
+        ]
+
+    def has_asked(self, run_id: str, question_id: str) -> bool:
+        """Return whether a question of a run is valid: asked in this attempt, open, or answered.
+
+        An attempt that is cut off or fails loses its questions.
+        """
+        if any(one.id == question_id for one in self.questions(run_id)):
+            return True
+        row = self._tx.one("threads.run", {"run_id": run_id})
+        run = None if row is None else rows.run(row)
+        if run is None:
+            return False
+        tickets = run.waiting.tickets if run.waiting is not None else ()
+        stands = {one.tool_call_id for one in (*tickets, *(told.ticket for told in run.answered))}
+        return question_id in stands
+
+    def answering_run(self, message_id: int) -> str | None:
+        """Return the run whose result a message reports; None if the message reports no run."""
+        row = self._tx.one("mail.answering_run", {"message_id": message_id})
+        return row[0] if row else None
+
+    def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
+        """Return the messages among these that report the end of a run."""
+        asked = {"run_id": run_id, "message_ids": message_ids}
+        return {row[0] for row in self._tx.all("mail.answers_among", asked)}
+
+    def tells_last(self, message_id: int) -> bool:
+        """Return whether a message reports a run and no later message does."""
+        return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
+
+    def chat_address(self, agent_id: int) -> ChatAddress | None:
+        """Return the chat address of a person."""
+        row = self._tx.one("mail.chat_address", {"agent_id": agent_id})
+        return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
+
+    def reached_at(self, address: ChatAddress) -> list[int]:
+        """Return the ids of the people with this chat address."""
+        values = {"platform": address.platform, "chat_id": address.chat_id}
+        return [row[0] for row in self._tx.all("mail.reached_at", values)]
+
+
+class WakingWrites(WakingReads):
+    """Writes runners, active runs, their questions, and the runs of messages."""
+
+    _events: EventRecorder
+    _tell: Callable[..., None]
+
+    def wake_later(self) -> None:
+        """Send a hint after the commit that a message may have to wake a recipient."""
+        self._tell(WAKES)
+
+    def put_place(self, thread_id: str, place: str) -> None:
+        """Set where runs of a thread may execute, '' for anywhere."""
+        put_place(self._tx, thread_id, place)
+
+    def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
+        """Set how many runs of an agent may execute at once, each of another mail thread."""
+        self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
+
+    def put_runner(
+        self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int, claims_tasks: bool = False
+    ) -> None:
+        """Set or replace the runner of an agent; with `claims_tasks`, the server claims tasks for it."""
+        values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
+        self._tx.run("mail.put_runner", {**values, "claims_tasks": claims_tasks})
+        self._events.of_agent("agent.runner_set", agent_id, now)
+        self.wake_later()
+
+    def drop_runner(self, agent_id: int, *, now: int) -> bool:
+        """Remove the runner of an agent; return False if it had none."""
+        known = self._tx.changed("mail.drop_runner", {"agent_id": agent_id}) > 0
+        if known:
+            self._events.of_agent("agent.runner_dropped", agent_id, now)
+        return known
+
+    def put_chat_address(self, agent_id: int, address: ChatAddress, *, now: int) -> None:
+        """Set the only chat address of a person."""
+        values = {"agent_id": agent_id, "platform": address.platform, "chat_id": address.chat_id, "now": now}
+        self._tx.run("mail.put_chat_address", values)
+        self._events.of_agent("agent.runner_set", agent_id, now)
+        self.wake_later()
+
+    def drop_chat_address(self, agent_id: int, *, now: int) -> bool:
+        """Remove the chat address of a person; return False if there was none."""
+        known = self._tx.changed("mail.drop_chat_address", {"agent_id": agent_id}) > 0
+        if known:
+            self._events.of_agent("agent.runner_dropped", agent_id, now)
+        return known
+
+    def put_message_run(self, message_run: MessageRun) -> None:
+        """Store or replace the state of a message in a run.
+
+        Raises:
+            StoreError: The agent is not a recipient of the message.
+        """
+        values = {name: getattr(message_run, name) for name in _COLUMNS}
+        kind = self._events.kind_of(message_run.message_id, message_run.agent_id)
+        if kind is None:
+            raise StoreError(
+                f"agent {message_run.agent_id} did not receive message {message_run.message_id}",
+                value=message_run.message_id,
+            )
+        self._tx.run("mail.put_message_run", values)
+        self._events.of_message_run(message_run, kind)
+
+    def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
+        """Record that a run of an agent is active; a repeated start removes its questions.
+
+        If the run was recorded as active already, that attempt was cut off by a lost server or lease.
+        `answered` are the questions whose answers it continues with.
+        """
+        values = {"run_id": run_id, "agent_id": agent_id, "now": now}
+        if not self._tx.changed(
+            "mail.begin_run", values
+        ):  # its lease or its server ended while it was active
+            former = self._tx.one("mail.end_run", {"run_id": run_id})
+            self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
+            self._end_attempt(run_id, "cut_off", now)
+            self._tx.run("mail.begin_run", values)
+        self._tx.run("timeline.end_wait", values)
+        self._tx.run("timeline.begin_attempt", values)
+        for question_id in answered:
+            self._events.of_run("question.answered", run_id, agent_id, now, question_id)
+        self._events.of_run("run.began", run_id, agent_id, now)
+
+    def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
+        """Store a question of an active run; a repeated call changes nothing.
+
+        Return False if the agent has no such active run.
+        """
+        values = {
+            "run_id": run_id,
+            "agent_id": agent_id,
+            "question_id": question.id,
+            "text": question.text,
+            "now": now,
+            "timeout_ms": question.timeout_ms,
+            "on_timeout": question.on_timeout.value,
+        }
+        if self._tx.changed("mail.ask", values):
+            self._events.of_run("question.asked", run_id, agent_id, now, question.id)
+        return self._tx.one("mail.is_active", values) is not None
+
+    def end_run(
+        self,
+        run_id: str,
+        *,
+        now: int,
+        failed: bool = False,
+        cancelled: bool = False,
+        error: str = "",
+        waits_for: Mapping[str, int] | None = None,
+    ) -> bool:
+        """Record that a run is no longer active; do nothing if it is not active.
+
+        Return whether a task that was claimed in the run is still held.
+
+        A `cancelled` run has not completed its work; `error` is stored with the attempt. `waits_for` is given
+        for a run that waits: its questions, each with the time of asking. Questions asked since its start,
+        but not by `ask`, are recorded too.
+        """
+        told = {one.id for one in self.questions(run_id)} if waits_for else ()
+        ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
+        if ended_run is None:
+            return False
+        agent_id, began_at, holds_tasks = ended_run
+        for question_id, asked_at in (waits_for or {}).items():
+            if asked_at >= began_at and question_id not in told:
+                self._events.of_run("question.asked", run_id, agent_id, now, question_id)
+        ended: EventKind = "run.ended" if waits_for is None else "run.waiting"
+        self._events.of_run("run.failed" if failed else ended, run_id, agent_id, now)
+        well: Outcome = "done" if waits_for is None else "waiting"
+        self._end_attempt(run_id, "cancelled" if cancelled else "failed" if failed else well, now, error)
+        return bool(holds_tasks)
+
+    def drop_attempts(self, run_ids: Sequence[str]) -> None:
+        """Delete the attempts of deleted runs."""
+        self._tx.run("timeline.drop_attempts", {"run_ids": run_ids})
+
+    def withdraw_questions(
+        self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
+    ) -> None:
+        """Record that a waiting run was ended, so that its questions cannot be answered."""
+        for question_id in question_ids:
+            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id)
+        self._events.of_run("run.failed", run_id, agent_id, now)
+        self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
+
+    def note_answer(self, message_id: int, run_id: str) -> None:
+        """Record that a message reports the end of a run; an existing record stays."""
+        self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})
+
+    def _end_attempt(self, run_id: str, outcome: Outcome, now: int, error: str = "") -> None:
+        values = {"run_id": run_id, "outcome": outcome, "now": now, "error": error[:LONGEST_ERROR]}
+        self._tx.run("timeline.end_attempt", values)
+
+
+class TimelineReads:
+    """Reads attempts, messages and reservations by time."""
+
+    _tx: SqlTransaction
+
+    def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
+        """Return the attempts of runs, in order; for a run that is older than the record of attempts, one."""
+        return self._attempts("attempts_of_runs", run_ids=run_ids)
+
+    def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
+        """Return the number of attempts that started in a span, and the number of their agents."""
+        count, agents = self._tx.all("timeline.attempt_count", {"agent_ids": agent_ids, **_span(span)})[0]
+        return count, agents
+
+    def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
+        """Return the attempts of agents that started in a span and succeeded or were cancelled, in groups.
+
+        Attempts of an agent that started within the same `step` milliseconds are one group, by agent and
+        time.
+        """
+        values = {"agent_ids": agent_ids, **_span(span), "step": max(step, 1)}
+        return [record(AttemptGroup, row) for row in self._tx.all("timeline.attempt_groups", values)]
+
+    def attempts_alone(self, agent_ids: Sequence[int], span: Span, *, limit: int) -> list[Attempt]:
+        """Return the newest attempts that started in a span and are active, wait, or failed."""
+        return self._attempts("attempts_alone", agent_ids=agent_ids, **_span(span), limit=limit)[::-1]
+
+    def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
+        """Return the last attempt of each agent that started before an instant.
+
+        No earlier one reaches past it.
+        """
+        return self._attempts("attempts_before", agent_ids=agent_ids, begin=begin)
+
+    def written(
+        self, project_id: int, span: Span, *, limit: int, thread_id: str = "", agent_id: int | None = None
+    ) -> list[Written]:
+        """Return the newest messages of a project, in order; of a thread, or from and to an agent."""
+        values = {"project_id": project_id, **_span(span), "limit": limit}
+        found = self._written("written", values)
+        if len(found) < limit:  # the index by time has found all of the span; below, other indexes are better
+            found = self._among(found, thread_id, agent_id)
+        elif agent_id is not None:
+            mine = values | {"agent_id": agent_id}
+            both = (*self._written("written_by", mine), *self._written("written_to", mine))
+            found = [
+                one for one in {one.id: one for one in both}.values() if thread_id in ("", one.thread_id)
+            ]
+        elif thread_id:
+            found = self._written("written_on_thread", values | {"thread_id": thread_id})
+        return sorted(found, key=lambda one: (one.created_at, one.id))[-limit:]
+
+    def _among(self, found: Sequence[Written], thread_id: str, agent_id: int | None) -> list[Written]:
+        """Filter messages by thread, and by sender or recipient."""
+        if agent_id is not None:
+            rows = self._tx.all(
+                "timeline.openly_to", {"agent_id": agent_id, "ids": [one.id for one in found]}
+            )
+            to = {row[0] for row in rows}
+            found = [one for one in found if one.sender_id == agent_id or one.id in to]
+        return [one for one in found if thread_id in ("", one.thread_id)]
+
+    def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
+        """Return the newest messages of a project to agents of another, in order, without hidden copies."""
+        values = {"project_id": project_id, **_span(span), "to": to, "limit": limit}
+        return self._written("written_into", values)[::-1]
+
+    def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
+        """Return the number of a project's messages, up to `most`.
+
+        With `to`, only those to another project.
+        """
+        values = {"project_id": project_id, **_span(span), "most": most}
+        if to is None:
+            return int(self._tx.all("timeline.written_count", values)[0][0])
+        return int(self._tx.all("timeline.written_into_count", values | {"to": to})[0][0])
+
+    def took_part(self, project_id: int, span: Span, *, newest: int) -> list[int]:
+        """Return the ids of senders and visible recipients of the newest messages of a project."""
+        values = {"project_id": project_id, **_span(span), "newest": newest}
+        return [row[0] for row in self._tx.all("timeline.took_part", values)]
+
+    def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:
+        """Return a project's number of messages in each of `parts` equal parts of a span, at most `most`."""
+        values = {"project_id": project_id, **_span(span), "parts": parts, "most": most}
+        return [row[1] for row in self._tx.all("timeline.written_counts", values)]
+
+    def reservations_in(self, project_id: int, span: Span, *, since: int, limit: int) -> list[Reservation]:
+        """Return the newest reservations that were held in a span and made after `since`, in order."""
+        values = {"project_id": project_id, **_span(span), "since": since, "limit": limit}
+        return [record(Reservation, row) for row in self._tx.all("timeline.reservations_in", values)][::-1]
+
+    def begin_of(self, project_id: int) -> int | None:
+        """Return the time of a project's first message; None if it has none."""
+        row = self._tx.one("timeline.begin_of", {"project_id": project_id})
+        return row[0] if row else None
+
+    def _attempts(self, statement: str, /, **values: object) -> list[Attempt]:
+        return [record(Attempt, row) for row in self._tx.all(f"timeline.{statement}", values)]
+
+    def _written(self, statement: str, values: dict[str, object]) -> list[Written]:
+        return [record(Written, row) for row in self._tx.all(f"timeline.{statement}", values)]
+
+
+def _span(span: Span) -> dict[str, object]:
+    return {"begin": span.begin, "end": span.end}
+
+
+_DELETING = (
+    "mail.delete_message_runs",
+    "mail.delete_answers",
+    "mail.delete_recipients",
+    "mail.delete_messages",
+)
+"""The statements in their order: rows that refer to the messages come first."""
+_NEWEST = 2**63 - 1
+
+
+def lock_bytes(tx: SqlTransaction) -> None:
+    """Lock out other changes that store or remove bytes until the end of this one.
+
+    A new message may share the bytes of a message that is deleted. Lock projects before.
+    """
+    tx.lock(BYTES_LOCK)
+    tx.wait_for_locks()
+
+
+class RetentionReads:
+    """Reads old messages."""
+
+    _tx: SqlTransaction
+
+    def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
+        """Return the facts that decide about a project's messages, by id, after id `after`."""
+        values = {"project_id": project_id, "after": after, "limit": limit}
+        return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
+
+    def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
+        """Return the facts that decide about these messages of a project, by id."""
+        values = {"project_id": project_id, "ids": ids}
+        return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
+
+    def old_messages(
+        self, project_id: int, sought: OldMessages, *, after: int, limit: int
+    ) -> tuple[list[int], int | None]:
+        """Check the next `limit` messages of a project after id `after`.
+
+        Return those that can be deleted, by id.
+
+        Also return the id of the last checked message; None at the end.
+        """
+        place = {"project_id": project_id, "after": after}
+        ends = self._tx.all("mail.end_of_page", {**place, "passed": limit - 1})
+        end: int | None = ends[0][0] if ends else None
+        values = {
+            **place,
+            "upto": _NEWEST if end is None else end,
+            "before": sought.before,
+            "is_any": int(sought.is_any),
+            "threads": sought.threads,
+            "topics": sought.topics,
+            "with_awaited": int(sought.with_awaited),
+        }
+        return [row[0] for row in self._tx.all("mail.old_messages", values)], end
+
+    def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
+        """Return which of these contents are attached to a message of a project."""
+        found = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
+        return {sha256 for row in found for sha256 in row if sha256 is not None} & set(hashes)
+
+
+class RetentionWrites(RetentionReads):
+    """Deletes messages."""
+
+    _events: EventRecorder
+
+    def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
+        """Lock a project and the projects of its messages' recipients.
+
+        Must be the first lock, all at once.
+        """
+        self._events.lock_readers(project_id, message_ids)
+
+    def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
+        """Delete messages of a project with all their records; return the ids that existed.
+
+        The caller has locked their recipients. Inboxes record the number up to which an entry is gone, and
+        the logs of the projects record the deletion in one entry each. Numbers are never reused. Attachments
+        are deleted with the last message or file that refers to them.
+        """
+        elsewhere = self._events.lock_readers(project_id, message_ids)
+        ids = self._deletable(project_id, message_ids)
+        if not ids:
+            return []
+        threads = self._tx.all("mail.threads_losing", {"ids": ids})
+        inboxes = self._tx.all("mail.inboxes_losing", {"ids": ids})
+        self._tx.run_many("mail.raise_floor", [{"agent_id": row[0], "seq": row[1]} for row in inboxes])
+        self._tx.run("mail.forget_words", {"ids": ids})
+        self.drop_attachments(ids)
+        for statement in _DELETING:
+            self._tx.run(statement, {"ids": ids})
+        for thread_id, gone in threads:
+            values = {"project_id": project_id, "thread_id": thread_id, "gone": gone}
+            self._tx.run("mail.shorten_thread", values)
+            self._tx.run("mail.drop_empty_thread", values)
+        self._events.deleted(project_id, ids, elsewhere, now)
+        return ids
+
+    def drop_attachments(self, message_ids: Sequence[int]) -> None:
+        """Remove attachments from messages, and their contents if nothing else refers to them."""
+        if stored := self._tx.all("mail.attachments", {"ids": message_ids}):
+            lock_bytes(self._tx)
+            hashes = {row[1] for row in stored} | {row[5] for row in stored}
+            self._tx.run("mail.drop_attachments", {"ids": message_ids})
+            self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
+
+    def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
+        """Return the existing messages among these.
+
+        On SQLite, whose index is updated later, only indexed ones.
+        """
+        values = {"project_id": project_id, "ids": message_ids}
+        found = [row[0] for row in self._tx.all("mail.of_project", values)]
+        if self._tx.dialect == "sqlite":
+            left = self._tx.one("mail.index_left")
+            found = [number for number in found if left is None or number < left[0]]
+        return found
+
+
+_NEEDED: Final = None
+"""The default of a column without one: the table refuses the row if it needs a value."""
+TABLES: Final[Mapping[str, Mapping[str, object]]] = {
+    "projects": {
+        **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
+        **dict.fromkeys(("spelling", "git_identity", "owner"), ""),
+    },
+    "project_aliases": dict.fromkeys(("human_key", "project_id"), _NEEDED),
+    "agents": {
+        **dict.fromkeys(("id", "project_id", "name", "name_key", "program", "model"), _NEEDED),
+        **dict.fromkeys(("created_at", "last_active_at", "retired_at", "token_hash"), _NEEDED),
+        **{"task_description": "", "contact_policy": "open", "inbox_seq": 0, "inbox_floor": 0},
+    },
+    "messages": {
+        **dict.fromkeys(("id", "project_id", "sender_id", "subject", "body_md", "created_ts"), _NEEDED),
+        **dict.fromkeys(("reply_to", "recalled_at", "check_value"), _NEEDED),
+        **{"importance": "normal", "ack_required": 0, "broadcast": 0},
+        **dict.fromkeys(("sender_name", "thread_id", "topic"), ""),
+    },
+    "recipients": {
+        **dict.fromkeys(("message_id", "agent_id", "kind", "seq", "read_at", "acked_at"), _NEEDED),
+        **{"position": 0, "announced_at": _NEEDED, "announced_by": _NEEDED},
+    },
+    "blobs": dict.fromkeys(("sha256", "content"), _NEEDED),
+    "attachments": dict.fromkeys(
+        ("message_id", "position", "sha256", "name", "media_type", "size", "preview_sha256"), _NEEDED
+    ),
+    "file_reservations": {
+        **dict.fromkeys(("id", "project_id", "agent_id", "pattern", "prefix", "exclusive"), _NEEDED),
+        **dict.fromkeys(("created_at", "expires_at", "ttl", "released_at"), _NEEDED),
+        **dict.fromkeys(("reason", "released_by", "release_reason"), ""),
+    },
+}
+"""The tables of an archive, referenced tables first, and their columns with their defaults."""
+
+
+def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a row with every column of its table."""
+    columns = TABLES[table]
+    if unknown := record.keys() - columns.keys():
+        raise StateError(
+            f"{table} has no column {sorted(unknown)}",
+            value=sorted(unknown),
+            remedy="use the release of postroom that wrote the archive, or a newer one",
+        )
+    if table == "messages" and record.get("recalled_at") is None:
+        texts = (str(record.get(name, "")) for name in ("subject", "body_md", "topic"))
+        record = {**record, "check_value": check_value(cast("int", record["id"]), *texts)}
+    return {**columns, **record}
+
+
+_TASK_COLUMNS: Final = Task.__struct_fields__
+_STATE_EVENTS: Final[Mapping[TaskState, EventKind]] = {
+    "blocked": "task.blocked",
+    "review": "task.review",
+    "done": "task.done",
+    "cancelled": "task.cancelled",
+}
+"""The events of states that a task enters; `ready` and `waiting` have several."""
+
+
+class TaskReads:
+    """Reads tasks of a project by state, holder and dependency."""
+
+    _tx: SqlTransaction
+
+    def task(self, task_id: int) -> Task | None:
+        """Return one task."""
+        return next(iter(self._tasks("tasks.task", id=task_id)), None)
+
+    def ready_tasks(
+        self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
+    ) -> list[Task]:
+        """Return tasks to claim that have one of these assignees, by priority and id, after such a pair."""
+        looks = [
+            (
+                "tasks.ready",
+                {
+                    "project_id": project_id,
+                    "assignee": assignee,
+                    "priority": after[0],
+                    "after": after[1],
+                    "limit": limit,
+                },
+            )
+            for assignee in assignees
+        ]
+        found = [_task(row) for rows in self._tx.ask(*looks) for row in rows]
+        return sorted(found, key=task_place)[:limit]
+
+    def tasks_in(
+        self, project_id: int, state: TaskState, *, after: tuple[int, int], limit: int
+    ) -> list[Task]:
+        """Return open tasks of a state by priority and id, after such a pair."""
+        values = {"priority": after[0], "after": after[1], "limit": limit}
+        return self._tasks("tasks.listed", project_id=project_id, state=state, **values)
+
+    def ended_tasks(
+        self, project_id: int, state: TaskState, *, before: tuple[int, int], limit: int
+    ) -> list[Task]:
+        """Return done or cancelled tasks, newest first, before a pair of the time of their end and id."""
+        values = {"changed_at": before[0], "before": before[1], "limit": limit}
+        return self._tasks("tasks.ended", project_id=project_id, state=state, **values)
+
+    def tasks_held(self, agent_id: int) -> list[Task]:
+        """Return the tasks that an agent holds, by id, also those whose lease has ended meanwhile."""
+        return self._tasks("tasks.held", agent_id=agent_id)
+
+    def tasks_claimed_in(self, run_id: str) -> list[Task]:
+        """Return the tasks that were claimed in a run and are still held, by id."""
+        return self._tasks("tasks.in_run", run_id=run_id)
+
+    def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
+        """Return the tasks that each of these depends on, with their states; every task has an entry."""
+        found: dict[int, dict[int, TaskState]] = {task_id: {} for task_id in task_ids}
+        for task_id, depends_on, state in self._tx.all("tasks.dependencies", {"ids": task_ids}):
+            found[task_id][depends_on] = state
+        return found
+
+    def dependents(self, task_id: int) -> list[Task]:
+        """Return the tasks that depend on a task, by id."""
+        return self._tasks("tasks.dependents", id=task_id)
+
+    def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
+        """Return the agents with a runner for which the server claims tasks, by id, after id `after`."""
+        return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
+
+    def leases_ended(self, project_id: int, now: int) -> list[Task]:
+        """Return claims whose lease has ended, the first to end first, a limited number per call."""
+        return self._tasks("tasks.leases_ended", project_id=project_id, now=now)
+
+    def _tasks(self, statement: str, /, **values: object) -> list[Task]:
+        return [_task(row) for row in self._tx.all(statement, values)]
+
+
+class TaskWrites(TaskReads):
+    """Changes of tasks; each writes its events to the log of the project."""
+
+    _events: EventRecorder
+    _tell: Callable[..., None]
+
+    def insert_task(self, task: Task, depends_on: Sequence[int]) -> Task:
+        """Store a new task with its dependencies; return it with its id."""
+        self._events.lock([task.project_id])
+        values = {"project_id": task.project_id, "author_id": task.author_id, "now": task.created_at}
+        [[task_id]] = self._tx.all("tasks.insert_task", {**values, **_texts(task), "state": task.state})
+        made = msgspec.structs.replace(task, id=task_id)
+        self._depend(task_id, depends_on)
+        self._events.of_task("task.added", made, made.author_id, made.created_at)
+        if made.state == "ready":
+            self._events.of_task("task.ready", made, None, made.created_at)
+            self._tell(WAKES)
+        return made
+
+    def edit_task(self, task: Task, depends_on: Sequence[int] | None, *, by: int, now: int) -> None:
+        """Store the texts and terms of a task, and its dependencies unless they are None."""
+        self._tx.run("tasks.edit_task", {**_texts(task), "id": task.id})
+        if depends_on is not None:
+            self._tx.run("tasks.drop_dependencies", {"task_id": task.id})
+            self._depend(task.id, depends_on)
+        self._events.of_task("task.changed", task, by, now)
+
+    def claim_task(self, task: Task, agent_id: int, *, lease_ms: int, run_id: str, now: int) -> Task:
+        """Give a ready task to an agent under the next epoch, with a lease from now."""
+        values = {"id": task.id, "holder_id": agent_id, "lease_ms": lease_ms, "lease_ends_at": now + lease_ms}
+        self._tx.run("tasks.claim_task", {**values, "run_id": run_id, "now": now})
+        claimed = self._stored_task(task.id)
+        self._events.of_task("task.claimed", claimed, agent_id, now)
+        return claimed
+
+    def move_task(
+        self,
+        task: Task,
+        state: TaskState,
+        *,
+        by: int | None,
+        now: int,
+        reason: str = "",
+        holder_id: int | None = None,
+    ) -> Task:
+        """Give a task another state, and end its claim; `holder_id` stays as the agent that did it.
+
+        Without `by`, its lease has ended.
+        """
+        values = {"id": task.id, "state": state, "holder_id": holder_id, "reason": reason}
+        self._tx.run("tasks.move_task", {**values, "by": by, "now": now})
+        if task.state == "claimed" and state in ("ready", "waiting"):
+            kind: EventKind = "task.lease_ended" if by is None else "task.released"
+            self._events.of_task(kind, task, task.holder_id, now)
+        if state in _STATE_EVENTS:
+            self._events.of_task(_STATE_EVENTS[state], task, by, now)
+        elif state == "ready":
+            self._events.of_task("task.ready", task, None, now)
+        if task.state == "claimed" or state == "ready":
+            self._tell(WAKES)  # there may be a task for a runner, or a runner for a task
+        return self._stored_task(task.id)
+
+    def note_result(self, task_id: int, *, commit: str, output: str, result: str) -> None:
+        """Store the evidence of a task's work."""
+        values = {"id": task_id, "commit": commit, "output": output, "result": result}
+        self._tx.run("tasks.note_result", values)
+
+    def count_down(self, task_id: int) -> None:
+        """Record for each dependent of a task that one of its dependencies is done."""
+        self._tx.run("tasks.count_down", {"id": task_id})
+
+    def _depend(self, task_id: int, depends_on: Sequence[int]) -> None:
+        rows = [{"task_id": task_id, "depends_on": other} for other in depends_on]
+        self._tx.run_many("tasks.insert_dependency", rows)
+
+    def _stored_task(self, task_id: int) -> Task:
+        found = self.task(task_id)
+        if found is None:
+            raise UnknownTask(f"no record has the id {task_id}", value=task_id)
+        return found
+
+
+def task_place(task: Task) -> tuple[int, int]:
+    """Return the place of an open task in lists: its priority's position, then its id."""
+    return PRIORITIES.index(task.priority), task.id
+
+
+def _texts(task: Task) -> dict[str, object]:
+    return {
+        "title": task.title,
+        "text": task.text,
+        "paths": msgspec.json.encode(task.paths).decode(),
+        "priority": PRIORITIES.index(task.priority),
+        "assignee": task.assignee,
+        "acceptance": task.acceptance,
+        "open_dependencies": task.open_dependencies,
+    }
+
+
+def _task(row: Row) -> Task:
+    values = dict(zip(_TASK_COLUMNS, row, strict=True))
+    paths = tuple(msgspec.json.decode(values.pop("paths")))
+    return Task(**{**values, "paths": paths, "priority": PRIORITIES[values["priority"]]})
+
+
+_MOVED: Final = ("agents", "messages", "reservations", "tasks", "tokens", "aliases")
+_ON_THE_WAY: Final = "merging"
+"""The scope of a log while it is renumbered."""
+
+
+class MergingReads:
+    """Reads the facts that decide whether two projects can be merged."""
+
+    _tx: SqlTransaction
+
+    def project_size(self, project_id: int) -> ProjectSize:
+        """Return the size of a project."""
+        [row] = self._tx.all("merging.size", {"project_id": project_id})
+        return record(ProjectSize, row)
+
+    def shared_agents(self, project_id: int, other_id: int) -> list[str]:
+        """Return the names that agents of both projects have, without regard to case."""
+        values = {"project_id": project_id, "other_id": other_id}
+        return [row[0] for row in self._tx.all("merging.shared_agents", values)]
+
+    def shared_threads(self, project_id: int, other_id: int) -> list[str]:
+        """Return the threads that both projects have."""
+        values = {"project_id": project_id, "other_id": other_id}
+        return [row[0] for row in self._tx.all("merging.shared_threads", values)]
+
+    def has_threads_of_runs(self, prefix: str) -> bool:
+        """Return whether a thread of runs has a name with this prefix."""
+        values = {"first": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)}
+        return self._tx.one("merging.run_thread_between", values) is not None
+
+    def archived_records(self, project_id: int) -> dict[int, list[str]]:
+        """Return the records in archive files that mention a project, by the project of the file.
+
+        Each is `<kind>:<id>`: all its own records, and messages of other projects to its agents.
+        """
+        found: dict[int, list[str]] = {}
+        for kind in ("agent", "message", "reservation"):
+            for home, number in self._tx.all(f"merging.archived_{kind}", {"project_id": project_id}):
+                found.setdefault(home, []).append(f"{kind}:{number}")
+        return found
+
+
+class MergingWrites(MergingReads):
+    """Merges projects."""
+
+    _log: EventTables
+    _events: EventRecorder
+
+    def merge_projects(
+        self, source: Project, target: Project, *, renames: Mapping[int, str], now: int
+    ) -> None:
+        """Move all records of the source to the target with their ids.
+
+        Only the source's names stay, as aliases.
+
+        The target gets its agents, messages, threads, reservations, tasks, tokens and aliases; a thread that
+        both have becomes one. The log with the smaller newest number is appended to the other: a reader that
+        continues from a number of either log misses no entry, and may read some again.
+
+        Agents of the source get new names first, by id in `renames`. Their messages show these; entries of
+        the log keep the former names.
+        """
+        self._events.lock([source.id, target.id])
+        for agent_id, name in renames.items():  # before the words of the messages move
+            values = {"agent_id": agent_id, "name": name, "name_key": name.casefold()}
+            self._tx.run("merging.rename_agent", values)
+            self._tx.run("merging.rename_sender", values)
+        both = {"source": source.id, "target": target.id}
+        search_index.move(self._tx, source.id, target.id)
+        self._tx.run("merging.join_threads", both)
+        self._tx.run("merging.drop_threads", both)
+        for done, kind in enumerate(_MOVED):
+            progress.tell(f"moving {kind}: steps", done, len(_MOVED))
+            self._tx.run(f"merging.move_{kind}", both)
+        progress.tell("joining the logs of both projects")
+        self._tx.run("merging.drop_project", both)
+        for name in (source.human_key, source.slug):
+            self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})
+        self._join_logs(f"project:{source.id}", f"project:{target.id}")
+        self._events.project_merged(target.id, source.slug, now)
+
+    def _join_logs(self, source: str, target: str) -> None:
+        """Append the log with the smaller newest number to the other, so that no number decreases."""
+        (source_oldest, source_newest), (oldest, newest) = self._log.bounds(source), self._log.bounds(target)
+        if source_newest > newest:
+            self._move_log(target, _ON_THE_WAY, source_newest - oldest + 1)
+            self._move_log(source, target, 0)
+        else:
+            self._move_log(source, _ON_THE_WAY, newest - source_oldest + 1)
+        self._move_log(_ON_THE_WAY, target, 0)
+        self._tx.run("merging.number_log", {"scope": target})
+
+    def _move_log(self, scope: str, into: str, by: int) -> None:
+        self._tx.run("merging.move_log", {"scope": scope, "into": into, "by": by})
+
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -3,22 +3,369 @@
 SQLite has an FTS5 table without the texts. The writer updates it after it has answered, many messages per
 commit, because an update with each message would double what a commit writes. PostgreSQL has one `tsvector`
 per message, of words that postroom splits itself; the change itself writes it, whatever other servers commit.
+
+Splits text into the words that a search compares, the same on both engines.
+
+A word is a sequence of letters and digits. Case, accents, vowel points and variants of a character are
+folded: `Ł`, `ß`, `İ` and `٣` are compared as `l`, `ss`, `i` and `3`. Two kinds of text become coded words:
+
+- A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
+  neighbouring characters, and its last character. Each part of a run is found, also next to Latin text.
+- A symbol such as an emoji is a word.
+
+Renders messages and queries for PostgreSQL's text search, with words split as on SQLite.
+
+The first 16,382 words of a message have a position, each word at most 255 of them; phrases match by position.
+Later words are found too, until the index of one message holds a million bytes.
 """
 
-from typing import Final
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from postroom.contracts import progress
 from postroom.contracts.choices import SearchOrder
-from postroom.contracts.mail import BEST_AMONG, Message, Query, SearchHit
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import BEST_AMONG, All, AnyOf, Message, Not, Phrase, Query, SearchHit, Term
 from postroom.stores.codec import record
 from postroom.stores.mail.check_values import message_of
-from postroom.stores.mail.fts5 import fts5
-from postroom.stores.mail.snippet import asked_of, snippet
-from postroom.stores.mail.tsquery import home, tsquery, tsvector
-from postroom.stores.mail.words import is_unspaced
 from postroom.stores.sql_transaction import SqlTransaction
+
+MAX_DEPTH: Final = 30
+
+
+MAX_UNSPACED: Final = 16_000
+"""Maximum number of indexed characters of scripts without spaces in one text.
+
+Each pair of them may be a separate word, and other senders wait while they are indexed. PostgreSQL finds no
+phrase after about 16,382 words.
+"""
+_ASCII_WORD: Final = re.compile(r"[0-9A-Za-z]+")
+_CODE: Final = "\uf8f0"
+"""First character of a coded word, from the private use area."""
+_DIGITS: Final = 5
+"""Hexadecimal digits of each character of a coded word."""
+_CODED_WORD: Final = re.compile(rf"{_CODE}([0-9a-f]{{{_DIGITS}}})")
+_UNSPACED: Final = re.compile(
+    "[\u0e01-\u0e3a\u0e40-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3038-\u303a\u3041-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]+"
+)
+_VIRAMA: Final = 9
+"""The combining class of a mark that joins two characters; without the mark the word is different."""
+_SPLITS: Final = "\u200b\u200c\ufeff"
+"""Invisible characters that separate words; other invisible characters belong to a word."""
+_TATWEEL: Final = "\u0640"
+_PLAIN: Final = str.maketrans(
+    {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
+)
+"""Characters that Unicode does not decompose, in the spelling without their stroke."""
+
+
+class Word(NamedTuple):
+    """A word in the form that is compared, and its place in the text."""
+
+    folded: str
+    start: int
+    end: int
+
+
+def words(text: str) -> Iterator[Word]:
+    """Yield the words of a text in order."""
+    if text.isascii():
+        for match in _ASCII_WORD.finditer(text):
+            yield Word(match[0].lower(), match.start(), match.end())
+        return
+    end = 0
+    for run in _UNSPACED.finditer(text):
+        yield from _spaced_words(text, end, run.start())
+        yield from _coded_words(run)
+        end = run.end()
+    yield from _spaced_words(text, end, len(text))
+
+
+def folded(text: str) -> Sequence[str]:
+    """Return the words of a text in the form that is compared, in order."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    coded = _coded(text)
+    return coded.translate({ord(character): _piece(character) for character in set(coded)}).split()
+
+
+def is_unspaced(word: str) -> bool:
+    """Return whether a word of a query is code for characters of a script without spaces."""
+    coded = _CODED_WORD.match(word)
+    return coded is not None and _UNSPACED.match(chr(int(coded[1], 16))) is not None
+
+
+def asked_words(text: str) -> tuple[list[str], bool]:
+    """Return adjacent words to find, and whether the last word is only the start of a word."""
+    found = folded(text)
+    if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
+        return list(found), False
+    if len(found) > 1 and len(found[-2]) == 1 + 2 * _DIGITS and found[-2].endswith(found[-1][1:]):
+        return list(found[:-1]), False  # a match may continue after this run
+    return list(found), True
+
+
+def indexed_text(text: str) -> str:
+    """Return the words of a text for FTS5, which splits at spaces and folds ASCII only."""
+    return text if text.isascii() else " ".join(folded(text))
+
+
+def _coded(text: str) -> str:
+    """Return a text with coded words in place of its runs without spaces, up to the index limit."""
+    left = MAX_UNSPACED
+
+    def code(run: re.Match[str]) -> str:
+        nonlocal left
+        part = run[0][:left]
+        left -= len(part)
+        return _coded_run(part) if part else " "
+
+    return _UNSPACED.sub(code, text)
+
+
+def _coded_words(run: re.Match[str]) -> Iterator[Word]:
+    """Yield the coded words of a run without spaces; all have its place if NFKC changes its length."""
+    start, end = run.span()
+    coded = _coded_run(run[0]).split()
+    if len(coded) != end - start:
+        yield from (Word(pair, start, end) for pair in coded)
+    else:
+        yield from (Word(pair, at, min(at + 2, end)) for at, pair in enumerate(coded, start))
+
+
+def _coded_run(run: str) -> str:
+    """Return a run without spaces as coded words, with a space before and after each."""
+    digits = unicodedata.normalize("NFKC", run).encode("utf-32-be").hex()
+    codes = [digits[end - _DIGITS : end] for end in range(8, len(digits) + 1, 8)]
+    pairs = map(str.__add__, codes, (*codes[1:], ""))
+    return f" {_CODE}" + f"  {_CODE}".join(pairs) + " "
+
+
+def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
+    """Yield the words between two places of a text, which contains no run without spaces there."""
+    word, start = "", begin
+    for place in range(begin, end):
+        for at, part in enumerate(re.split("( )", _piece(text[place]))):
+            if part == " ":
+                if word:
+                    yield Word(word, start, place + 1 if at else place)
+                word = ""
+            elif part:
+                start = start if word else place
+                word += part
+    if word:
+        yield Word(word, start, end)
+
+
+@lru_cache(maxsize=4_096)
+def _piece(character: str) -> str:
+    """Return the text that a character adds to its word; a space or a coded word in spaces ends it."""
+    if unicodedata.category(character)[0] == "S" and not character.isascii():
+        return f" {_CODE}{ord(character):0{_DIGITS}x} "
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    return "".join(map(_part, folded)).translate(_PLAIN)
+
+
+def _part(character: str) -> str:
+    category = unicodedata.category(character)
+    if category == "Nd":
+        return str(unicodedata.digit(character))
+    if category == "Cf" and character not in _SPLITS:
+        return ""
+    if category[0] == "M":
+        is_accent = unicodedata.combining(character) not in (0, _VIRAMA)
+        is_selector = unicodedata.name(character, "").startswith("VARIATION SELECTOR")
+        return "" if is_accent or is_selector or category == "Me" else character
+    if character == _TATWEEL:
+        return ""
+    return character if category[0] in "LN" or category == "Co" else " "
+
+
+_WORDS = 16
+_BEFORE_THE_PLACE = 4
+
+
+def snippet(message: Message, query: Query) -> str:
+    """Return some words around the first match of the query."""
+    asked = list(asked_of(query))
+    texts = (message.body_md, message.subject, message.topic, message.sender_name)
+    for text in texts:
+        if (found := _around(text, asked)) is not None:
+            return found
+    return ""
+
+
+def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
+    """Yield each word that a match may contain, and whether it is only the start of a word."""
+    match query:
+        case Term(text=text, prefix=prefix):
+            found, is_beginning = asked_words(text)
+            yield from ((word, prefix or is_beginning) for word in found)
+        case Phrase(words=given):
+            found, is_beginning = asked_words(" ".join(given))
+            yield from ((word, is_beginning) for word in found)
+        case Not(left=left):
+            yield from asked_of(left)
+        case All(parts=parts) | AnyOf(parts=parts):
+            for part in parts:
+                yield from asked_of(part)
+
+
+def _around(text: str, asked: list[tuple[str, bool]]) -> str | None:
+    before: list[Word] = []
+    found = words(text)
+    for word in found:
+        before.append(word)
+        if any(word.folded == one or (prefix and word.folded.startswith(one)) for one, prefix in asked):
+            shown = before[-_BEFORE_THE_PLACE - 1 :]
+            shown += islice(found, _WORDS - len(shown))
+            start = 0 if len(shown) < _WORDS and len(before) <= _BEFORE_THE_PLACE else shown[0].start
+            is_whole = next(found, None) is None
+            end = len(text) if is_whole else shown[-1].end
+            return ("…" if start else "") + text[start:end] + ("" if is_whole else "…")
+    return None
+
+
+"""Maximum depth of a query: the parser of FTS5 fails at 32 levels of alternating AND and OR."""
+
+_COLUMNS = {"subject": "subject", "body": "body_md", "sender": "sender_name", "topic": "topic"}
+_NOTHING = '""'
+
+
+def fts5(query: Query, *, depth: int = 0) -> str:
+    """Return the FTS5 expression for a query; words without a letter or digit match nothing.
+
+    Raises:
+        InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
+    """
+    if depth > MAX_DEPTH:
+        raise InvalidArgument(
+            f"a search can be nested at most {MAX_DEPTH} levels deep",
+            value=MAX_DEPTH,
+            remedy="use fewer parentheses",
+        )
+    match query:
+        case Term(text=text, prefix=prefix, field=field):
+            return _in_column(field, _side_by_side(text, prefix=prefix))
+        case Phrase(words=words, field=field):
+            return _in_column(field, _side_by_side(" ".join(words), prefix=False))
+        case Not(left=left, right=right):
+            return f"({fts5(left, depth=depth + 1)} NOT {fts5(right, depth=depth + 1)})"
+        case All(parts=parts):
+            return _joined(" AND ", parts, depth)
+        case AnyOf(parts=parts):
+            return _joined(" OR ", parts, depth)
+
+
+def _joined(operator: str, parts: tuple[Query, ...], depth: int) -> str:
+    return "(" + (operator.join(fts5(part, depth=depth + 1) for part in parts) or _NOTHING) + ")"
+
+
+def _side_by_side(text: str, *, prefix: bool) -> str:
+    if text.isascii():
+        return _quoted(text) + (" *" if prefix else "")
+    found, is_beginning = asked_words(text)
+    return _quoted(" ".join(found)) + (" *" if found and (prefix or is_beginning) else "")
+
+
+def _quoted(text: str) -> str:
+    # FTS5 reads the expression up to the first NUL; in a text, a NUL only separates words.
+    return '"' + text.replace('"', '""').replace("\0", " ") + '"'
+
+
+def _in_column(field: str | None, expression: str) -> str:
+    return f"{{{_COLUMNS[field]}}} : {expression}" if field else expression
+
+
+_WEIGHTS: Final[Mapping[str, str]] = {"subject": "A", "sender": "B", "topic": "C", "body": "D"}
+_LAST_PLACE: Final = 16_383
+_MOST_PLACES: Final = 255
+_MOST_BYTES: Final = 1_000_000
+"""Limit below 2**20 bytes, which is PostgreSQL's maximum."""
+_LONGEST_WORD: Final = 500
+
+
+def home(project_id: int) -> str:
+    """Return the hidden word that every message of a project contains, and that no author can write."""
+    return f"'#{project_id}'"
+
+
+def tsvector(message: Message) -> str:
+    """Return the index entry of a message, as PostgreSQL reads it."""
+    texts = {
+        "subject": message.subject,
+        "sender": message.sender_name,
+        "topic": message.topic,
+        "body": message.body_md,
+    }
+    places: dict[str, list[str]] = {}
+    place, size = 1, 0
+    for field, text in texts.items():
+        weight = _WEIGHTS[field]
+        for word in folded(text):  # many times for each message: hence no call more than it needs
+            lexeme = word if len(word) <= _LONGEST_WORD else word[:_LONGEST_WORD]
+            found = places.get(lexeme)
+            if found is None:
+                size += len(lexeme.encode()) + 4
+                if size > _MOST_BYTES:
+                    break
+                found = places[lexeme] = []
+            if len(found) < _MOST_PLACES:
+                size += 2
+                found.append(f"{place if place < _LAST_PLACE else _LAST_PLACE}{weight}")
+            place += 1
+        place += 1  # no phrase goes from one field into the next
+    indexed = [f"'{lexeme}':{','.join(found)}" for lexeme, found in places.items()]
+    return " ".join((home(message.project_id), *indexed))
+
+
+def tsquery(query: Query, *, depth: int = 0) -> str | None:
+    """Return the expression for a query; None if it can match nothing.
+
+    Raises:
+        InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
+    """
+    if depth > MAX_DEPTH:
+        raise InvalidArgument(
+            f"a search can be nested at most {MAX_DEPTH} levels deep",
+            value=MAX_DEPTH,
+            remedy="use fewer parentheses",
+        )
+    match query:
+        case Term(text=text, prefix=prefix, field=field):
+            return _in_order(text, field, prefix=prefix)
+        case Phrase(words=given, field=field):
+            return _in_order(" ".join(given), field, prefix=False)
+        case Not(left=left, right=right):
+            unwanted = tsquery(right, depth=depth + 1)
+            wanted = tsquery(left, depth=depth + 1)
+            return f"({wanted} & !{unwanted})" if wanted and unwanted else wanted
+        case All(parts=parts):
+            each = [tsquery(part, depth=depth + 1) for part in parts]
+            found = [part for part in each if part]
+            return f"({' & '.join(found)})" if each and len(found) == len(each) else None
+        case AnyOf(parts=parts):
+            found = [one for part in parts if (one := tsquery(part, depth=depth + 1))]
+            return f"({' | '.join(found)})" if found else None
+
+
+def _in_order(text: str, field: str | None, *, prefix: bool) -> str | None:
+    found, is_beginning = asked_words(text)
+    lexemes = [f"'{word[:_LONGEST_WORD]}'" for word in found]
+    if not lexemes:
+        return None
+    prefix = prefix or is_beginning
+    weight = f":{_WEIGHTS[field]}" if field else ""
+    last = f"{weight or ':'}*" if prefix else weight
+    return f"({f'{weight} <-> '.join(lexemes)}{last})"
+
 
 _NEWEST: Final = 2**62
 _PAGE: Final = 1_000

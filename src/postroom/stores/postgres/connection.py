@@ -7,19 +7,21 @@ names at their first use, because the driver's automatic preparation does not su
 
 import contextlib
 import os
+import re
 import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 
 import psycopg
 from psycopg import conninfo, pq
 
-from postroom.contracts.errors import ConfigError, PostroomError, StoreUnavailable
+from postroom.contracts.errors import ConfigError, InvalidRecord, PostroomError, StoreUnavailable
 from postroom.stores.postgres.errors import (
     ConnectionLost,
     Contended,
@@ -34,10 +36,156 @@ from postroom.stores.postgres.errors import (
     unreadable,
 )
 from postroom.stores.postgres.reach import Reach
-from postroom.stores.postgres.together import columns, together, written_together
-from postroom.stores.postgres.values import Bound, decoder, encoded
-from postroom.stores.sql_transaction import Row
-from postroom.stores.statements import Statement
+from postroom.stores.sql_transaction import Row, Statement
+
+Bound = Sequence[bytes | None]
+"""Encoded values of a statement, in order."""
+_INTEGERS = (20, 21, 23, 26)
+_FLOATS = (700, 701)
+
+
+def encoded(value: object) -> bytes | None:
+    """Return a value as PostgreSQL reads it; a list as an array.
+
+    Raises:
+        InvalidRecord: The text cannot be stored.
+    """
+    if value is None:
+        return None
+    if type(value) is int:
+        return b"%d" % value
+    if isinstance(value, str):
+        if "\0" in value:
+            raise InvalidRecord("PostgreSQL cannot store a value: a text contains a zero byte")
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(
+                "PostgreSQL cannot store a value: a text contains half of a character"
+            ) from error
+    if isinstance(value, int):  # truth values too, as 0 and 1
+        return b"%d" % value
+    if isinstance(value, float):
+        return repr(value).encode()
+    if isinstance(value, bytes):
+        return b"\\x" + value.hex().encode()
+    if isinstance(value, Iterable):
+        return b"{%s}" % b",".join([_element(one) for one in value])
+    raise TypeError(f"a database cannot store a {type(value).__name__}")
+
+
+def decoder(oid: int) -> Callable[[bytes], Any]:
+    """Return the function that reads the text of a type."""
+    return _DECODERS.get(oid, bytes.decode)
+
+
+def array(several: Iterable[bytes | None]) -> bytes:
+    """Return an array of encoded values."""
+    return b"{%s}" % b",".join([b"NULL" if one is None else _quoted(one) for one in several])
+
+
+def _element(value: object) -> bytes:
+    text = encoded(value)
+    if text is None:
+        return b"NULL"
+    return _quoted(text) if isinstance(value, str) else text
+
+
+def _quoted(text: bytes) -> bytes:
+    return b'"%s"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+
+
+def _number(text: bytes) -> int | float:
+    """Read a numeric, the type of sums and averages of integers."""
+    return float(text) if b"." in text or b"N" in text else int(text)
+
+
+def _truth(text: bytes) -> int:
+    return int(text == b"t")
+
+
+def _bytes(text: bytes) -> bytes:
+    return bytes.fromhex(text[2:].decode())
+
+
+_DECODERS: Final[dict[int, Callable[[bytes], Any]]] = {
+    **dict.fromkeys(_INTEGERS, int),
+    **dict.fromkeys(_FLOATS, float),
+    16: _truth,
+    17: _bytes,
+    1700: _number,
+}
+
+
+_PLACE: Final = re.compile(r"\$(\d+)")
+_VALUES: Final = re.compile(r"VALUES \(((?:[^()]|\([^()]*\))*)\)")
+_WHERE: Final = re.compile(r"\s+WHERE ")
+_TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
+"""The types of parameters that can be combined, by their numbers in PostgreSQL."""
+
+
+@cache
+def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
+    """Return the statement that takes an array for each parameter of a read, whose types are given.
+
+    Each row ends with the place, from 1, of the values that found it; the rows of one place keep the order of
+    the read. Return None without parameters, or with one of another type.
+    """
+    if not types or not _TYPES.keys() >= set(types):
+        return None
+    # OFFSET 0 keeps the query separate, so that it is planned like the original statement.
+    looked = f"SELECT * FROM ({_from_given(statement, types)}) AS one OFFSET 0"  # noqa: S608 - our own texts
+    text = f"SELECT found.*, given.place FROM {_given(types)} CROSS JOIN LATERAL ({looked}) AS found"  # noqa: S608
+    return replace(statement, name=f"{statement.name}+", text=text)
+
+
+@cache
+def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
+    """Return the statement that takes an array for each parameter of a write of one row; None as `together`.
+
+    No two sets may write the same row, unless the statement adds them up: of two UPDATEs one would be lost.
+    """
+    if not types or not _TYPES.keys() >= set(types):
+        return None
+    given = f"FROM {_given(types)}"
+    text = _from_given(statement, types)
+    if text.startswith("INSERT"):
+        text = _VALUES.sub(lambda match: f"SELECT {_named(match[1])} {given}", text)
+    else:
+        text = _WHERE.sub(f" {given} WHERE ", text)
+    return replace(statement, name=f"{statement.name}+", text=text)
+
+
+def _named(values: str) -> str:
+    """Return values with the names that the columns of VALUES have."""
+    return ", ".join(f"{value} AS column{place}" for place, value in enumerate(values.split(","), start=1))
+
+
+def _given(types: tuple[int, ...]) -> str:
+    places = range(1, len(types) + 1)
+    arrays = ", ".join(f"${place}::{_type(types[place - 1])}[]" for place in places)
+    names = ", ".join(f"p{place}" for place in places)
+    return f"unnest({arrays}) WITH ORDINALITY AS given ({names}, place)"
+
+
+def columns(several: Sequence[Bound]) -> list[bytes]:
+    """Return an array of the values for each parameter."""
+    return [array(column) for column in zip(*several, strict=True)]
+
+
+def _type(number: int) -> str:
+    """Return the type in an array; lists become texts, because an array of arrays needs equal lengths."""
+    return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
+
+
+def _from_given(statement: Statement, types: tuple[int, ...]) -> str:
+    """Return the text with the given columns in place of its parameters."""
+    return _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
+
+
+def _use(place: int, kind: str) -> str:
+    return f"CAST(given.p{place} AS {kind})" if kind.endswith("[]") else f"given.p{place}"
+
 
 CONNECT_WITHIN: Final = timedelta(seconds=10)
 ANSWER_WITHIN: Final = timedelta(seconds=30)
@@ -84,14 +232,17 @@ class Address:
     direct_dsn: str = field(default="", repr=False)
     """The database's own address, if `dsn` is a pooler's that gives each transaction another session.
 
-    Nothing is then kept in a session of the pooler; listening and locks use sessions of the database itself.
+    Nothing is then stored in a session of the pooler; listening and locks use direct sessions of the
+    database.
     """
     answer_within: timedelta = ANSWER_WITHIN
     connect_within: timedelta = CONNECT_WITHIN
     settings: Mapping[str, str] = field(default_factory=dict)
     """More settings of the session."""
     reach: Reach | None = field(default=None, repr=False)
-    """The log of reachability, set once the process has opened the database: settings are right by then."""
+    """The log of reachability. It is set once the process has opened the database, because then the settings
+    are known to be right.
+    """
 
     @property
     def session(self) -> dict[str, str]:
@@ -298,7 +449,7 @@ class Connection:
     def _send_looks(self) -> None:
         """Send the queued queries.
 
-        Equal ones with several values become one statement if its types are known.
+        Equal statements with several values become one statement if their types are known.
         """
         self._send_writes()
         looks, self._looks = self._looks, {}
@@ -342,7 +493,7 @@ class Connection:
             raise error_for(refused)
 
     def pass_on(self) -> None:
-        """Let the server start with the sent statements; it does so by itself at the next wait."""
+        """Let the server start with the sent statements; without this call, it starts at the next wait."""
         self._call(self._pg.flush)
 
     def flush(self) -> None:

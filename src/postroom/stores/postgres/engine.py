@@ -1,7 +1,12 @@
-"""The engine on PostgreSQL: three threads that write, a few that read, and one that listens to others."""
+"""The engine on PostgreSQL.
 
+Three threads write, a few read, and one listens for the changes of other processes.
+"""
+
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -16,31 +21,116 @@ from postroom.contracts.errors import (
     StoreCorrupt,
     StoreError,
     StoreReadOnly,
+    StoreUnavailable,
     WrongStore,
 )
 from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.engine import Engine
+from postroom.stores.engine import Engine, LookingThreads
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.outline import Outline
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended, no_backup, unreachable
-from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of
 from postroom.stores.postgres.notifications import Notifications
-from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.reach import Reach
-from postroom.stores.postgres.readers import Readers
-from postroom.stores.postgres.rights import LACKING, refuse_lacking, refuse_without_rights, tables_of
-from postroom.stores.postgres.schema import migrate, refuse_unfit
+from postroom.stores.postgres.schema import (
+    LACKING,
+    SETTINGS,
+    WITHIN,
+    Ownership,
+    faults_of,
+    migrate,
+    outline_of,
+    refuse_lacking,
+    refuse_unfit,
+    refuse_without_rights,
+    tables_of,
+)
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.writer import Writer
-from postroom.stores.room import LEAST
-from postroom.stores.sql_transaction import OF_A_PROJECT, SqlTransaction
-from postroom.stores.statements import Statement
+from postroom.stores.sql_transaction import OF_A_PROJECT, SqlTransaction, Statement
+from postroom.stores.store import LEAST
 
 T = TypeVar("T")
+
 _LOG = get_logger(__name__)
+
+
+TRIES: Final = 3
+"""Number of attempts of a read whose connection was lost; a read changes nothing."""
+_END_WITHIN: Final = timedelta(seconds=5)
+_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class Readers:
+    """Runs reads off the event loop, each in a read transaction."""
+
+    def __init__(self, address: Address, *, count: int) -> None:
+        self._address = address
+        self._own = threading.local()
+        self._connections: set[Connection] = set()
+        self._threads = LookingThreads(count)
+
+    async def submit(self, look: Callable[[PostgresTransaction], T]) -> T:
+        """Run `look` in one consistent view and return its answer.
+
+        Raises:
+            StoreUnavailable: The store is closed, or did not answer in time.
+        """
+        return await self._threads.submit(lambda: self._run(look))
+
+    def close(self) -> None:
+        """Finish active reads and close every connection; a read that takes too long is cut off."""
+        alarm = threading.Timer(_END_WITHIN.total_seconds(), self._cut_all)
+        alarm.start()
+        self._threads.close()
+        alarm.cancel()
+        while self._connections:
+            self._connections.pop().close()
+
+    def _run(self, look: Callable[[PostgresTransaction], T]) -> T:
+        for _ in range(TRIES):
+            connection = self._connection()
+            try:
+                return self._looked(connection, look)
+            except ConnectionLost as error:
+                self._own.connection = None
+                self._connections.discard(connection)
+                connection.close()
+                failure = unreachable(error)
+                failure.__cause__ = error
+        raise failure
+
+    def _looked(self, connection: Connection, look: Callable[[PostgresTransaction], T]) -> T:
+        transaction = PostgresTransaction(connection)
+        connection.begin(_BEGIN)
+        try:
+            found = look(transaction)
+            transaction.refuse_failed()
+        except ConnectionLost:
+            raise
+        except Contended as error:
+            connection.undo()
+            raise StoreUnavailable(f"PostgreSQL cancelled the read: {error}") from error
+        except BaseException:
+            connection.undo()
+            raise
+        connection.send("COMMIT")
+        connection.flush()  # no need to wait for the end of a read
+        return found
+
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = Connection(self._address)
+            self._connections.add(connection)
+        return connection
+
+    def _cut_all(self) -> None:
+        for connection in tuple(self._connections):
+            connection.cut()
+
 
 _LONGEST_NAME: Final = 63
 _WRITERS: Final = 3
@@ -84,7 +174,7 @@ class DatabaseClock:
     def measure(self, connection: Connection) -> None:
         """Read the database's clock.
 
-        The fastest of several answers counts, because a slow one is inexact.
+        The fastest of several answers counts, because a slow answer is inexact.
         """
         quickest: int | None = None
         offset = self._offset
@@ -343,9 +433,9 @@ def _refuse_unwritable(connection: Connection) -> None:
 def _refuse_pooler(first: Connection, address: Address) -> None:
     """Refuse a pooler that gives each transaction another session, unless there is a direct address.
 
-    A pooler reports other process ids to its clients than those of the server. A pooler of that kind gives a
-    transaction the session that became free last, so that the first connection changes its session when a
-    second one is used.
+    A pooler reports other process ids to its clients than those of the server. Such a pooler gives a
+    transaction the session that became free last, so the first connection changes its session when a second
+    connection is used.
 
     Raises:
         ConfigError: The address is such a pooler's.

@@ -29,8 +29,7 @@ from postroom.log import get_logger
 from postroom.stores.codec import encode
 from postroom.stores.live import Subscription
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
-from postroom.stores.sql_transaction import Row, SqlTransaction
-from postroom.stores.statements import Statement
+from postroom.stores.sql_transaction import Row, SqlTransaction, Statement
 from postroom.stores.store import SqlStore
 
 _LOG = get_logger(__name__)
@@ -67,7 +66,7 @@ _SQL: Final = _statements("live")
 class PostgresLiveChannels:
     """Delivers commands to runs in all processes that share a schema; ended by `close`.
 
-    A sender waits at most `accept_within_ms` for the receipts; commands not accepted by then are withdrawn.
+    A sender waits at most `accept_within_ms` for the receipts; then commands without a receipt are withdrawn.
     """
 
     def __init__(self, store: SqlStore, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:

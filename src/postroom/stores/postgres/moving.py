@@ -11,14 +11,11 @@ from postroom.contracts.leases import IsGone, nobody_is_gone
 from postroom.stores.mail import search_index
 from postroom.stores.migrations import UNFINISHED, Migration, refuse_old, shipped_migrations
 from postroom.stores.moving import Table
-from postroom.stores.postgres.connection import Address, Connection, quoted
+from postroom.stores.postgres.connection import Address, Connection, encoded, quoted
 from postroom.stores.postgres.errors import ConnectionLost, Contended
-from postroom.stores.postgres.ownership import Ownership
-from postroom.stores.postgres.schema import applied_steps, migrate, refuse_servers
+from postroom.stores.postgres.schema import Ownership, applied_steps, migrate, refuse_servers
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
-from postroom.stores.postgres.values import encoded
-from postroom.stores.sql_transaction import Row
-from postroom.stores.statements import Statement
+from postroom.stores.sql_transaction import Row, Statement
 
 _WITHIN: Final = timedelta(hours=6)
 _SETTINGS: Final = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
@@ -145,9 +142,9 @@ def opened(
 ) -> Iterator[PostgresSide]:
     """Open a schema for a copy, and keep every server from it until the end.
 
-    `mark` creates a missing target. Servers hold their locks on the primary of a standby, and none behind a
-    pooler; therefore a running server is also recognized by its lease, unless `is_gone` says that it has
-    surely ended.
+    `mark` creates a missing target. Servers hold their locks on the primary of a standby, and behind a pooler
+    they hold none. Therefore a lease also identifies a running server, unless `is_gone` says that the server
+    has ended.
 
     Raises:
         StoreHeld: A server, or another process, uses the schema.

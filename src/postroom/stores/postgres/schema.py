@@ -2,25 +2,256 @@
 
 Servers of this release and of the previous one may use it at the same time. Therefore a step that cannot lock
 a table at once retries: users of the table wait at most half a second for it.
+
+The right to write to a schema: any number of processes share it, or one has it alone for a copy.
+
+Every connection that writes holds a session lock from its start to its end. A process that has lost its
+connections, and finds that the schema is being copied, stops writing. Leases, not these locks, divide the
+work among the servers that share a schema.
+
+Inspects a whole schema: its outline, and its faults.
+
+An inspection has no time limit, uses its own connection, and reads the tables themselves, because an index
+may be damaged.
 """
 
 import json
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from postroom.contracts import progress
 from postroom.contracts.clock import elapsed_ms, milliseconds
-from postroom.contracts.errors import StoreHeld, StoreUnavailable, WrongStore
+from postroom.contracts.errors import StoreError, StoreHeld, StoreReadOnly, StoreUnavailable, WrongStore
 from postroom.contracts.leases import SERVER, IsGone, nobody_is_gone
 from postroom.log import get_logger
-from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
+from postroom.stores import outline
+from postroom.stores.migrations import Migration, missing_migrations, missing_tables, shipped_migrations
+from postroom.stores.outline import Outline
 from postroom.stores.postgres.connection import Address, Connection, quoted
-from postroom.stores.postgres.errors import HELD_UP, Contended
+from postroom.stores.postgres.errors import HELD_UP, Contended, grants
+from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
+from postroom.stores.sql_transaction import Row, Statement, statements
 
 _LOG = get_logger(__name__)
+
+
+_NAMES: Final = re.compile(r"(?:CREATE TABLE|RENAME TO) (?:IF NOT EXISTS )?(\w+)")
+# One query on the catalog, whatever the number of tables. The schema may hold unrelated tables; if it holds
+# none of postroom's, missing rights show when they are created. The query names the schema, because a session
+# has no current schema if the user may not use it.
+LACKING: Final = Statement(
+    name="store.lacking_rights",
+    text="""
+SELECT found.* FROM (
+  WITH ours AS MATERIALIZED (
+    SELECT c.oid, CAST(c.relname AS text) AS name, n.oid AS schema
+      FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+     WHERE n.nspname = $1::text AND c.relkind = 'r' AND c.relname = ANY ($2::text[])
+  ), lacking AS (
+    SELECT wanted, name FROM ours, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS wanted
+     WHERE NOT has_table_privilege(oid, wanted) AND (name <> 'schema_migrations' OR wanted = 'SELECT')
+     UNION ALL
+    SELECT 'USAGE', CAST(s.relname AS text)
+      FROM ours JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = ours.oid
+                                   AND d.deptype IN ('a', 'i')
+           JOIN pg_class AS s ON s.oid = d.objid
+     WHERE CASE s.relkind WHEN 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE') END
+  )
+  SELECT string_agg(DISTINCT wanted, ', ' ORDER BY wanted), min(name), count(DISTINCT name),
+         EXISTS (SELECT 1 FROM ours WHERE NOT has_schema_privilege(schema, 'USAGE')),
+         CAST(current_user AS text)
+    FROM lacking
+) AS found
+""".strip(),
+    parameters=("schema", "tables"),
+    lists=frozenset(("tables",)),
+)
+
+
+def tables_of(steps: Sequence[Migration]) -> list[str]:
+    """Return every table name in these steps, and the ledger of the steps, which is only read."""
+    return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
+
+
+def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
+    """Refuse a user that may not read and write every existing one of these tables.
+
+    Raises:
+        StoreReadOnly: A right is missing.
+    """
+    connection.begin()
+    found = connection.send(LACKING.text, (schema, tables))
+    connection.wait()
+    connection.undo()
+    refuse_lacking(found.rows[0], schema)
+
+
+def refuse_lacking(found: Row, schema: str) -> None:
+    """Refuse the missing rights that `LACKING` found.
+
+    Raises:
+        StoreReadOnly: The user lacks a right; the remedy grants all that it needs.
+    """
+    rights, table, count, has_no_use, user = found
+    if not (count or has_no_use):
+        return
+    place, whom = quoted(schema), quoted(user)
+    given = [f"GRANT USAGE ON SCHEMA {place} TO {whom}"] if has_no_use else []
+    missing = [f"USAGE on the schema {schema}"] if has_no_use else []
+    if count:
+        given += grants(place, whom)
+        tables = f"{table} and {count - 1} more" if count > 1 else table
+        missing.append(f"{rights} on {tables} of the schema {schema}")
+    wanted = {*(rights.split(", ") if count else ()), *(("USAGE",) if has_no_use else ())}
+    raise StoreReadOnly(
+        f"the user {user} lacks {', and '.join(missing)}",
+        remedy=f"let an administrator run {'; '.join(given)}",
+        details={"lacking": sorted(wanted)},
+    )
+
+
+_NOTICED: Final = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
+"""Makes the server notice within a minute that the holder's machine is gone, and free the lock."""
+_WRITERS_LOCK: Final = {
+    True: "SELECT pg_advisory_lock($1::bigint)",
+    False: "SELECT pg_advisory_lock_shared($1::bigint)",
+}
+_USED: Final = {True: "in use by another process", False: "being copied"}
+_HOLDER: Final = """
+SELECT coalesce(host(a.client_addr), 'the same machine'),
+       to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+  FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+   AND ((CAST(CAST(l.classid AS text) AS bigint) << 32) | CAST(CAST(l.objid AS text) AS bigint)) = $1::bigint
+ LIMIT 1
+"""
+
+
+class Ownership:
+    """Opens the connections over which a process writes to a schema."""
+
+    def __init__(self, address: Address, *, alone: bool = False) -> None:
+        self.address = address
+        self._alone = alone
+
+    def connect(self, number: int) -> Connection:
+        """Connect for the writer with this number; a former owner's connection gets a moment to end.
+
+        Raises:
+            StoreHeld: Another process has the schema. ConfigError, StoreUnavailable: The connection failed.
+        """
+        if self.address.direct_dsn:
+            return Connection(self.address)
+        address = replace(self.address, settings={**_NOTICED, **self.address.settings})
+        connection = Connection(address)
+        try:
+            self._lock(connection, lock_number(f"postroom writes {address.schema} {number}"))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _lock(self, connection: Connection, key: int) -> None:
+        try:
+            connection.send(_WRITERS_LOCK[self._alone], (key,))
+            connection.wait()
+        except StoreUnavailable as error:
+            if error.details != HELD_UP:
+                raise
+            raise self._held(connection, key) from error
+
+    def _held(self, connection: Connection, key: int) -> StoreHeld:
+        found = connection.send(_HOLDER, (key,))
+        connection.wait()
+        where, since = found.rows[0] if found.rows else ("somewhere", "a moment ago")
+        return StoreHeld(
+            f"the schema {self.address.schema} is {_USED[self._alone]} (from {where}, since {since})",
+            value=self.address.schema,
+            details={"from": where, "since": since},
+        )
+
+
+WITHIN: Final = timedelta(hours=6)
+SETTINGS: Final = {
+    "statement_timeout": "0",
+    "enable_seqscan": "on",
+    "enable_hashjoin": "on",
+    "enable_indexscan": "off",
+    "enable_indexonlyscan": "off",
+    "enable_bitmapscan": "off",
+}
+_MOST_FAULTS: Final = 40
+_PREPARABLE: Final = ("DELETE", "INSERT", "SELECT", "UPDATE", "WITH")
+"""First words of statements that PostgreSQL can prepare."""
+
+
+def outline_of(tx: PostgresTransaction) -> Outline:
+    """Return the outline of the schema."""
+    return outline.outline_of(tx, lambda text: _number(tx, text))
+
+
+def faults_of(tx: PostgresTransaction) -> list[str]:
+    """Return the faults of the schema, at most about forty.
+
+    Faults are missing tables and columns, unreadable rows (with checksums, every damaged page), rows that
+    break a CHECK or a reference, and indexes whose build did not finish. A missing row in an index is not
+    found; PostgreSQL has `amcheck` for that.
+
+    Raises:
+        WrongStore: There are no tables.
+    """
+    tx.one("store.id")  # a schema without tables would have no faults
+    texts = [one.text for one in statements("postgres").values() if one.text.startswith(_PREPARABLE)]
+    there = [name for kind, name, _ in tx.all("outline.schema") if kind == "table"]
+    faults = missing_tables("postgres", there, max((row[0] for row in tx.all("outline.steps")), default=0))
+    refused = {_refusal(tx, partial(_prepare, tx, text)) for text in texts} - {""}
+    named = [f'"{fault.split()[1]}" does not exist' for fault in faults]
+    faults += sorted(one for one in refused if not any(name in one for name in named))
+    del faults[_MOST_FAULTS:]
+    for name, text in tx.all("outline.checks"):
+        if len(faults) >= _MOST_FAULTS:
+            break
+        if broken := _refusal(tx, partial(_broken, tx, text)):
+            faults.append(f"{name}: {broken}")
+    return faults
+
+
+def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
+    """Return the fault that a query finds, or why the server refuses it; the transaction continues."""
+    tx.connection.send("SAVEPOINT look")
+    try:
+        found = look()
+    except StoreError as error:
+        tx.connection.send("ROLLBACK TO SAVEPOINT look")
+        found = error.message
+    tx.connection.send("RELEASE SAVEPOINT look")
+    return found
+
+
+def _prepare(tx: PostgresTransaction, statement: str) -> str:
+    """Make the server look up all tables and columns of a statement."""
+    tx.connection.send(f"PREPARE look AS {statement}")
+    tx.connection.send("DEALLOCATE look")
+    tx.connection.wait()
+    return ""
+
+
+def _broken(tx: PostgresTransaction, check: str) -> str:
+    """Return the number of rows that break a check as text, '' if none does."""
+    number = _number(tx, check)
+    return f"{number} rows break it" if number else ""
+
+
+def _number(tx: PostgresTransaction, text: str) -> int:
+    answer = tx.connection.send(text)
+    tx.connection.wait()
+    return int(answer.rows[0][0])
+
 
 _WITHIN: Final = timedelta(hours=6)
 """Time limit of a step, and of waiting for another process that upgrades."""

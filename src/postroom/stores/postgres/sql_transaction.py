@@ -9,14 +9,11 @@ from typing import Final
 
 from typing_extensions import override
 
-from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.limits import LIMITS
-from postroom.stores.postgres.connection import Answer, Connection
+from postroom.contracts.limits import LIMITS, Spending
+from postroom.stores.postgres.connection import Answer, Bound, Connection, encoded
 from postroom.stores.postgres.errors import ConnectionLost, Contended
-from postroom.stores.postgres.values import Bound, encoded
-from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
-from postroom.stores.statements import Statement, statements
+from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Statement, Values, statements
 
 _Key = tuple[object, ...]
 _NONE: Final[Values] = {}
@@ -124,8 +121,8 @@ class PostgresTransaction(SqlTransaction):
     def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
         """Begin a run of the change; completed changes have locked the `stale` names since its last run.
 
-        The answers to its earlier queries may have changed. If those changes share only the limits with it,
-        the answers about its thread have not.
+        The answers to its earlier queries may have changed. Answers about its thread stay valid if those
+        changes share only the lock of limits with it.
 
         Raises:
             LockHeld: Another transaction holds a lock that it needs.

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import MissingExtra
 from postroom.contracts.leases import IsGone, nobody_is_gone
+from postroom.extras import install_command
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
@@ -48,7 +49,7 @@ class PostgresStore(Stores):
             raise MissingExtra(
                 "the driver psycopg for PostgreSQL is not installed",
                 value="psycopg",
-                remedy="pip install 'postroom[postgres]' (in a clone: make dev)",
+                remedy=install_command("postgres"),
             )
         # Imported here, so that a store in a file does not need the driver.
         from postroom.stores.postgres.connection import Address

@@ -2,17 +2,17 @@
 
     callers ──▶ queue ──▶ BEGIN · changes · COMMIT, pipelined ──▶ answers
 
-The writes of a change are sent with the next query, so that a failure may belong to another change than the
-one that receives it. If PostgreSQL refuses something in a group, the group is rolled back and its changes are
+The writes of a change are sent with the next query, so a failure may belong to a change other than the one
+that receives it. If PostgreSQL refuses a statement in a group, the group is rolled back and its changes are
 repeated one by one. The same happens if a change raises after a write: this is rare, because changes read and
 decide first, and a savepoint before each would cost all of them a fifth more. A connection that is lost
 before COMMIT was sent has written nothing, and its changes are repeated on a new one.
 
 A change of a group that needs an answer before its first write is deferred: its queries are sent, the next
 change runs, and when all are deferred or done, the thread waits once for all answers. Then the deferred
-changes run again: changes are functions of what they read. A change that shares a lock with a change
-completed in between repeats its queries, because that one may have written; without a shared lock the two
-might as well run on two connections.
+changes run again: a change depends only on its reads. A change that shares a lock with a change completed in
+between repeats its queries, because that one may have written; without a shared lock the two might as well
+run on two connections.
 
 One writer does nearly everything and waits for no lock. Changes that would wait go to a patient writer, and
 so do changes with the same key, until the first ones are done. In a group of the patient writer only the
@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import (
     CommitUnknown,
     InternalError,
@@ -34,9 +33,9 @@ from postroom.contracts.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from postroom.contracts.limits import LIMITS
+from postroom.contracts.limits import LIMITS, Spending
 from postroom.log import get_logger
-from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail, no_stop_iteration
+from postroom.stores.engine import PendingChange, PendingChanges, answer, fail, no_stop_iteration
 from postroom.stores.postgres.connection import Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
 from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, PostgresTransaction
@@ -69,7 +68,7 @@ class Writer:
         name: str,
         patient: "Writer | None" = None,
     ) -> None:
-        """Write over a connection; `connect` opens another one if it is lost.
+        """Write over a connection; `connect` opens a new connection if this one is lost.
 
         `patient` takes changes that must wait for a lock; without it, this writer waits itself.
         """
@@ -243,7 +242,7 @@ class _Work:
         self.left: list[_Change] = []
         """Changes that would have to wait for a lock, and changes with the same key."""
         self._locked: dict[str, int] = {}
-        """The names that completed changes have locked, and how many were completed by then."""
+        """The names that completed changes have locked, and the number of changes completed at that time."""
         self._is_alone = len(group) == 1
         self._waits = group[0] if may_wait else None
         spent = dict[str, Spending]()

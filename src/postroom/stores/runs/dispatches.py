@@ -95,8 +95,8 @@ class Dispatches(Tables):
     ) -> RunDispatch | None:
         """Return the thread's next due dispatch if none is claimed; one of an older epoch is superseded.
 
-        With `behind`, return the one that would be due at `now` if that dispatch and its run had ended;
-        nothing is superseded.
+        With `behind`, return the dispatch that would be due at `now` if that dispatch and its run had ended;
+        supersede nothing.
         """
         now, of_thread = self._now() if now is None else now, {"thread_id": thread_id}
         looks = [due_look(thread_id, now, behind)]
@@ -146,7 +146,7 @@ class Dispatches(Tables):
     def move_owned(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch | StaleClaim:
-        """Store what `move` makes of the dispatch that the claim owns, or return why the claim is stale.
+        """Store the result of `move` for the dispatch of a claim, or return why the claim is stale.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -240,7 +240,7 @@ class Dispatches(Tables):
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         """Take back an overdue dispatch; return None if it is not overdue, or has an old epoch and ends.
 
-        `counts` says whether this counts as an attempt.
+        `counts` tells whether this counts as an attempt.
         """
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
@@ -259,7 +259,7 @@ class Dispatches(Tables):
         return row
 
     def put(self, row: RunDispatch, *, is_last: bool = False, answer: RunRecord | None = None) -> RunDispatch:
-        """Store a dispatch as it has moved, and return it; behind one that `is_last` none is queued.
+        """Store a moved dispatch and return it; after a dispatch that `is_last`, none is queued.
 
         The run whose `answer` the dispatch may tell is stored already.
         """
@@ -318,7 +318,7 @@ class Dispatches(Tables):
         return tuple(found.values())[:limit]
 
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
-        """Return due rows in their order, of at least `limit` threads if so many are due.
+        """Return due rows in their order, of at least `limit` threads if that many are due.
 
         One statement reads a few due rows, a few threads, or the first rows of the queue; usually these are
         enough. Its cost does not grow with delayed rows, with the rows of one thread, or with rows that wait
@@ -414,7 +414,7 @@ class Dispatches(Tables):
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once.
+        """Return when the next dispatch of a thread without a claimed dispatch is due; 0 for at once.
 
         Only threads that may run in one of these places count.
         """
@@ -423,7 +423,10 @@ class Dispatches(Tables):
         return self.later_due_at(places)
 
     def later_due_at(self, places: Places = None) -> int | None:
-        """Return when the next delayed dispatch of a thread without a claimed one is due; None for never."""
+        """Return when the next delayed dispatch of a thread without a claimed dispatch is due.
+
+        None for never.
+        """
         row = self._sql.one("dispatches.next_due_at", {"now": self._now(), **_within(places)})
         return row[0] if row else None
 
@@ -460,7 +463,7 @@ class Dispatches(Tables):
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
         """Count dispatches by status; counts of those that ended well stop at `MOST_COUNTED` each.
 
-        Ended dispatches stay for days and are no work: a gauge that counted them all would get slower every
+        Ended dispatches stay for days and are not work: a gauge that counted them too would get slower every
         day.
         """
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MOST_COUNTED})))
@@ -556,7 +559,7 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
     waiting: int = 1,
     is_submission: bool = False,
 ) -> Look:
-    """Return the look for all that a step of a thread is decided on; see `ThreadState`.
+    """Return the query for all data that the decision about a step of a thread needs; see `ThreadState`.
 
     `run_id` names the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` is the
     id of a new dispatch, its dedupe key and its run; `message_ids` are those of new messages. The look counts
@@ -586,7 +589,7 @@ def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Loo
 
 
 def against_look(dispatch: RunDispatch) -> Look:
-    """Return the query for open dispatches that conflict with this one, and for one with its id."""
+    """Return the query for open dispatches that conflict with this, and for the dispatch with this id."""
     return "dispatches.against", {
         "dispatch_id": dispatch.dispatch_id,
         "thread_id": dispatch.thread_id,

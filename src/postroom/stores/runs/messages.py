@@ -7,7 +7,6 @@ lock.
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from postroom.contracts.conversation import Summary, SummaryDraft
 from postroom.contracts.errors import (
     AlreadyConsumed,
     DuplicateRecord,
@@ -28,7 +27,7 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MessageQuery
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.runs import RunRecord, Summary, SummaryDraft
 from postroom.stores.codec import decode, encode
 from postroom.stores.runs import rows
 from postroom.stores.sql_transaction import Look, Row, Tables, Values
@@ -49,7 +48,7 @@ class Messages(Tables):
         return tuple(rows.message(row).message for row in found)
 
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
-        """Return the messages that no summary covers, or only one with a number above `after`, in order."""
+        """Return the messages that no summary covers, or only those with a number above `after`, in order."""
         if after is None:
             found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
         else:
@@ -80,7 +79,10 @@ class Messages(Tables):
         return min((number for number in found if number is not None), default=None)
 
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
-        """Store a summary in place of those with its number or a later one, and mark what it covers."""
+        """Store a summary, and mark the messages that it covers.
+
+        It replaces the summaries with its number or a later one.
+        """
         summary, thread = draft.summary, {"thread_id": thread_id}
         numbered: Values = {**thread, "number": summary.number}
         self._sql.run("threads.unmark_messages", numbered)

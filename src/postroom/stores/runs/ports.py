@@ -13,11 +13,10 @@ from typing import Final, Literal, Protocol, Self, TypeVar
 
 from typing_extensions import override
 
-from postroom.contracts.budgets import Spending
-from postroom.contracts.conversation import Conversation, conversation_of
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, UnknownDispatch
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage, EventScope
+from postroom.contracts.limits import Spending
 from postroom.contracts.messages import (
     DeliveryMode,
     Json,
@@ -48,12 +47,11 @@ from postroom.contracts.run_stores import (
     ThreadState,
     thread_lock,
 )
-from postroom.contracts.runs import RunRecord, Thread
+from postroom.contracts.runs import Conversation, RunRecord, Thread, conversation_of
 from postroom.stores.changes import WORK
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.tables import RunTables
-from postroom.stores.store import SqlStore
-from postroom.stores.transaction import Transaction
+from postroom.stores.store import SqlStore, Transaction
 
 T = TypeVar("T")
 
@@ -320,7 +318,7 @@ class DispatchStore(_RunPort):
         return tuple(one.thread_id for one in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once.
+        """Return when the next dispatch of a thread without a claimed dispatch is due; 0 for at once.
 
         Only threads that may run in one of these places count.
         """
@@ -583,7 +581,7 @@ class ThreadStore(_RunPort):
         """Put the pending messages into this order; all of them must be named.
 
         Raises:
-            VersionConflict: They differ from those that were read.
+            VersionConflict: They differ from the data that was read.
             InvalidRecord: The order names other messages than the pending ones.
         """
         wanted = tuple(order)
@@ -668,7 +666,7 @@ class OutboxStore(_Port):
         """Claim due effects, oldest first, including claims of others whose lease has expired (`<= now`).
 
         An effect whose claims alone used up its attempts becomes a dead letter instead. Of effects with the
-        same order key only the oldest one that is neither delivered nor a dead letter is claimed.
+        same order key, only the oldest that is neither delivered nor a dead letter is claimed.
         """
         line = line_lock(kind, target)
 

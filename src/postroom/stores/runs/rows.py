@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from postroom.contracts.conversation import Turn, is_set_aside
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadState
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread, Turn, is_set_aside
 from postroom.stores.codec import (
     EndedRun,
     answer_in,
@@ -36,7 +35,7 @@ _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
 _BOUNDLESS: Final = "\U0010ffff" * 64
-"""Greater than every id, because no id consists of so many last characters."""
+"""Greater than every id, because no id contains that many last characters."""
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
@@ -161,6 +160,7 @@ def thread_values(record: Thread) -> Values:
         "message_count": record.message_count,
         "created_at": record.created_at,
         "updated_at": record.updated_at,
+        "latest_started_run_id": record.latest_started_run_id,
     }
 
 
@@ -184,6 +184,7 @@ def thread(row: Row) -> Thread:
             message_count=row[9],
             created_at=row[10],
             updated_at=row[11],
+            latest_started_run_id=row[12],
         )
     except (InvalidRecord, StoreCorrupt) as error:
         raise unreadable("thread", row[0], error) from error
@@ -196,25 +197,25 @@ def thread_state(row: Row) -> ThreadState:
         StoreCorrupt: The thread, a run or the dispatch in it cannot be read.
     """
     runs: dict[str | None, RunRecord | None] = {None: None}
-    for place in (12, 25, 27, 29):  # often the same run
+    for place in (13, 26, 28, 30):  # often the same run
         if row[place] not in runs:
             runs[row[place]] = run(row[place : place + 2])
     return ThreadState(
         thread=None if row[0] is None else thread(row),
-        run=runs[row[12]],
-        claimed=row[14],
-        epoch=row[15],
-        queued=row[16],
-        waiting=row[17],
-        held_by=row[18],
-        has_parent=row[19] is not None,
-        taken=_taken(row[20:23]) if any(row[20:23]) else (),
-        known_message=row[23],
-        has_commands=row[24] > 0,
-        open_run=runs[row[25]],
-        latest_run=runs[row[27]],
-        latest_started_run=runs[row[29]],
-        owned=None if row[31] is None else dispatch(row[31:]),
+        run=runs[row[13]],
+        claimed=row[15],
+        epoch=row[16],
+        queued=row[17],
+        waiting=row[18],
+        held_by=row[19],
+        has_parent=row[20] is not None,
+        taken=_taken(row[21:24]) if any(row[21:24]) else (),
+        known_message=row[24],
+        has_commands=row[25] > 0,
+        open_run=runs[row[26]],
+        latest_run=runs[row[28]],
+        latest_started_run=runs[row[30]],
+        owned=None if row[32] is None else dispatch(row[32:]),
     )
 
 

@@ -68,7 +68,10 @@ class RunTables(Tables):
         return together.look(messages, run_ids, dispatch_ids, at_most)
 
     def state(self, look: Look, *others: Look) -> ThreadState:
-        """Return what `state_look` finds. What `others` find is known afterwards, and takes no trip."""
+        """Return the result of `state_look`.
+
+        The results of `others` are available afterwards, without another round trip.
+        """
         found = asked(self._sql, (look, *others))
         return rows.thread_state(found[look[0], *look[1].values()][0])
 
@@ -84,10 +87,10 @@ class RunTables(Tables):
     def commit(
         self, step: ThreadCommit, following: Beginning | None = None, *, state: ThreadState | None = None
     ) -> Committed | StaleClaim:
-        """Write a step of a thread; one whose claim was lost is refused before anything else is written.
+        """Write a step of a thread; a step whose claim was lost is refused before any other write.
 
-        The dispatch `following` the one that ends is stored in the same step, as `begin` does. `state` is
-        the state of the thread, if this transaction has looked at all of it and written nothing since.
+        The dispatch `following` the ended dispatch is stored in the same step, as `begin` does. `state` is
+        the state of the thread, if this transaction has read all of it and has written nothing since.
 
         Raises:
             PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
@@ -238,7 +241,7 @@ class _Drafts:
     def were_stored(self) -> bool:
         """Whether all events, at least one, were stored before.
 
-        The commit repeats one whose reply was lost.
+        The commit repeats a commit whose reply was lost.
         """
         return bool(self._events) and not self._new
 
@@ -251,7 +254,7 @@ class _Drafts:
 
 
 def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
-    """Return the look for the state that a commit is decided on."""
+    """Return the query for the state that the decision about a commit needs."""
     delivery, run = step.delivery, step.run or step.ended_before
     new = None if delivery is None else delivery.dispatch
     return state_look(
@@ -267,7 +270,10 @@ def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
 
 
 def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
-    """Return what a commit is decided on besides its thread; `looks` are for its events and effects."""
+    """Return the data for the decision about a commit, besides its thread.
+
+    `looks` are the queries for its events and effects.
+    """
     if step.joins is not None:
         looks = [*looks, ("dispatches.dispatch", {"dispatch_id": step.joins})]
     if step.consumes:
@@ -278,7 +284,7 @@ def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
 
 
 def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int) -> Thread:
-    """Return the thread as it was, or as it is made, unless something stands against the commit.
+    """Return the thread, stored or new, unless a rule refuses the commit.
 
     Raises:
         VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: As for `CommitCoordinator.commit`.
@@ -308,7 +314,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
 
 
 def refuse_others_first(step: ThreadCommit, found: Found) -> None:
-    """Refuse a commit whose queued dispatch, or one of whose waiting messages, is not as it was seen.
+    """Refuse a commit if its queued dispatch or one of its waiting messages has changed since it was read.
 
     Raises:
         VersionConflict: as said.
@@ -354,7 +360,7 @@ def delivered(
         raise ForeignThread(f"the dispatch is of thread {asked.thread_id!r}", value=asked.run_id)
     if asks is not None and state.held_by not in (None, asked.run_id):
         raise ActiveRunConflict(
-            f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and others behind it",
+            f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and later runs wait for it",
             value=thread_id,
             remedy="answer the question, or cancel that run",
         )

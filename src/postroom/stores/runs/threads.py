@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Literal
 
-from postroom.contracts.budgets import Spending
-from postroom.contracts.conversation import Turn
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
+from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunCursor, RunQuery, ThreadQuery
-from postroom.contracts.runs import RunRecord, RunStatus, Thread
+from postroom.contracts.runs import RunRecord, RunStatus, Thread, Turn
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
 from postroom.stores.runs.rows import beyond
@@ -33,7 +32,7 @@ class Threads(Tables):
         return rows.thread(found[0]) if found else None
 
     def made(self, thread_id: str) -> Thread:
-        """Return the thread; a missing one is created first."""
+        """Return the thread; create it if it is missing."""
         found = self.load(thread_id)
         if found is None:
             found = new_thread(thread_id, self._now())
@@ -174,6 +173,8 @@ class Threads(Tables):
             of_thread = "_below"
             asked |= {"thread_low": query.thread_prefix, "thread_beyond": beyond(query.thread_prefix)}
         open_ones = "" if RunStatus.DONE in statuses else "open_"
+        if statuses == {RunStatus.WAITING} and not of_thread:
+            open_ones = "waiting_"
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:

@@ -48,7 +48,7 @@ class Together(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Self:
-        """Read the facts that decide about the runs."""
+        """Read the stored state that the decisions about the runs need."""
         self._messages = {thread_id: tuple(ids) for thread_id, ids in messages.items()}
         self._at_most = at_most
         self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}
@@ -73,7 +73,7 @@ class Together(Tables):
     def state(
         self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]
     ) -> ThreadState | None:
-        """Return a thread as it is with what was added to it.
+        """Return a thread together with its additions.
 
         Return None if one of the ids exists, or messages or runs wait on the thread: the caller must then
         read it alone.

@@ -149,19 +149,20 @@ SELECT {part columns}
  ORDER BY updated_at, dispatch_id LIMIT :limit;
 
 -- ended_by_change
+-- What has ended was last changed when it was completed.
 SELECT {part columns}
   FROM run_dispatches
- WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
+ WHERE status = :status AND is_open = 0 AND (completed_at, dispatch_id) > (:at, :id)
    AND thread_id >= :low AND thread_id < :beyond
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
- ORDER BY updated_at, dispatch_id LIMIT :limit;
+ ORDER BY completed_at, dispatch_id LIMIT :limit;
 
 -- unreconciled
 SELECT {part columns}
   FROM run_dispatches
  WHERE reconciled = 0
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
- ORDER BY updated_at, dispatch_id LIMIT :limit;
+ ORDER BY completed_at, dispatch_id LIMIT :limit;
 
 -- mark_reconciled
 UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_ids} AND reconciled = 0;
@@ -360,7 +361,7 @@ SELECT t.*, r.*,
        o.*, latest.*, started.*, d.*
   FROM (SELECT 1) AS one
   LEFT JOIN (SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
-                    latest_run_updated_at, message_count, created_at, updated_at
+                    latest_run_updated_at, message_count, created_at, updated_at, latest_started_run_id
                FROM run_threads WHERE thread_id = :thread_id) AS t ON 1 = 1
   LEFT JOIN (SELECT run_id, body FROM runs WHERE run_id = :run_id) AS r ON 1 = 1
   LEFT JOIN (SELECT run_id, body FROM runs
@@ -370,10 +371,14 @@ SELECT t.*, r.*,
               WHERE thread_id = :begins_on
                 AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
               ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS latest ON 1 = 1
-  LEFT JOIN (SELECT run_id, body FROM runs {index runs_started}
-              WHERE thread_id = :begins_on AND status <> 'created'
-                AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
-              ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS started ON 1 = 1
+  LEFT JOIN (SELECT run_id, body FROM runs
+              WHERE run_id = (SELECT CASE WHEN EXISTS (SELECT 1 FROM unreadable_rows
+                                                        WHERE release = {release} AND kind = 'run' AND id = latest_started_run_id)
+                                          THEN (SELECT run_id FROM runs WHERE thread_id = :begins_on AND status <> 'created'
+                                                   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+                                                 ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1)
+                                          ELSE latest_started_run_id END
+                                FROM run_threads WHERE thread_id = :begins_on)) AS started ON 1 = 1
   LEFT JOIN (SELECT {part columns}
                FROM run_dispatches WHERE dispatch_id = :owned) AS d ON 1 = 1;
 
@@ -409,8 +414,8 @@ DELETE FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 -- purge
 DELETE FROM run_dispatches
  WHERE dispatch_id IN (SELECT dispatch_id FROM run_dispatches
-                        WHERE status = :status AND is_open = 0 AND updated_at < :older_than AND reconciled = 1
-                        ORDER BY updated_at LIMIT :limit);
+                        WHERE status = :status AND is_open = 0 AND completed_at < :older_than AND reconciled = 1
+                        ORDER BY completed_at LIMIT :limit);
 
 -- forget_gone
 DELETE FROM unreadable_rows

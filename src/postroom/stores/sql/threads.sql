@@ -2,28 +2,33 @@
 -- that are set aside. `seq + 0` sorts what was found; by `seq` SQLite would walk the whole thread in that order. PostgreSQL
 -- would, too, for a list of ids: it looks for each id apart.
 
+-- part thread
+thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
+       latest_run_updated_at, message_count, created_at, updated_at, latest_started_run_id
+
 -- thread
-SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
-       latest_run_updated_at, message_count, created_at, updated_at
+SELECT {part thread}
   FROM run_threads WHERE thread_id = :thread_id;
 
 -- put_thread
 INSERT INTO run_threads
       (thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
-       latest_run_updated_at, message_count, created_at, updated_at)
+       latest_run_updated_at, message_count, created_at, updated_at, latest_started_run_id)
 VALUES (:thread_id, :title, :resource_id, :parent_thread_id, :custom, :active_run_id, :open_run_id, :latest_run_id,
-        :latest_run_updated_at, :message_count, :created_at, :updated_at)
+        :latest_run_updated_at, :message_count, :created_at, :updated_at, :latest_started_run_id)
 ON CONFLICT (thread_id) DO UPDATE
    SET title = excluded.title, resource_id = excluded.resource_id, parent_thread_id = excluded.parent_thread_id,
        custom = excluded.custom, active_run_id = excluded.active_run_id, open_run_id = excluded.open_run_id,
        latest_run_id = excluded.latest_run_id, latest_run_updated_at = excluded.latest_run_updated_at,
        message_count = excluded.message_count, created_at = excluded.created_at,
-       updated_at = excluded.updated_at;
+       updated_at = excluded.updated_at,
+       latest_started_run_id = coalesce(excluded.latest_started_run_id, run_threads.latest_started_run_id);
 
 -- move_thread
 UPDATE run_threads
    SET active_run_id = :active_run_id, open_run_id = :open_run_id, latest_run_id = :latest_run_id,
-       latest_run_updated_at = :latest_run_updated_at, message_count = :message_count, updated_at = :updated_at
+       latest_run_updated_at = :latest_run_updated_at, message_count = :message_count, updated_at = :updated_at,
+       latest_started_run_id = :latest_started_run_id
  WHERE thread_id = :thread_id;
 
 -- above
@@ -81,16 +86,14 @@ DELETE FROM unreadable_rows
  WHERE kind = 'run' AND NOT EXISTS (SELECT 1 FROM runs WHERE run_id = unreadable_rows.id);
 
 -- threads
-SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
-       latest_run_updated_at, message_count, created_at, updated_at
+SELECT {part thread}
   FROM run_threads
  WHERE thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'thread' AND id = thread_id)
  ORDER BY thread_id LIMIT :limit;
 
 -- threads_of_resource
-SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
-       latest_run_updated_at, message_count, created_at, updated_at
+SELECT {part thread}
   FROM run_threads
  WHERE resource_id = :resource_id AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
    AND resource_id IS NOT NULL
@@ -98,8 +101,7 @@ SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, o
  ORDER BY thread_id LIMIT :limit;
 
 -- threads_of_parent
-SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
-       latest_run_updated_at, message_count, created_at, updated_at
+SELECT {part thread}
   FROM run_threads
  WHERE parent_thread_id = :parent_thread_id AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
    AND (CAST(:resource_id AS text) IS NULL OR resource_id = :resource_id)
@@ -107,8 +109,7 @@ SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, o
  ORDER BY thread_id LIMIT :limit;
 
 -- threads_without_parent
-SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
-       latest_run_updated_at, message_count, created_at, updated_at
+SELECT {part thread}
   FROM run_threads
  WHERE parent_thread_id IS NULL AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
    AND (CAST(:resource_id AS text) IS NULL OR resource_id = :resource_id)
@@ -156,11 +157,14 @@ SELECT run_id, body FROM runs
  ORDER BY run_id LIMIT :limit;
 
 -- runs_of_thread
+-- No index has this order: the ids are sorted without the bodies.
 SELECT run_id, body FROM runs
- WHERE thread_id = :thread_id AND run_id >= :low AND run_id < :beyond AND run_id <> :after
-   AND status IN {texts :statuses}
-   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
- ORDER BY run_id LIMIT :limit;
+ WHERE run_id IN (SELECT run_id FROM runs
+                   WHERE thread_id = :thread_id AND run_id >= :low AND run_id < :beyond AND run_id <> :after
+                     AND status IN {texts :statuses}
+                     AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+                   ORDER BY run_id LIMIT :limit)
+ ORDER BY run_id;
 
 -- runs_below
 SELECT run_id, body FROM runs
@@ -183,24 +187,32 @@ SELECT count(*) FROM runs {index runs_open_of_thread}
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id);
 
 -- undelivered
-SELECT run_id, body FROM runs {index runs_open}
- WHERE status <> 'done' AND status IN ('created', 'waiting') AND run_id > :after AND run_id > ''
+SELECT run_id, body FROM runs {index runs_open_of_thread}
+ WHERE status <> 'done' AND status IN ('created', 'waiting') AND run_id > :after
    AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.run_id = runs.run_id AND d.is_open = 1 AND d.run_id > '')
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- waiting_without_questions
-SELECT run_id, body FROM runs {index runs_open}
- WHERE status <> 'done' AND status = 'waiting' AND holds_others = 0 AND run_id > :after AND run_id > ''
+SELECT run_id, body FROM runs {index runs_waiting}
+ WHERE status = 'waiting' AND holds_others = 0 AND run_id > :after
    AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = runs.thread_id AND d.status = 'Queued')
    AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.thread_id = runs.thread_id AND d.status = 'Claimed')
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
 -- open_runs
-SELECT run_id, body FROM runs {index runs_open}
- WHERE status <> 'done' AND run_id > '' AND run_id >= :low AND run_id < :beyond AND run_id <> :after
-   AND status IN {texts :statuses}
+SELECT run_id, body FROM runs
+ WHERE run_id IN (SELECT run_id FROM runs {index runs_open_of_thread}
+                   WHERE status <> 'done' AND run_id >= :low AND run_id < :beyond AND run_id <> :after
+                     AND status IN {texts :statuses}
+                     AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+                   ORDER BY run_id LIMIT :limit)
+ ORDER BY run_id;
+
+-- waiting_runs
+SELECT run_id, body FROM runs {index runs_waiting}
+ WHERE status = 'waiting' AND run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
@@ -249,8 +261,11 @@ thread_id, seq, created_at, body,
 SELECT {part message} FROM run_messages WHERE thread_id = :thread_id ORDER BY seq;
 
 -- unsummarized
-SELECT {part message} FROM run_messages {index run_messages_unsummarized}
- WHERE thread_id = :thread_id AND summary IS NULL ORDER BY seq;
+SELECT {part message} FROM run_messages
+ WHERE thread_id = :thread_id AND summary IS NULL
+   AND seq >= coalesce((SELECT first_seq FROM run_summaries WHERE thread_id = :thread_id
+                         ORDER BY number DESC LIMIT 1), 0)
+ ORDER BY seq;
 
 -- unsummarized_after
 SELECT {part message} FROM run_messages
@@ -281,8 +296,15 @@ UPDATE run_messages SET summary = :number WHERE thread_id = :thread_id AND messa
 DELETE FROM run_summaries WHERE thread_id = :thread_id AND number >= :number;
 
 -- put_summary
-INSERT INTO run_summaries (thread_id, number, since, created_at, body)
-VALUES (:thread_id, :number, :since, :created_at, :body);
+-- `first_seq` is the number of the first message that no summary covers: those before it are not read again.
+INSERT INTO run_summaries (thread_id, number, since, created_at, body, first_seq)
+VALUES (CAST(:thread_id AS text), :number, :since, :created_at, :body,
+        coalesce((SELECT seq FROM run_messages
+                   WHERE thread_id = CAST(:thread_id AS text) AND summary IS NULL
+                     AND seq >= coalesce((SELECT first_seq FROM run_summaries WHERE thread_id = CAST(:thread_id AS text)
+                                           ORDER BY number DESC LIMIT 1), 0)
+                   ORDER BY seq LIMIT 1),
+                 (SELECT message_count + 1 FROM run_threads WHERE thread_id = CAST(:thread_id AS text)), 0));
 
 -- drop_summaries
 DELETE FROM run_summaries WHERE thread_id IN {texts :thread_ids};

@@ -24,7 +24,7 @@ from postroom.stores.sqlite.connection import file_error, no_room, translated
 PARTIAL: Final = ".partial"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
 """Endings of files that SQLite may create next to a database."""
-_PAGES: Final = 128
+_PAGES: Final = 256
 """Pages per piece, half a megabyte at the usual size, after which a copy checks for a stop."""
 _HEAD: Final = 100
 """Bytes of the header of a SQLite database: page size at 16, number of pages at 28."""
@@ -239,7 +239,7 @@ def refuse_changed(file: Path, backup: Path) -> None:
     """Compare a backup, or a copy of it, with the digest next to the backup, if there is one.
 
     Raises:
-        StoreCorrupt: The file differs from the backup as it was written.
+        StoreCorrupt: The content of the file differs from the backup's checksum.
         OSError: The digest or the file cannot be read.
     """
     try:

@@ -1,26 +1,52 @@
-"""The engine on SQLite: one file that this process alone owns, or a database in memory."""
+"""The engine on SQLite: one file that this process alone owns, or a database in memory.
 
+A check that the files of an open database are in their place, and unchanged by others.
+
+On Unix a process can still write to an open file that was deleted or replaced; its contents disappear when
+the process ends. Therefore each commit checks first: earlier commits remain readable, and new ones are
+refused.
+
+The only thread that writes: it commits the changes of callers in groups and then answers.
+
+    callers ──▶ queue ──▶ BEGIN · each change · COMMIT (one fsync) ──▶ answers ──▶ chores when due
+                                  ├ a change raises before a write: the others continue
+                                  ├ a change raises after a write: roll back, repeat with a SAVEPOINT each
+                                  └ the disk is full: the log is checkpointed, and they are repeated once
+
+After the answers, and while no caller waits, the thread does its chores: it updates the search index and the
+threads, and checkpoints the log.
+
+A change that raises is rolled back alone; the rest of its group is committed. A group whose commit fails is
+rolled back, and every caller gets the error. The thread does not depend on the contents of its writes.
+"""
+
+import contextlib
+import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
-from functools import cache
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from typing_extensions import override
 
 from postroom.contracts import progress
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError, StoreError, StoreFull, WrongStore
+from postroom.contracts.errors import StateError, StoreError, StoreFull, StoreUnavailable, WrongStore
 from postroom.log import get_logger
-from postroom.stores.engine import Engine
+from postroom.stores.engine import Engine, LookingThreads, PendingChange, PendingChanges, answer, fail
 from postroom.stores.migrations import missing_migrations, shipped_migrations
 from postroom.stores.outline import Outline
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.connection import (
+    PAGE_SIZE,
+    SqliteTransaction,
     connect,
     connect_unshared,
     file_error,
@@ -28,24 +54,516 @@ from postroom.stores.sqlite.connection import (
     refuse_denied,
     refuse_no_file,
     refuse_shared,
+    store_error,
     take_room,
     translated,
 )
 from postroom.stores.sqlite.copying import back_up
-from postroom.stores.sqlite.generations import forget_generation, refuse_lost_commits
+from postroom.stores.sqlite.generations import Generations, forget_generation, refuse_lost_commits
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.looking import outline_of
 from postroom.stores.sqlite.migrate import APPLIED, migrate
-from postroom.stores.sqlite.own_files import OwnFiles
-from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.repairing import faults_of_server, indexes_that_lack_rows, write_again
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
-from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
 
 T = TypeVar("T")
 
 _LOG = get_logger(__name__)
+
+
+_HEADER: Final = 100
+"""Bytes at the start of a database with its size, its schema and its change counter."""
+
+
+class OwnFiles:
+    """The database and its log as this process opened them."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Hold the file open; `refuse_changed` accepts any state until `note` was called.
+
+        Raises:
+            StoreError: The file cannot be opened.
+        """
+        self._path, self._log, self._clock = path, path.with_name(f"{path.name}-wal"), clock
+        self._checkpoint = threading.Lock()
+        """Held while a checkpoint writes to the file, because readers check from their own threads."""
+        try:
+            # Held to the end: closing it would end the locks that SQLite has on the file.
+            self._descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise file_error(error, path) from error
+        self._let_go = weakref.finalize(self, os.close, self._descriptor)
+        self._files: tuple[object, object] | None = None
+        self._written: tuple[int, int] | None = None
+        self._header = b""
+        self.generations = Generations(path)
+        self.rescued: Path | None = None
+        """The file for the open contents, set when the files were found changed."""
+        self.when_changed: Callable[[Path], None] = lambda _: None
+        """Called once with the file to which the open contents are saved."""
+
+    def note(self) -> None:
+        """Accept the present files, which were just opened, as those of this process."""
+        with self.writing():
+            self._files = _which(self._path), _which(self._log)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Accept the file's state at the end as this process's.
+
+        Used around each checkpoint, the only writer.
+        """
+        with self._checkpoint:
+            try:
+                yield
+            finally:
+                self._written, self._header = self._last_written(), self._beginning()
+                self.generations.end()
+
+    def refuse_changed(self) -> None:
+        """Refuse files that were deleted, moved, replaced or written by others.
+
+        Raises:
+            WrongStore: The files have changed; earlier commits are saved to `rescued`, if they can still be
+                read.
+        """
+        with self._checkpoint:
+            if self._files is None:
+                return
+            found = os.fstat(self._descriptor)
+            is_as_written = (found.st_mtime_ns, found.st_size) == self._written
+            if is_as_written and (_which(self._path), _which(self._log)) == self._files:
+                return
+            reason = self._what_changed(*self._files)
+        if not reason:
+            return
+        if self.rescued is None:
+            self.rescued = self._path.with_name(f"{self._path.name}.rescued.{self._clock.now()}")
+            _LOG.error("store.taken_away", reason=reason, rescued=str(self.rescued))
+            self.when_changed(self.rescued)
+        raise WrongStore(
+            f"{reason} while the server was running; the server refuses all changes now",
+            value=str(self._path),
+            remedy=self._remedy(self.rescued),
+        )
+
+    @staticmethod
+    def _remedy(rescued: Path) -> str:
+        if rescued.exists():
+            return (
+                "all accepted changes are saved: stop the server and run `postroom restore --force "
+                f"{rescued}`"
+            )
+        return (
+            f"stop the server and restore {rescued} if it exists: the server saves the accepted "
+            "changes there if it can still read them. Otherwise restore a backup, see `postroom "
+            "backup list`"
+        )
+
+    def close(self) -> None:
+        """Close the file, once no connection is open; a repeated call has no effect."""
+        self._let_go()
+
+    def _what_changed(self, database: object, log: object) -> str:
+        if (found := _which(self._path)) != database:
+            return f"{self._path} was {'deleted' if found is None else 'replaced'}"
+        if (found := _which(self._log)) != log:
+            return f"{self._log} was {'deleted' if found is None else 'replaced'}"
+        if self._last_written() != self._written:
+            if self._beginning() != self._header:
+                return f"another program wrote to {self._path}"
+            self._written = self._last_written()  # it was touched, and nothing else
+        return ""
+
+    def _beginning(self) -> bytes:
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        return os.read(self._descriptor, _HEADER)
+
+    def _last_written(self) -> tuple[int, int]:
+        found = os.fstat(self._descriptor)
+        return found.st_mtime_ns, found.st_size
+
+
+def _which(path: Path) -> tuple[int, int] | None:
+    """Return the identity of a file; None if it does not exist."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error(error, path) from error
+    return found.st_dev, found.st_ino
+
+
+class Readers:
+    """Runs reads off the event loop, each in a read transaction."""
+
+    def __init__(self, path: Path, *, count: int = 2, files: OwnFiles | None = None) -> None:
+        """With `files`, no connection is opened after others have changed them."""
+        self._path = path
+        self._files = files
+        self._own = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._threads = LookingThreads(count)
+
+    async def submit(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `look` in one consistent view and return its answer.
+
+        Raises:
+            StoreUnavailable: The store is closed, or did not answer in time.
+        """
+        return await self._threads.submit(partial(self._run, look))
+
+    async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` outside of a transaction, for copies that must not block the writer.
+
+        Raises:
+            StoreUnavailable: The store is closed, or did not answer in time.
+        """
+        return await self._threads.submit(lambda: self._run_free(work))
+
+    def begin(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """Run `work` outside of a transaction without waiting for it; a failure is logged.
+
+        Raises:
+            StoreUnavailable: The store is closed.
+        """
+        self._threads.begin(lambda: self._run_free(work))
+
+    def close(self) -> None:
+        """Finish active reads and close every connection; a repeated call has no effect."""
+        self._threads.close()
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+    def _run(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with translated():
+                return _looked(self._connection(), look)
+        except StoreFull:
+            # On a full disk no reader can join the log. No process writes then, so the file is read alone, by
+            # a new connection for each read, which sees later writes once there is space.
+            with translated(), closing(connect_unshared(self._path)) as connection:
+                return _looked(connection, look)
+
+    def _run_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with translated():
+            return work(self._connection())
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            if self._files is not None:
+                self._files.refuse_changed()
+            connection = connect(self._path, read_only=True)
+            self._own.connection = connection
+            self._connections.append(connection)
+        return connection
+
+
+def _looked(connection: sqlite3.Connection, look: Callable[[sqlite3.Connection], T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        return look(connection)
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+
+
+CHECKPOINT_AFTER = 1_500
+"""Row changes after which the log is checkpointed while no caller waits."""
+UPDATE_AFTER = 500
+"""Row changes after which the search index and the threads are updated while no caller waits."""
+LATEST = 10
+"""Factor of these numbers at which a chore is done even under load, so that its work stays bounded."""
+
+
+STEP_CHARACTERS = 500_000
+"""Characters of bodies after which a transaction indexes no further message, to limit callers' wait."""
+STEP = 1_500
+"""Maximum messages of one transaction, during which no caller is answered: about 40 ms if an earlier process
+left many, a few otherwise. More than the messages written between two steps under load, so that the gap stays
+bounded."""
+
+
+@dataclass(slots=True)
+class _Chore:
+    """Work that is due after a number of row changes."""
+
+    name: str
+    after: int
+    run: Callable[[sqlite3.Connection], bool]
+    done_at: int
+
+
+_Change = PendingChange[SqliteTransaction]
+
+
+class Writer:
+    """Runs changes one after another in transactions that are durable before any caller is answered."""
+
+    connection: sqlite3.Connection | None = None
+    """None until the disk had space to open it."""
+    _connection: sqlite3.Connection
+
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        *,
+        opens_at_once: bool = True,
+        files: OwnFiles | None = None,
+    ) -> None:
+        """Write over the connection that `connect` returns; it is called on the thread.
+
+        Without `opens_at_once`, each change tries to open it, and fails with its error. With `files`, nothing
+        is written after others have changed them.
+        """
+        self._connect = connect
+        self._files = files
+        self.opens_at_once = opens_at_once
+        self.pending = PendingChanges[SqliteTransaction]()
+        self._chores: list[_Chore] = []
+        self.groups = 0
+        self.changes = 0
+        # The thread holds only a weak reference, so that an unused writer ends without being closed.
+        weakref.finalize(self, self.pending.stop)
+        self._thread = threading.Thread(
+            target=_serve, args=(weakref.ref(self), self.pending), name="postroom-writer", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Accept no further work; the thread finishes submitted work, closes the connection and ends."""
+        self.pending.stop()
+
+    def close(self) -> None:
+        """Stop, and wait for the end; a repeated call has no effect."""
+        self.stop()
+        self._thread.join()
+
+    def open_connection(self) -> sqlite3.Connection:
+        """Open the connection and finish the chores of an earlier process; on the thread."""
+        self._connection = self.connection = connection = self._connect()
+        fold = partial(_fold, files=self._files)
+        self._chores = [
+            _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
+            _Chore("checkpoint", CHECKPOINT_AFTER, fold, connection.total_changes),
+        ]
+        if self._files is not None:
+            self._files.note()
+        self._do_chores()
+        return connection
+
+    def perform(self, first: _Change) -> None:
+        """Commit a change together with waiting ones, answer them and do chores; on the thread."""
+        group = self.pending.group(first)
+        if self.connection is None and (failure := self._not_open()) is not None:
+            fail(group, failure)
+            answer(group)
+            return
+        if self._commit(group) < len(group):
+            self._commit_refused(group)
+        answer(group)
+        self._do_chores()
+
+    def _not_open(self) -> StoreError | None:
+        """Open the connection; return why there is none. There was no room for one."""
+        try:
+            self.open_connection()
+        except StoreError as error:
+            return error
+        _LOG.info("store.writes_again")
+        return None
+
+    def _commit(self, group: list[_Change]) -> int:
+        """Run a group in one transaction and commit it; return how many of its changes did not raise."""
+        count = 0
+        try:
+            if self._files is not None:
+                self._files.refuse_changed()
+            self._connection.execute("BEGIN IMMEDIATE")
+            count = self._run_all(group)
+            if not self._connection.in_transaction:
+                # A full disk makes SQLite roll back the whole transaction: the changes before the failed one
+                # are gone too, and their callers must get the error.
+                fail(group, _what_undid(group))
+                count = 0
+            elif count:
+                due = self._files and self._files.generations.is_due and self._files.generations
+                if due:
+                    due.begin(self._connection)
+                self._connection.execute("COMMIT")
+                if due:
+                    due.keep()
+                self.groups += 1
+                self.changes += len(group)
+        except sqlite3.Error as error:
+            failure = store_error(error)
+            failure.__cause__ = error
+            fail(group, failure)
+            count = 0
+        except StoreError as error:  # of the files: nothing was begun
+            fail(group, error)
+        if self._connection.in_transaction:
+            self._undo()
+        return count
+
+    def _commit_refused(self, group: list[_Change]) -> None:
+        """Checkpoint the log and repeat the changes that found no space: they can then reuse the log.
+
+        Therefore deletion works on a full disk, and after it new messages, in the freed pages.
+        """
+        refused = [change for change in group if isinstance(change.error, StoreFull)]
+        if not refused or not self._folded():
+            return
+        for change in refused:
+            change.value = change.error = None
+        self._commit(refused)
+
+    def _folded(self) -> bool:
+        """Checkpoint the log into the database.
+
+        Return whether all of it was written, which may lack space too.
+        """
+        try:
+            if self._files is not None:
+                self._files.refuse_changed()
+            return _fold_all(self._connection, self._files)
+        except (sqlite3.Error, StoreError):  # the callers learn what their own changes met
+            return False
+
+    def _run(self, change: _Change) -> None:
+        # a separate transaction object, because earlier reads may be rolled back
+        change.perform(SqliteTransaction(self._connection))
+        if isinstance(error := change.error, sqlite3.Error):
+            change.error = store_error(error)
+            change.error.__cause__ = error
+
+    def _run_all(self, group: list[_Change]) -> int:
+        """Run changes in order; undo only the writes of a change that raises. Return how many did not.
+
+        A refusal before the first write leaves nothing to roll back, and the other changes continue. A
+        savepoint costs a copy of each page that is written after it. Therefore savepoints are made only if a
+        change raised after a write: then the whole group is rolled back and run again.
+        """
+        count = 0
+        for change in group:
+            written = self._connection.total_changes
+            self._run(change)
+            count += change.error is None
+            has_written = self._connection.total_changes != written
+            if isinstance(change.error, StoreError) or (change.error is not None and has_written):
+                break
+        else:
+            return count
+        if len(group) == 1 or not self._connection.in_transaction:
+            return count
+        self._connection.execute("ROLLBACK")
+        for change in group:
+            change.value = change.error = None
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._run_each(group)
+        return sum(change.error is None for change in group)
+
+    def _run_each(self, group: list[_Change]) -> None:
+        connection = self._connection
+        for change in group:
+            connection.execute("SAVEPOINT change")
+            self._run(change)
+            if not connection.in_transaction:
+                return
+            if change.error is not None:
+                connection.execute("ROLLBACK TO change")
+            connection.execute("RELEASE change")
+
+    def _undo(self) -> None:
+        # If this failed, the next group could not begin and would report it to its callers.
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
+
+    def _do_chores(self) -> None:
+        for chore in self._chores:
+            while (done := self._connection.total_changes - chore.done_at) >= chore.after:
+                if done < chore.after * LATEST and not self.pending.is_empty:
+                    break
+                if not self._do(chore):
+                    chore.done_at = self._connection.total_changes
+                elif not self.pending.is_empty:
+                    break  # callers first; the rest stays due
+
+    def _do(self, chore: _Chore) -> bool:
+        """Do one step of a chore; return whether some of it is left."""
+        try:
+            if self._files is not None:
+                self._files.refuse_changed()
+            return chore.run(self._connection)
+        except (sqlite3.Error, StoreError) as error:
+            # No caller waits for a chore and nothing is lost: it is repeated when it is next due, and the
+            # next caller who writes gets the disk's error.
+            if self._connection.in_transaction:
+                self._undo()
+            _LOG.warning("store.chore_failed", chore=chore.name, reason=str(error))
+            return False
+
+
+def _fold(connection: sqlite3.Connection, *, files: OwnFiles | None) -> bool:
+    _fold_all(connection, files)
+    return False
+
+
+def _fold_all(connection: sqlite3.Connection, files: OwnFiles | None) -> bool:
+    """Checkpoint the log; return whether it was not empty and all of it was written."""
+    with contextlib.nullcontext() if files is None else files.writing():
+        [[_, pages, folded]] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    return bool(0 < pages == folded)
+
+
+def update_indexes(tx: SqliteTransaction) -> bool:
+    """Index the next messages within the open transaction; return whether some are left."""
+    [[newest]] = tx.all("mail.index_step", {"limit": STEP, "characters": STEP_CHARACTERS})
+    if newest is None:
+        return False
+    for statement in ("mail.index_search", "mail.index_threads", "mail.indexed"):
+        tx.run(statement, {"newest": newest})
+    return is_behind(tx)
+
+
+def is_behind(tx: SqliteTransaction) -> bool:
+    """Return whether a message is not indexed yet."""
+    return tx.one("mail.index_left") is not None
+
+
+def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[SqliteTransaction]) -> None:
+    writer, connection = known(), None
+    if writer is not None and writer.opens_at_once:
+        connection = writer.open_connection()
+    del writer
+    while (change := pending.queue.get()) is not None:
+        writer = known()
+        if writer is None:
+            break
+        writer.perform(change)
+        connection = writer.connection
+        del writer, change
+    if connection is not None:
+        connection.close()
+
+
+def _update_step(connection: sqlite3.Connection) -> bool:
+    connection.execute("BEGIN IMMEDIATE")
+    left = update_indexes(SqliteTransaction(connection))
+    connection.execute("COMMIT")
+    return left
+
+
+def _what_undid(group: list[_Change]) -> StoreError:
+    """Return the failure of the last change that ran."""
+    errors = [change.error for change in group if change.error is not None]
+    if errors and isinstance(errors[-1], StoreError):
+        return errors[-1]
+    return StoreUnavailable("the database undid the transaction")
+
 
 IN_MEMORY = Path(":memory:")
 
@@ -124,7 +642,8 @@ class SqliteEngine(Engine):
 
         Raises:
             WrongStore: The database is missing or empty, and `may_begin` is False; its log is damaged; it
-                lacks acknowledged commits; or it is in two folders. Nothing was created or changed.
+                lacks acknowledged commits; or it is in two folders. The database is unchanged, and no file
+                was created.
             StoreHeld: Another process owns the file.
             SchemaTooNew: A newer release wrote the database.
             StoreReadOnly: The file or its folder is not writable.
@@ -217,7 +736,7 @@ class SqliteEngine(Engine):
     def take_room(self, sql: SqlTransaction, size: int) -> None:
         """Rely on the commit for space in the log; write more than that to a temporary file in the folder.
 
-        A row in the database would stay in its log, and use up the space that the check looks for.
+        A row in the database would stay in its log, and use the space that the check asks for.
         """
         if size and self._lock is not None:
             take_room(self.path.parent, size)
@@ -348,7 +867,8 @@ def _begin(connection: sqlite3.Connection, now: int) -> None:
     """Give a new file the newest schema in one commit, because each commit waits for the disk."""
     empty = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        empty.deserialize(_empty_database())
+        [[page_size]] = connection.execute("PRAGMA page_size")
+        empty.deserialize(_empty_database(page_size))
         empty.execute("UPDATE schema_migrations SET applied_at = ?", (now,))
         empty.backup(connection)
     finally:
@@ -356,10 +876,11 @@ def _begin(connection: sqlite3.Connection, now: int) -> None:
 
 
 @cache
-def _empty_database() -> bytes:
-    """Return an empty database with the newest schema; made once per process."""
+def _empty_database(page_size: int) -> bytes:
+    """Return an empty database with the newest schema; made once per process and size of a page."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
+        connection.execute(f"PRAGMA page_size = {page_size}")
         migrate(connection, IN_MEMORY, now=0)
         return connection.serialize()
     finally:
@@ -371,7 +892,7 @@ def new_in_memory() -> sqlite3.Connection:
     connection = sqlite3.connect(
         ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
     )
-    connection.deserialize(_empty_database())
+    connection.deserialize(_empty_database(PAGE_SIZE))
     prepare(connection, read_only=False)
     return connection
 

@@ -4,9 +4,8 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from postroom.stores.sqlite.connection import store_error
+from postroom.stores.sqlite.connection import SqliteTransaction, store_error
 from postroom.stores.sqlite.engine import new_in_memory
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 
 T = TypeVar("T")
 
@@ -52,7 +51,7 @@ class InlineDatabase:
     ) -> tuple[T, bool]:
         """Run a change `runs` times; return its result, and whether it wrote rows.
 
-        Keep what the last run wrote, or nothing if `keeps` is False: the commit failed.
+        Keep the writes of the last run, or undo them if `keeps` is False: the commit failed.
 
         Raises:
             StoreError: The database refused it; nothing of it is kept.

@@ -50,7 +50,7 @@ class _Frame:
     data: bytes
 
     def checksum(self, prior: _Checksum) -> _Checksum:
-        """Return the checksum of this frame after one with the checksum `prior`."""
+        """Return the checksum of this frame if the checksum before it is `prior`."""
         return _checksum(self.data, prior, self.order)
 
 
@@ -138,9 +138,9 @@ def _holds_frames(frames: Iterator[_Frame]) -> bool:
 def _goes_on(
     frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Return whether a transaction starts after the end of another one, which was therefore complete.
+    """Return whether a transaction starts after the end of a transaction, which was therefore complete.
 
-    `priors` are the possible checksums before the next frame, and `is_behind_end` says whether that is the
+    `priors` are the possible checksums before the next frame, and `is_behind_end` tells whether that is the
     end of a transaction. Frames with other salts were left from before the log restarted.
     """
     for frame in frames:

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from postroom.stores import outline
-from postroom.stores.identity import StoreIdentity, identity_of
 from postroom.stores.mail.check_values import damaged_messages
-from postroom.stores.outline import Outline
-from postroom.stores.sqlite.connection import connect, translated
-from postroom.stores.sqlite.sql_transaction import SqliteTransaction
+from postroom.stores.outline import Outline, StoreIdentity, identity_of
+from postroom.stores.sqlite.connection import SqliteTransaction, connect, translated
 
 T = TypeVar("T")
 _PAGE: Final = 500

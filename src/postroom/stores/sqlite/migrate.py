@@ -73,7 +73,10 @@ def _apply(connection: sqlite3.Connection, step: Migration, now: int) -> None:
 
 
 def split_statements(sql: str) -> Iterator[str]:
-    """Yield the statements of a script one by one; triggers stay whole, the last may lack its `;`."""
+    """Yield the statements of a script one by one.
+
+    Triggers stay whole, and the last statement may lack its `;`.
+    """
     pending = ""
     for line in sql.splitlines(keepends=True):
         pending += line

@@ -9,13 +9,12 @@ from typing import Final
 from postroom.contracts.errors import StateError
 from postroom.stores.migrations import UNFINISHED, refuse_old
 from postroom.stores.moving import LEFT_OUT, Table
-from postroom.stores.sql_transaction import Row
+from postroom.stores.sql_transaction import Row, statements
 from postroom.stores.sqlite.connection import connect, file_error, refuse_denied, translated
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.left_log import refuse_damaged_log
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
-from postroom.stores.statements import statements
 
 _MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES (?, ?, '', 0)"
 

@@ -32,7 +32,7 @@ class SqliteStore(Stores):
 
         Raises:
             WrongStore: The database is missing or empty, and `may_begin` is False; or its log is damaged.
-                Nothing was created or changed.
+                The database is unchanged, and no file was created.
             StoreHeld: Another process owns the file.
             SchemaTooNew: A newer release wrote the database.
             StoreReadOnly: The file or its folder is not writable.

@@ -1,8 +1,14 @@
-"""Named tokens: created by the operator, checked per call, replaced with an overlap, revoked at once.
+"""Tokens: named ones, which the operator creates, and one for each active run.
+
+Named tokens: created by the operator, checked per call, replaced with an overlap, revoked at once.
 
 The future holder creates a token and sends only its hash here, so that a call that is repeated because its
 answer was lost creates no second token. Each check reads the store: a revoked token is invalid once the call
 that revoked it has returned.
+
+Tokens of runs: each gives one run of one agent access to the server while its program is active.
+
+They are kept in memory only: the tokens of a killed server are invalid when it runs again.
 """
 
 import hmac
@@ -29,7 +35,6 @@ from postroom.log import get_logger
 from postroom.mail.context import token_hash
 from postroom.mail.names import shown
 from postroom.mail.projects import find_project
-from postroom.mail.run_tokens import RunTokens
 from postroom.stores.changes import SharedChanges
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
@@ -122,10 +127,12 @@ class NamedTokens:
         project: str | None = None,
         life: timedelta | None = None,
     ) -> Mapping[str, object]:
-        """Keep a new token by its hash; the same call again answers alike and makes no second one.
+        """Store the hash of a new token.
+
+        The same call again returns the same answer and creates no second token.
 
         Raises:
-            InvalidArgument, InvalidName: it is no token, or one that could do nothing or too much.
+            InvalidArgument, InvalidName: The token is malformed, or would permit nothing or too much.
             NameTaken: A token of this name is valid.
             UnknownProject: there is none.
             IdempotencyConflict: the id was used for another token.
@@ -159,10 +166,10 @@ class NamedTokens:
         """Let a new token take a name, with the same scopes, project and length of life.
 
         Those before it are valid for `overlap` more, or until they would have ended. The same call again
-        answers alike and changes nothing.
+        returns the same answer and changes nothing.
 
         Raises:
-            InvalidArgument, InvalidName: it is no token, or the overlap is too long.
+            InvalidArgument, InvalidName: The token is malformed, or the overlap is too long.
             UnknownToken: No valid token has this name.
             IdempotencyConflict: the id was used for another token.
         """
@@ -422,3 +429,42 @@ def _state(token: KeptToken, now: int) -> str:
     if not token.lives(now):
         return "expired"
     return "valid" if token.replaced_at is None else "replaced"
+
+
+_SCOPES = frozenset(SCOPES) - {"admin"}
+
+
+class RunTokens:
+    """The tokens of active runs."""
+
+    def __init__(self) -> None:
+        self._grants: dict[str, Grant] = {}
+
+    def issue(self, token: str, *, agent_id: int, agent: str, run_id: str) -> None:
+        """Allow a token to act as an agent, and only as this agent, for one of its runs."""
+        hashed = token_hash(token)
+        self._grants[hashed] = Grant(
+            token_id=hashed, name=f"run of {agent}", scopes=_SCOPES, agent_id=agent_id, run_id=run_id
+        )
+
+    def revoke(self, token: str) -> None:
+        """Invalidate a token."""
+        self._grants.pop(token_hash(token), None)
+
+    def recognise(self, token: str) -> Grant:
+        """Return the rights of a token.
+
+        Raises:
+            WrongToken: Its run has ended, or the token is unknown.
+        """
+        grant = self._grants.get(token_hash(token))
+        if grant is None:
+            raise WrongToken(
+                "the run of this token has ended",
+                remedy="use the token of a current run: a run's token ends with the run",
+            )
+        return grant
+
+    def holds(self, grant: Grant) -> bool:
+        """Return whether the run of a grant is still active."""
+        return grant.token_id in self._grants

@@ -1,0 +1,29 @@
+"""Extras of the distribution: the command that adds one to this installation."""
+
+import json
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from urllib.parse import unquote, urlsplit
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this installation, for the remedy of an error. Blocks.
+
+    In a clone it is `make dev`. Otherwise it installs postroom again, from the source of this installation: a
+    folder, a file, a repository or the package index.
+    """
+    try:
+        text = metadata.distribution("postroom").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:  # the modules were copied without their metadata
+        text = None
+    source = json.loads(text or "{}")
+    url = source.get("url", "")
+    if source.get("dir_info", {}).get("editable"):
+        return f"run `make dev` in {unquote(urlsplit(url).path)}"
+    if kind := source.get("vcs_info", {}).get("vcs"):
+        url = f"{kind}+{url}"
+    wanted = f"'postroom[{extra}]{f' @ {url}' if url else ''}'"
+    if find_spec("pip") is None:  # as in the environments that uv makes
+        return f"run `uv pip install --python {sys.executable} {wanted}`"
+    return f"run `{sys.executable} -m pip install {wanted}`"
