@@ -18,7 +18,7 @@ from postroom.mail.sending import Addressee, NewMessage, post, refusals
 from postroom.mail.service import Mail
 from postroom.mail.tasks import end_leases, next_ready, place_in_message, take
 from postroom.mail.waking.waker import AFTER_FAILURE, POLL, OpenChange, Waker
-from postroom.stores.changes import WAKES
+from postroom.stores.changes import TASKS
 from postroom.stores.mail.access import MailReads
 
 _LOG = get_logger(__name__)
@@ -34,7 +34,7 @@ class TaskRuns:
 
     async def serve(self) -> None:
         """Give tasks at each hint and every 5 s, and 1 s after a failure."""
-        with self._mail.store.changes.listen(WAKES) as hints:
+        with self._mail.store.changes.listen(TASKS) as hints:
             while True:
                 given, pause = 0, POLL
                 try:

@@ -80,7 +80,7 @@ from postroom.contracts.waking import (
     Nudges,
     RunnerSource,
 )
-from postroom.stores.changes import WAKES
+from postroom.stores.changes import TASKS, WAKES
 from postroom.stores.codec import record
 from postroom.stores.events import EventTables
 from postroom.stores.mail import check_values, search_index
@@ -458,7 +458,7 @@ class WakingWrites(WakingReads):
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", {**values, "claims_tasks": claims_tasks})
         self._events.of_agent("agent.runner_set", agent_id, now)
-        self.wake_later()
+        self._tell(WAKES, TASKS)
 
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
         """Remove the runner of an agent; return False if it had none."""
@@ -969,7 +969,7 @@ class TaskWrites(TaskReads):
         self._events.of_task("task.added", made, made.author_id, made.created_at)
         if made.state == "ready":
             self._events.of_task("task.ready", made, None, made.created_at)
-            self._tell(WAKES)
+            self._tell(TASKS)
         return made
 
     def edit_task(self, task: Task, depends_on: Sequence[int] | None, *, by: int, now: int) -> None:
@@ -1012,7 +1012,7 @@ class TaskWrites(TaskReads):
         elif state == "ready":
             self._events.of_task("task.ready", task, None, now)
         if task.state == "claimed" or state == "ready":
-            self._tell(WAKES)  # there may be a task for a runner, or a runner for a task
+            self._tell(TASKS)  # there may be a task for a runner, or a runner for a task
         return self._stored_task(task.id)
 
     def note_result(self, task_id: int, *, commit: str, output: str, result: str) -> None:
