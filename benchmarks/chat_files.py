@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchmarks.figures import Table, size
+from fake_channel import FakeChannel
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.files import ChatFile
 from postroom.contracts.messages import ContentBlock, Message, Role
@@ -20,7 +21,6 @@ from postroom.gateway.events import Attachment
 from postroom.gateway.files import ChatFiles, content_of
 from postroom.gateway.platforms.telegram_api import TelegramApi
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.channel import FakeChannel
 
 SIZE = size(20, 2) * 1_048_576
 AIM = "under 5 MB"

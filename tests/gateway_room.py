@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dispatch_room import Deaf, done
+from fake_channel import FakeChannel
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import InboundStatus
@@ -37,7 +38,7 @@ from postroom.ports import ChatDelivery
 from postroom.relay import Relay
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from postroom.testing.channel import FakeChannel, settled
+from postroom.testing.channels import settled
 from store_kinds import KINDS
 
 both_engines = pytest.mark.parametrize("prepared_stores", KINDS, indirect=True)

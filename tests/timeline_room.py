@@ -96,14 +96,14 @@ def _run(
     tx.begin_run(run_id, agent.id, began)
     roll = chance.random()
     if roll < 0.1:
-        tx.end_run(run_id, now=ended, failed=True, error="HTTP 529 overloaded, tried again after 250 ms")
+        tx.end_run(run_id, now=ended, outcome="failed", error="HTTP 529 overloaded, tried again after 250 ms")
         began, ended = ended + step // 10, ended + step // 5
         tx.begin_run(run_id, agent.id, began)
     elif roll < 0.2:
-        tx.end_run(run_id, now=ended, waits_for={"q": ended})
+        tx.end_run(run_id, now=ended, outcome="waiting", asked_at={"q": ended})
         began, ended = ended + step // 8, ended + step // 4
         tx.begin_run(run_id, agent.id, began)
-    tx.end_run(run_id, now=ended, failed=roll > 0.92, cancelled=roll > 0.96)
+    tx.end_run(run_id, now=ended, outcome="cancelled" if roll > 0.96 else "failed" if roll > 0.92 else "done")
 
 
 def _unfinished(tx: MailWrites, crew: list[Agent], now: int) -> None:
@@ -119,4 +119,4 @@ def _unfinished(tx: MailWrites, crew: list[Agent], now: int) -> None:
             now=now - (15 + 60 * number) * MINUTE if number else now - 15 * MINUTE,
         )
     tx.begin_run("r3", crew[2].id, now - 40 * MINUTE)
-    tx.end_run("r3", now=now - 12 * MINUTE, waits_for={"q": now - 12 * MINUTE})
+    tx.end_run("r3", now=now - 12 * MINUTE, outcome="waiting", asked_at={"q": now - 12 * MINUTE})

@@ -10,6 +10,7 @@ until the next start if it is the only process. Repeated effects are marked as s
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -133,7 +134,9 @@ class Relay(EffectPerformer):
             try:
                 while not stopping.is_set():
                     await self._surviving(self._round)
-                    await _quiet(stopping)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(QUIET.total_seconds()):
+                            await stopping.wait()
                     await news.wait(POLL)
                 self._begin_gathered()
                 async with asyncio.timeout(GRACE.total_seconds()):
@@ -419,11 +422,3 @@ def _written(
         untried=outcome.untried,
     )
     return len(failed)
-
-
-async def _quiet(stopping: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(QUIET.total_seconds()):
-            await stopping.wait()
-    except TimeoutError:
-        return

@@ -13,7 +13,10 @@ from channels.fake_telegram import BOT_ID, USERNAME
 from postroom.contracts.chat import InboundKey, InboundMessage, InboundStatus
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import message_of
-from postroom.gateway.platforms import discord_wire, email_wire, matrix_wire, slack_wire
+from postroom.gateway.platforms import discord as discord_file
+from postroom.gateway.platforms import email as email_file
+from postroom.gateway.platforms import matrix as matrix_file
+from postroom.gateway.platforms import slack as slack_file
 from postroom.gateway.platforms.telegram import Me, read_update
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "content.md"
@@ -46,9 +49,9 @@ def replied(**told: Any) -> dict[str, Any]:
 
 def slack(**told: Any) -> MessageEvent | None:
     event = {"type": "message", "user": "U1", "text": "", "ts": "1.1", "channel": "D1", **told}
-    bot = slack_wire.Bot(team_id="T1", user_id="UBOT")
-    found = slack_wire.read("events_api", {"event": {"channel_type": "im", **event}}, bot, slack_wire.Rules())
-    return found.event if isinstance(found, slack_wire.NewMessage) else None
+    bot = slack_file.Bot(team_id="T1", user_id="UBOT")
+    found = slack_file.read("events_api", {"event": {"channel_type": "im", **event}}, bot, slack_file.Rules())
+    return found.event if isinstance(found, slack_file.NewMessage) else None
 
 
 def discord(**told: Any) -> MessageEvent | None:
@@ -59,14 +62,14 @@ def discord(**told: Any) -> MessageEvent | None:
         "content": "",
         **told,
     }
-    me = discord_wire.Me(user_id=ME)
-    if not discord_wire.is_message(message, me):
+    me, read = discord_file.Me(user_id=ME), discord_file.read(message, discord_file.Message)
+    if not read.is_for(me):
         return None
-    return discord_wire.event_of(message, discord_wire.Channel(chat_type="dm"), me)
+    return discord_file.event_of(read, discord_file.Channel(chat_type="dm"), me)
 
 
 def matrix(kind: str = "m.room.message", **content: Any) -> MessageEvent | None:
-    room = matrix_wire.Room(room_id="!r:fake")
+    room = matrix_file.Room(room_id="!r:fake")
     room.joined = 2
     event = {
         "type": kind,
@@ -74,7 +77,7 @@ def matrix(kind: str = "m.room.message", **content: Any) -> MessageEvent | None:
         "sender": "@ann:fake",
         "content": {"msgtype": "m.text", "body": "", **content},
     }
-    found = matrix_wire.understood(event, room, matrix_wire.Ourselves(user_id="@bot:fake"))
+    found = matrix_file.understood(event, room, matrix_file.Ourselves(user_id="@bot:fake"))
     return None if found is None else found.event
 
 
@@ -86,9 +89,9 @@ def email(text: str = "", html: str = "", file: str = "", **headers: str) -> Mes
     mail.set_content(html or text, subtype="html" if html else "plain")
     if file:
         mail.add_attachment(b"x", maintype="text", subtype="csv", filename=file)
-    where = email_wire.Where(validity=1, uid=1)
-    me = email_wire.Ourselves(address="bot@example.org", authserv_id=None)
-    return email_wire.understood(email_wire.parsed(mail.as_bytes()), where, me)
+    where = email_file.Where(validity=1, uid=1)
+    me = email_file.Ourselves(address="bot@example.org", authserv_id=None)
+    return email_file.understood(email_file.parsed(mail.as_bytes()), where, me)
 
 
 def share(**told: Any) -> list[dict[str, Any]]:

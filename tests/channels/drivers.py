@@ -5,10 +5,9 @@ loses answers and goes away. `lacks` names the abilities that a platform does no
 """
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from email.message import EmailMessage, Message
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,13 +19,9 @@ from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeMail, mail
 from channels.fake_matrix import BOT, TOKEN, FakeMatrix, Fault
 from channels.http_room import calling
 from platform_tables import table_of
-from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.records import replace
-from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.platforms.discord import DiscordAdapter
-from postroom.gateway.platforms.discord_intake import DiscordOptions
+from postroom.gateway.platforms.discord import DiscordAdapter, DiscordOptions
 from postroom.gateway.platforms.email import EmailAdapter, EmailOptions
 from postroom.gateway.platforms.matrix import MatrixAdapter, MatrixOptions
 from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
@@ -34,70 +29,18 @@ from postroom.gateway.platforms.telegram import TelegramAdapter, TelegramOptions
 from postroom.gateway.platforms.web import WebAdapter, WebOptions
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
-
-ANN, BEN, EVE = "ann", "ben", "eve"
-"""An owner, a member, and a stranger."""
+from postroom.testing.channels import ANN, BEN, EVE, PLAIN, ChannelDriver, Extra, Sent, Shown
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A message of the agent as the chat shows it now."""
+class Driver(ChannelDriver):
+    """A driver of a platform of ours: the abilities that only tests of postroom ask for are added."""
 
-    id: str
-    text: str
-    buttons: tuple[tuple[str, str], ...] = ()
-    """Label and value of each button."""
-
-
-@dataclass(eq=False)
-class Sent:
-    """A message of a person, as its platform keeps it."""
-
-    text: str
-    person: str
-    id: str
-    raw: Any = None
-    number: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extra:
-    """The content that accompanies the words of a message."""
-
-    group: bool = False
-    mention: bool = True
-    forward: tuple[str, str] | None = None
-    """The author and the words of a message that is passed on."""
-    reply: tuple[str, str] | None = None
-    """The author and the words of the message that is answered."""
-    file: tuple[str, bytes] | None = None
-    """A file of the message, or of what it passes on."""
-    unknown: bool = False
-    """Whether it has a part of a kind that nobody knows."""
-
-
-PLAIN = Extra()
-
-
-class Driver(ABC):
-    """The people and the platform of one channel."""
-
-    platform: ClassVar[Platform]
-    kind: ClassVar[type[BasePlatformAdapter]]
-    people: ClassVar[Mapping[str, str]]
-    """The platform's id of each person."""
-    lacks: ClassVar[Mapping[str, str]] = {}
-    secrets: ClassVar[tuple[str, ...]] = ()
     unstorable: ClassVar[str] = "\ud800 \x00"
     """Characters that the platform passes on, and no store holds."""
     libraries: ClassVar[Mapping[str, str]] = {}
     """The libraries of its extra, each with the module that imports it."""
     unknown: ClassVar[str] = ""
     """How the part of a message is named that nobody knows."""
-    wait_s: ClassVar[int] = 120
-    """How long `limit` has the adapter wait."""
-    chat: ClassVar[str]
-    """Ann's direct chat."""
 
     def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
         self.folder, self.stack = folder, stack
@@ -107,53 +50,8 @@ class Driver(ABC):
     async def begin(self) -> None:
         """Start the platform."""
 
-    @abstractmethod
-    def config(self, *, secret: str | None = None) -> PlatformConfig:
-        """Return the channel's settings, with a wrong secret if one is given."""
-
-    @abstractmethod
-    async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
-        """Deliver a message."""
-
-    @abstractmethod
-    def shown(self) -> Sequence[Shown]:
-        """Return what people see of the agent's messages, in order."""
-
-    @property
-    def allow(self) -> dict[str, PersonRole]:
-        return {self.people[ANN]: PersonRole.OWNER, self.people[BEN]: PersonRole.MEMBER}
-
-    def adapter(self, clock: ManualClock, *, secret: str | None = None) -> BasePlatformAdapter:
-        """Make an adapter without limits, so that no test lasts for minutes."""
-        given = self.kind
-
-        class Hurried(given):  # type: ignore[misc, valid-type]  # the class is chosen by the platform
-            capabilities = replace(given.capabilities, rates=RateLimits())
-
-        return Hurried(self.config(secret=secret), clock=clock, timer=clock)
-
-    async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
-        """Deliver what the platform held, when the adapter has connected."""
-
     async def command(self, text: str, person: str = ANN) -> None:
         await self.say(text, person)
-
-    async def send_again(self) -> None:  # noqa: B027 - as above
-        """Deliver an untaken message again, if the person's program does this and not the platform."""
-
-    # The rest stands where a platform has it.
-
-    async def redeliver(self, sent: Sent) -> None:
-        raise NotImplementedError
-
-    def acknowledged(self, sent: Sent) -> bool:
-        raise NotImplementedError
-
-    async def edit(self, sent: Sent, text: str) -> None:
-        raise NotImplementedError
-
-    async def delete(self, sent: Sent) -> None:
-        raise NotImplementedError
 
     async def press(self, card: Shown, label: str, person: str = ANN) -> None:
         raise NotImplementedError
@@ -162,42 +60,8 @@ class Driver(ABC):
         """Return name and content of each file that the agent sent."""
         raise NotImplementedError
 
-    @abstractmethod
-    async def malformed(self) -> None:
-        """Deliver an update that cannot be read."""
-
-    def looks(self) -> int:
-        """Return how often the adapter asked for updates, or for a connection that brings them."""
-        raise NotImplementedError
-
-    def tries(self) -> int:
-        """Return the number of attempts to send a new message, refused attempts included."""
-        raise NotImplementedError
-
-    def limit(self) -> None:
-        """Refuse the next message with the platform's words for too many."""
-        raise NotImplementedError
-
-    def refuse(self) -> None:
-        """Refuse the next message for good."""
-        raise NotImplementedError
-
-    def lose_answer(self) -> None:
-        """Accept the next message, but lose the answer to the adapter."""
-        raise NotImplementedError
-
-    def lift(self) -> None:  # noqa: B027 - as above
-        """End the fault of `limit` or `refuse`, if it does not end by itself."""
-
     def forget(self, shown: Shown) -> None:
         """Have a message of the agent be gone, so that it cannot be edited."""
-        raise NotImplementedError
-
-    async def go_away(self) -> None:
-        """Stop answering requests."""
-        raise NotImplementedError
-
-    async def come_back(self) -> None:
         raise NotImplementedError
 
 
@@ -340,7 +204,7 @@ class TelegramDriver(Driver):
 
 class SlackDriver(Driver):
     platform, kind = Platform.SLACK, SlackAdapter
-    libraries: ClassVar = {"httpx2": "slack_api", "websockets": "slack_socket"}
+    libraries: ClassVar = {"httpx2": "slack_library", "websockets": "slack_library"}
     people: ClassVar = {ANN: fake_slack.ANN, BEN: fake_slack.BEN, EVE: "U0EVE"}
     lacks: ClassVar = {"replies": "in Slack a message answers in a thread and quotes no other message"}
     secrets = (fake_slack.BOT_TOKEN, fake_slack.APP_TOKEN, fake_slack.TICKET)
@@ -635,7 +499,7 @@ class DiscordDriver(Driver):
 
 class MatrixDriver(Driver):
     platform, kind = Platform.MATRIX, MatrixAdapter
-    libraries: ClassVar = {"httpx2": "matrix_http"}
+    libraries: ClassVar = {"httpx2": "matrix"}
     people: ClassVar = {ANN: "@ann:fake", BEN: "@ben:fake", EVE: "@eve:fake"}
     lacks: ClassVar = {
         "forwards": "Matrix does not mark forwarded words, which look like the sender's own words",

@@ -16,8 +16,7 @@ from postroom.contracts.records import replace
 from postroom.gateway.capabilities import RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.platforms.discord import DiscordAdapter
-from postroom.gateway.platforms.discord_intake import DiscordOptions
+from postroom.gateway.platforms.discord import DiscordAdapter, DiscordOptions
 from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
 from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.platforms.web import WebAdapter, WebOptions

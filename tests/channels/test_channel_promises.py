@@ -4,7 +4,6 @@ If a platform lacks an ability, its driver and docs/content.md give the reason.
 """
 
 import asyncio
-import logging
 import re
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +19,6 @@ import pytest
 from channels.drivers import (
     ANN,
     BEGIN,
-    BEN,
     DRIVERS,
     END,
     EVE,
@@ -46,8 +44,7 @@ from dispatch_room import done
 from gateway_room import Agent, Room, all_answered, settled
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.agent_events import TextDelta
-from postroom.contracts.chat import InboundStatus
-from postroom.contracts.errors import CredentialRefused, InvalidArgument, MissingExtra, StoreUnavailable
+from postroom.contracts.errors import MissingExtra, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import STOPPED_MARK
@@ -64,7 +61,7 @@ from postroom.contracts.runs import (
 from postroom.extras import install_command
 from postroom.gateway import voices, wording
 from postroom.gateway.config import GatewayConfig
-from postroom.gateway.events import MessageEvent, SendErrorKind
+from postroom.gateway.events import SendErrorKind
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.questions import answer_run, decision_of
@@ -72,39 +69,11 @@ from postroom.gateway.replies import question_of
 from postroom.gateway.session import Platform
 from postroom.services.questions import QuestionService
 from postroom.testing import ManualClock
+from postroom.testing.channels import Door
 from store_kinds import refuse_missing
 
 PATIENCE_S = 60
 BEGINNING = "I think that this is a rather good beginning "
-
-
-class Door:
-    """Sits between an adapter and the gateway; injects faults of a store, of a process and of postroom's code."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._inner = gateway.intake
-        self.before: list[Exception] = []
-        """Raised one for each message, before it is stored."""
-        self.after: list[Exception] = []
-        """Raised one for each message, when it is stored: the platform is not told that we have it."""
-        self.changes: list[Exception] = []
-        """Raised one for each edit, deletion or press, before it is stored."""
-        self.handed: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("edited", "deleted", "pressed") and self.changes:
-            raise self.changes.pop(0)
-        return getattr(self._inner, name)
-
-    async def accept(self, event: MessageEvent) -> None:
-        self.handed.append(event.text)
-        if "poison" in event.text:
-            raise TypeError("a defect in our own code")
-        if self.before:
-            raise self.before.pop(0)
-        await self._inner.accept(event)
-        if self.after:
-            raise self.after.pop(0)
 
 
 @dataclass
@@ -131,7 +100,7 @@ class Stage:
         config = GatewayConfig(platforms=channels, drain=timedelta(0), **more)
         self.adapter = self.driver.adapter(self.clock)
         self.gateway, _ = await self.room.open(self.agent, config=config, channel=self.adapter)
-        self.door = Door(self.gateway)
+        self.door = Door(self.gateway.intake)
         self.adapter.set_message_handler(self.door)
         await self.driver.opened(self.adapter)
         [(_, mailbox)] = self.room.opened
@@ -241,154 +210,7 @@ def test_the_page_says_which_abilities_a_platform_lacks() -> None:
 # What comes in is stored first, once, and in order.
 
 
-async def test_a_message_is_acknowledged_only_when_it_is_stored(stage) -> None:
-    await stage.start()
-    stage.door.before = [StoreUnavailable("the disk is away")] * 2
-    sent = await stage.driver.say("hello")
-    await stage.until(lambda: len(stage.door.before) < 2)
-    assert stage.lacks("acknowledgements") or not stage.driver.acknowledged(sent)
-    assert await stage.stored() == 0
-    while stage.door.before:
-        await stage.driver.send_again()
-        await stage.pass_time(1)
-    await stage.driver.send_again()
-    await stage.until(stage.shows("re: hello"))
-    await stage.until(lambda: stage.lacks("acknowledgements") or stage.driver.acknowledged(sent))
-
-
-async def test_a_message_that_is_not_stored_holds_those_behind_it(stage) -> None:
-    await stage.start()
-    stage.door.before = [StoreUnavailable("the disk is away")]
-    for text in ("one", "two", "three"):
-        await stage.driver.say(text)
-    await stage.until(lambda: not stage.door.before)
-    await stage.driver.send_again()
-    await stage.answered(3)
-    assert stage.read() == ["one", "two", "three"]
-
-
-async def test_a_message_whose_acknowledgement_is_lost_is_answered_once(stage) -> None:
-    await stage.start()
-    stage.door.after = [StoreUnavailable("cut off behind the commit")]
-    await stage.driver.say("hello")
-    await stage.until(lambda: not stage.door.after)
-    await stage.driver.send_again()
-    await stage.until(lambda: len(stage.door.handed) == 2)
-    await stage.answered(1)
-    assert (stage.read(), stage.texts()) == (["hello"], ["re: hello"])
-
-
-async def test_an_update_that_the_platform_sends_again_is_answered_once(stage) -> None:
-    await stage.start()
-    sent = await stage.driver.say("hello")
-    await stage.until(stage.shows("re: hello"))
-    await stage.driver.redeliver(sent)
-    await stage.until(lambda: stage.door.handed.count(stage.door.handed[0]) == 2)
-    await stage.driver.say("and then")
-    await stage.answered(2)
-    assert (stage.read(), stage.texts()) == (["hello", "and then"], ["re: hello", "re: and then"])
-
-
-async def test_messages_are_read_in_the_order_in_which_they_were_sent(stage) -> None:
-    await stage.start()
-    words = [f"message {number}" for number in range(6)]
-    for text in words:
-        await stage.driver.say(text)
-    await stage.answered(6)
-    assert stage.read() == words
-
-
-@needs("shared bots")
-async def test_a_server_that_no_longer_has_the_channel_takes_no_message(stage) -> None:
-    await stage.start()
-    ours, stage.adapter.is_ours = stage.adapter.is_ours, lambda: False
-    sent = await stage.driver.say("hello")
-    await stage.pass_time(3)
-    assert await stage.stored() == 0
-    assert stage.lacks("acknowledgements") or not stage.driver.acknowledged(sent)
-    stage.adapter.is_ours = ours
-    await stage.until(stage.shows("re: hello"))
-    assert stage.read() == ["hello"]
-
-
-async def test_a_message_that_can_never_be_stored_is_a_dead_letter_and_the_channel_goes_on(stage) -> None:
-    await stage.start()
-    stage.door.before = [InvalidArgument("no store takes it")]
-    await stage.driver.say("hello")
-    await stage.driver.say("and then")
-    await stage.until(stage.shows("re: and then"))
-    assert stage.read() == ["and then"]
-    assert stage.adapter.liveness.refused == 1
-    if not stage.lacks("dead letters"):
-        [letter] = await stage.dead(1)
-        assert letter["error"] == "an invalid update: no store takes it"
-        assert "hello" in letter["text"]
-
-
-async def test_an_update_that_cannot_be_read_is_a_dead_letter_and_the_channel_stays_connected(stage) -> None:
-    await stage.start()
-    refused = stage.adapter.liveness.refused
-    await stage.driver.malformed()
-    await stage.driver.say("hello")
-    await stage.until(stage.shows("re: hello"))
-    assert stage.adapter.liveness.refused == refused + 1
-    told = stage.gateway.liveness()[stage.driver.platform.value]
-    assert told["state"] == "connected"
-    if stage.lacks("dead letters"):
-        return
-    [letter] = await stage.dead(1)
-    assert letter["kind"] == "update"
-    assert letter["error"].startswith("an invalid update: ")
-    assert "sevenfold" in letter["text"]
-
-
-async def test_an_update_that_meets_a_defect_is_a_dead_letter_and_the_channel_goes_on_degraded(stage) -> None:
-    await stage.start()
-    poison = await stage.driver.say("poison")
-    await stage.driver.say("hello")
-    await stage.until(stage.shows("re: hello"))
-    if stage.lacks("dead letters"):
-        return
-    [letter] = await stage.dead(1)
-    assert (letter["kind"], letter["error"]) == ("update", "an update caused a defect: TypeError")
-    assert "poison" in letter["text"]
-    assert stage.lacks("acknowledgements") or stage.driver.acknowledged(poison)
-    told = stage.gateway.liveness()[stage.driver.platform.value]
-    assert (told["state"], told["error_code"]) == ("degraded", "updates_set_aside")
-    assert stage.door.handed.count("poison") == 3
-
-
 # What a process that ends or dies leaves.
-
-
-async def test_a_message_that_comes_while_the_server_is_stopped_is_answered_after_the_start(stage) -> None:
-    await stage.start()
-    await stage.driver.say("before")
-    await stage.answered(1)
-    await stage.room.close()
-    await stage.driver.say("meanwhile")
-    before = stage.texts()
-    await stage.start()
-    await stage.answered(2)
-    assert stage.read() == ["before", "meanwhile"]
-    assert [*dict.fromkeys([*before, *stage.texts()])] == ["re: before", "re: meanwhile"]
-    assert stage.texts().count("re: meanwhile") == 1
-
-
-async def test_a_process_that_dies_between_the_commit_and_the_acknowledgement_answers_once(stage) -> None:
-    await stage.start()
-    stage.agent.free.clear()
-    stage.door.after = [StoreUnavailable("the process is gone")] * 1_000
-    sent = await stage.driver.say("hello")
-    await stage.until_stored(1)
-    await stage.room.close()
-    assert stage.lacks("acknowledgements") or not stage.driver.acknowledged(sent)
-    stage.agent.free.set()
-    await stage.start()
-    await stage.until(stage.shows("re: hello"))
-    await stage.until(lambda: stage.lacks("acknowledgements") or stage.driver.acknowledged(sent))
-    await stage.answered(1)
-    assert stage.texts() == ["re: hello"]
 
 
 @needs("drafts", "drafts of a process that died")
@@ -414,20 +236,6 @@ async def test_a_draft_of_a_process_that_died_becomes_the_answer(stage) -> None:
 
 
 @needs("edits")
-async def test_an_edit_before_the_agent_has_read_the_message_is_what_the_agent_reads(stage) -> None:
-    await stage.start()
-    await stage.hold()
-    sent = await stage.driver.say("seocnd")
-    await stage.until_stored(2)
-    await stage.driver.edit(sent, "second")
-    await stage.driver.say("third")  # in order: when this is stored, the edit was taken
-    await stage.until_stored(3)
-    stage.agent.free.set()
-    await stage.answered(3)
-    assert stage.read() == ["first", "second", "third"]
-
-
-@needs("edits")
 async def test_an_edit_that_comes_too_late_is_told_to_its_sender(stage) -> None:
     await stage.start()
     sent = await stage.driver.say("hello")
@@ -436,22 +244,6 @@ async def test_an_edit_that_comes_too_late_is_told_to_its_sender(stage) -> None:
     await stage.driver.edit(sent, "hello all")
     await stage.until(stage.shows(wording.EDITED_TOO_LATE))
     assert stage.read() == ["hello"]
-
-
-@needs("deletes")
-async def test_a_message_that_is_deleted_before_the_agent_has_read_it_is_not_read(stage) -> None:
-    await stage.start()
-    await stage.hold()
-    sent = await stage.driver.say("second")
-    await stage.until_stored(2)
-    stage.door.changes = [StoreUnavailable("away")]  # it comes again
-    await stage.driver.delete(sent)
-    await stage.driver.say("third")
-    await stage.until_stored(3)
-    stage.agent.free.set()
-    await stage.answered(3)
-    assert stage.read() == ["first", "third"]
-    assert (await stage.room.statuses())[InboundStatus.RETRACTED] == 1
 
 
 # What a message holds.
@@ -585,33 +377,6 @@ async def test_a_character_that_no_store_holds_costs_no_message(stage) -> None:
 # What people see.
 
 
-@needs("drafts")
-async def test_an_answer_grows_in_one_message(stage) -> None:
-    await stage.start()
-    go_on = asyncio.Event()
-
-    async def act(activation: Any, sink: Any) -> Any:
-        await sink.emit(TextDelta(delta=BEGINNING))
-        await go_on.wait()
-        more = "and that it goes on for a good while yet "
-        await sink.emit(TextDelta(delta=more))
-        await stage.agent.free.wait()
-        return done(activation, f"{BEGINNING}{more}until its end.")
-
-    stage.agent.act = act
-    stage.agent.free.clear()
-    await stage.driver.say("hello")
-    await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
-    [first] = stage.driver.shown()
-    go_on.set()
-    await stage.until(lambda: stage.texts()[0].endswith("a good while yet"))
-    stage.agent.free.set()
-    await stage.answered(1)
-    [last] = stage.driver.shown()
-    assert last.id == first.id
-    assert last.text.endswith("until its end.")
-
-
 @needs("drafts", "failing edits")
 async def test_an_answer_whose_draft_cannot_be_edited_any_more_is_a_message_of_its_own(stage) -> None:
     await stage.start()
@@ -624,24 +389,6 @@ async def test_an_answer_whose_draft_cannot_be_edited_any_more_is_a_message_of_i
     stage.agent.free.set()
     await stage.answered(1)
     assert stage.texts() == ["re: hello"]
-
-
-async def test_a_long_answer_comes_in_parts_that_fit_and_loses_no_word(stage) -> None:
-    await stage.start()
-    capabilities = stage.adapter.capabilities
-    most = 5_000 if stage.lacks("parts") else capabilities.limit
-    words = [f"word{number}" for number in range(int(most * 2.5) // 9)]
-
-    async def act(activation: Any, sink: Any) -> Any:
-        return done(activation, " ".join(words))
-
-    stage.agent.act = act
-    await stage.driver.say("at length, please")
-    await stage.answered(1)
-    parts = stage.texts()
-    assert " ".join(parts).split() == words
-    assert (len(parts) > 2) is not stage.lacks("parts")
-    assert all(capabilities.unit.measure(part) <= capabilities.limit for part in parts)
 
 
 async def test_a_stop_keeps_the_part_of_the_answer_that_was_shown(stage) -> None:
@@ -1143,126 +890,7 @@ async def test_voice_cannot_be_chosen_if_no_endpoint_is_configured_or_the_word_i
 # Who speaks.
 
 
-@needs("strangers")
-async def test_a_stranger_is_refused_politely_and_not_for_each_message(stage) -> None:
-    await stage.start()
-    for number in range(5):
-        await stage.driver.say(f"let me in {number}", EVE)
-    await stage.until_stored(5)
-    await stage.driver.say("hello")
-    await stage.until(stage.shows("re: hello"))
-    told = [text for text in stage.texts() if text != "re: hello"]
-    assert len(told) == 1
-    assert told[0].startswith("I do not know you yet.")
-    assert told[0].endswith("The code is valid for 1h.")
-    assert stage.read() == ["hello"]
-
-
-@needs("groups")
-async def test_two_people_in_a_group_are_told_apart_and_the_rest_is_not_read(stage) -> None:
-    await stage.start()
-    await stage.driver.say("mine", ANN, Extra(group=True))
-    await stage.driver.say("among ourselves", BEN, Extra(group=True, mention=False))
-    await stage.driver.say("and mine", BEN, Extra(group=True))
-    await stage.answered(2)
-    assert sorted(stage.read()) == ["and mine", "mine"]
-    assert {one for senders in stage.agent.senders for one in senders} == {
-        stage.driver.people[ANN],
-        stage.driver.people[BEN],
-    }
-    assert sorted(stage.texts()) == ["re: and mine", "re: mine"]
-
-
 # What a platform does wrong.
-
-
-@needs("limits")
-async def test_the_time_that_a_platform_asks_for_is_waited(stage) -> None:
-    await stage.start()
-    stage.driver.limit()
-    await stage.driver.say("hello")
-    await stage.until(lambda: stage.driver.tries() == 1)
-    await stage.pass_time(stage.driver.wait_s - 2)
-    assert stage.driver.tries() == 1
-    stage.driver.lift()
-    await stage.until(stage.shows("re: hello"))
-    await stage.answered(1)
-    assert stage.texts() == ["re: hello"]
-
-
-@needs("refusals")
-async def test_an_answer_that_is_refused_for_good_is_a_dead_letter_and_the_next_one_is_said(stage) -> None:
-    await stage.start()
-    stage.driver.refuse()
-    await stage.driver.say("hello")
-    [letter] = await stage.dead(1)
-    stage.driver.lift()
-    assert "re: hello" in letter["text"]
-    await stage.driver.say("and then")
-    await stage.until(stage.shows("re: and then"))
-    assert (await stage.room.statuses())[InboundStatus.FAILED] == 1
-
-
-@needs("lost answers")
-async def test_an_answer_of_which_nobody_knows_is_said_once_or_marked_when_it_is_said_again(stage) -> None:
-    await stage.start()
-    stage.driver.lose_answer()
-    await stage.driver.say("hello")
-    await stage.answered(1)
-    first, *again = stage.texts()
-    assert first.removeprefix(f"{wording.POSSIBLE_DUPLICATE}\n") == "re: hello"
-    assert all(text == f"{wording.POSSIBLE_DUPLICATE}\nre: hello" for text in again)
-    assert len(again) <= 1
-
-
-@needs("outages")
-async def test_after_an_outage_of_the_platform_what_was_owed_is_said_and_what_comes_is_answered(
-    stage,
-) -> None:
-    await stage.start()
-    await stage.hold()
-    await stage.driver.go_away()
-    stage.agent.free.set()
-    await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
-    await stage.pass_time(5)
-    await stage.driver.come_back()
-    await stage.until(lambda: any(text.endswith("re: first") for text in stage.texts()))
-    await stage.driver.say("and then")
-    await stage.until(
-        stage.shows("re: and then"), lambda: stage.adapter.liveness.state is AdapterState.CONNECTED
-    )
-    assert sum("re: first" in text and wording.POSSIBLE_DUPLICATE not in text for text in stage.texts()) <= 1
-
-
-@needs("outages")
-async def test_a_platform_that_is_away_at_the_start_is_connected_when_it_comes_back(stage) -> None:
-    await stage.driver.go_away()
-    await stage.start()
-    assert stage.adapter.liveness.state is AdapterState.FAILED
-    assert stage.adapter.liveness.retryable
-    await stage.driver.come_back()
-    await stage.until(lambda: stage.adapter.liveness.state is AdapterState.CONNECTED)
-    await stage.driver.opened(stage.adapter)
-    await stage.driver.say("hello")
-    await stage.until(stage.shows("re: hello"))
-
-
-@needs("outages", "shared bots")
-async def test_a_server_that_stood_still_asks_for_nothing_while_another_has_the_channel(stage: Stage) -> None:
-    await stage.start()
-    await stage.driver.go_away()
-    await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
-    ours, stage.adapter.is_ours = stage.adapter.is_ours, lambda: False
-    await stage.driver.come_back()
-    await stage.pass_time(5)
-    looks = stage.driver.looks()
-    await stage.pass_time(200)
-    assert stage.driver.looks() == looks
-    stage.adapter.is_ours = ours
-    await stage.driver.say("hello")
-    await stage.until(
-        stage.shows("re: hello"), lambda: stage.adapter.liveness.state is AdapterState.CONNECTED
-    )
 
 
 @on(SlackDriver, DiscordDriver, MatrixDriver)
@@ -1303,64 +931,6 @@ async def test_a_library_that_is_missing_is_named_with_its_extra(
         extra = stage.driver.platform.value
         assert caught.value.remedy == install_command(extra)
         assert adapter.liveness.state is AdapterState.STOPPED
-
-
-@needs("credentials")
-async def test_a_credential_that_is_refused_is_named_and_not_shown(stage, caplog) -> None:
-    caplog.set_level(logging.DEBUG)
-    wrong = stage.driver.secrets[0][:-4] + "xxxx"
-    adapter = stage.driver.adapter(stage.clock, secret=wrong)
-    with pytest.raises(CredentialRefused) as caught:
-        await adapter.connect()
-    assert caught.value.remedy
-    told = f"{caught.value!r} {caught.value.as_dict()} {caught.value.__cause__!r} {caplog.text}"
-    assert wrong not in f"{told} {adapter!r} {adapter.config!r} {adapter.liveness!r}"
-    await adapter.disconnect()
-
-
-async def test_no_secret_and_no_words_are_logged(stage, caplog) -> None:
-    caplog.set_level(logging.DEBUG)
-    await stage.start()
-    stage.door.before = [StoreUnavailable("away"), InvalidArgument("never")]
-    await stage.driver.say("private words")
-    await stage.driver.send_again()
-    await stage.driver.send_again()
-    await stage.driver.say("private again")
-    await stage.until(stage.shows("re: private again"))
-    told = []
-    if not stage.lacks("lost answers"):
-        for goes_wrong in (stage.driver.lose_answer, stage.driver.refuse):
-            goes_wrong()
-            told.append(await stage.adapter.send(stage.driver.chat, "private answer"))
-            stage.driver.lift()
-    if not stage.lacks("outages"):
-        await stage.driver.go_away()
-        await stage.until(lambda: stage.adapter.liveness.state is not AdapterState.CONNECTED)
-        await stage.driver.come_back()
-    await stage.room.close()
-    logged = [one for one in caplog.records if one.name != "mail.log"]  # the log of the fake mail server
-    ours = " ".join(one.getMessage() for one in logged if one.name.startswith("postroom"))
-    assert "private" not in ours
-    lines = " ".join(f"{one.getMessage()} {one.exc_text or ''}" for one in logged)
-    within = [getattr(stage.adapter, name, None) for name in ("_api", "_bot")]
-    written = f"{lines} {told} {within} {stage.adapter!r} {stage.adapter.config!r} {stage.adapter.liveness!r}"
-    for secret in stage.driver.secrets:
-        assert secret not in written
-
-
-async def test_disconnecting_leaves_nothing_behind_and_may_be_done_twice(stage) -> None:
-    before = asyncio.all_tasks()
-    await stage.start()
-    await stage.driver.say("hello")
-    await stage.until(stage.shows("re: hello"))
-    await stage.room.close()
-    await stage.adapter.disconnect()
-    ours = {one for one in asyncio.all_tasks() - before if "channel" in one.get_name()}
-    assert ours == set()
-    assert stage.adapter.liveness.state is AdapterState.STOPPED
-    if not stage.lacks("outages"):
-        sent = await stage.adapter.send(stage.driver.chat, "hello")
-        assert stage.driver.platform is Platform.EMAIL or sent.error_kind is SendErrorKind.TRANSIENT
 
 
 # What one platform alone has.

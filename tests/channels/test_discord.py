@@ -32,12 +32,10 @@ from postroom.gateway.events import (
     MessageType,
     SendErrorKind,
 )
+from postroom.gateway.platforms import discord as wire
 from postroom.gateway.platforms import discord_library
-from postroom.gateway.platforms import discord_wire as outgoing
-from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import AdapterState, pause_ms
-from postroom.gateway.platforms.discord import DiscordAdapter
-from postroom.gateway.platforms.discord_intake import DiscordOptions, bot_token
+from postroom.gateway.platforms.discord import DiscordAdapter, DiscordOptions, bot_token
 from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -118,7 +116,7 @@ OURS = wire.Me(user_id=ME)
 
 
 def test_a_direct_message_belongs_to_its_chat() -> None:
-    event = wire.event_of(message(), DM, OURS)
+    event = event_of(message(), DM)
     assert (event.text, event.message_id, event.addressed) == ("hello", "1100000000004194304", True)
     assert event.timestamp == 1_682_330_837_012
     assert event.source.to_dict() == {
@@ -145,7 +143,7 @@ def test_a_direct_message_belongs_to_its_chat() -> None:
     ],
 )
 def test_a_message_in_a_channel_is_for_us_when_it_names_or_answers_us(more, text, addressed) -> None:
-    event = wire.event_of(message(channel_id=ROOM, guild_id=GUILD, **more), IN_ROOM, OURS)
+    event = event_of(message(channel_id=ROOM, guild_id=GUILD, **more), IN_ROOM)
     assert (event.text, event.addressed) == (text, addressed)
     assert event.metadata == {"guild_id": GUILD}
 
@@ -155,7 +153,7 @@ def test_an_answer_names_what_it_answers() -> None:
         message_reference={"type": 0, "message_id": "77"},
         referenced_message={"author": PERSONS[BOB], "content": "why?"},
     )
-    event = wire.event_of(told, DM, OURS)
+    event = event_of(told, DM)
     assert (event.reply_to_message_id, event.reply_to_text) == ("77", "why?")
 
 
@@ -165,12 +163,12 @@ def test_an_answer_to_a_forward_does_not_name_who_forwarded_it() -> None:
         message_reference={"type": 0, "message_id": "77"},
         referenced_message={"author": PERSONS[BOB], **forward},
     )
-    event = wire.event_of(told, DM, OURS)
+    event = event_of(told, DM)
     assert (event.reply_to_text, event.reply_to_author) == ("stranger words", None)
 
 
 def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
-    source = wire.event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS).source
+    source = event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD).source
     assert (source.chat_type, source.chat_id, source.thread_id) == ("thread", ROOM, THREAD)
 
 
@@ -178,13 +176,13 @@ def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
     "more, text",
     [
         ({"content": "", "sticker_items": [{"name": "wave", "id": "5"}]}, ":wave:"),
-        ({"content": "half \ud800 pair and \0 nothing"}, "half ? pair and  nothing"),
+        ({"content": "half \ud800 pair and \0 nothing"}, "half \ufffd pair and \ufffd nothing"),
         ({"content": "\u202egnp.exe `rm -rf /` <script>"}, "\u202egnp.exe `rm -rf /` <script>"),
         ({"content": "x" * 4_000}, "x" * 4_000),
     ],
 )
 def test_words_are_kept_as_they_are_where_they_can_be_kept(more, text) -> None:
-    assert wire.event_of(message(**more), DM, OURS).text == text
+    assert event_of(message(**more), DM).text == text
 
 
 @each_row(
@@ -202,13 +200,13 @@ def test_a_file_is_of_the_kind_that_its_type_says(mime, flags, kind) -> None:
     name = "../../etc/passwd\r\nX-Evil: 1"
     url = "https://cdn.discordapp.com/attachments/1/2/a"
     one = {"id": "5", "url": url, "filename": name, "size": 12, "content_type": mime}
-    event = wire.event_of(message(attachments=[one], flags=flags, content=""), DM, OURS)
+    event = event_of(message(attachments=[one], flags=flags, content=""), DM)
     assert event.media == (Attachment(kind=kind, ref=url, mime=mime, name=name, size=12),)
     assert event.message_type is kind
 
 
 def test_a_written_command_is_one_and_a_webhook_is_a_bot() -> None:
-    event = wire.event_of(message(content="/stop now", webhook_id="9"), DM, OURS)
+    event = event_of(message(content="/stop now", webhook_id="9"), DM)
     assert (event.message_type, event.get_command(), event.get_command_args()) == (
         MessageType.COMMAND,
         "stop",
@@ -218,7 +216,7 @@ def test_a_written_command_is_one_and_a_webhook_is_a_bot() -> None:
 
 
 def test_what_is_kept_of_a_message_can_be_read_back() -> None:
-    event = wire.event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS)
+    event = event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD)
     again = MessageEvent.from_body(json.loads(json.dumps(event.to_body())))
     assert again.to_body() == event.to_body()
 
@@ -251,11 +249,16 @@ def test_a_malformed_message_is_unreadable_and_nothing_else(told) -> None:
 
 
 def read(told: object) -> MessageEvent | None:
-    return wire.event_of(told, IN_ROOM, OURS) if wire.is_message(told, OURS) else None
+    message = wire.read(told, wire.Message)
+    return wire.event_of(message, IN_ROOM, OURS) if message.is_for(OURS) else None
+
+
+def event_of(told: object, channel: wire.Channel) -> MessageEvent:
+    return wire.event_of(wire.read(told, wire.Message), channel, OURS)
 
 
 def test_types_that_cannot_be_hashed_are_read_too() -> None:
-    assert not wire.is_message(message(type=[]), OURS)
+    assert read(message(type=[])) is None
     assert wire.channel_of({"id": "5", "type": {}}).chat_type == "channel"
 
 
@@ -277,12 +280,12 @@ def test_types_that_cannot_be_hashed_are_read_too() -> None:
     ],
 )
 def test_markdown_is_shown_as_discord_knows_it(text, shown) -> None:
-    assert outgoing.marked(text, 2_000) == shown
+    assert wire.marked(text, 2_000) == shown
 
 
 def test_what_would_become_too_long_stays_as_it_was() -> None:
     table = "| a |\n|---|\n| 1 |"
-    assert outgoing.marked(table, len(table) + 3) == table
+    assert wire.marked(table, len(table) + 3) == table
 
 
 @each_row(
@@ -298,7 +301,7 @@ def test_what_would_become_too_long_stays_as_it_was() -> None:
     ],
 )
 def test_a_file_name_may_stand_in_a_header(name, kept) -> None:
-    assert outgoing.file_name(name) == kept
+    assert wire.file_name(name) == kept
 
 
 @each_row(
@@ -691,7 +694,7 @@ async def test_a_channel_that_is_gone_is_not_asked_again(adapter, fake, inbox) -
 async def test_a_channel_that_was_crowded_out_is_not_read_from_its_beginning(
     fake, inbox, clock, monkeypatch
 ) -> None:
-    monkeypatch.setattr("postroom.gateway.platforms.discord_intake.MOST_MARKS", 2)
+    monkeypatch.setattr("postroom.gateway.platforms.discord.MOST_MARKS", 2)
     fake.message("years ago")
     async with connected(fake, inbox, clock, max_held=9) as adapter:
         await fake.say("one")
@@ -1089,7 +1092,7 @@ async def test_a_file_is_sent_under_a_harmless_name(fake, inbox, clock) -> None:
         assert result.success
         seen = fake.calls("POST", f"/channels/{DIRECT}/messages")[0]
         assert seen.file == ("a__b__X_ 1.txt", "application/octet-stream", b"words \xff")
-        assert (seen.body["content"], seen.body["nonce"]) == ("look", outgoing.nonce_of("k"))
+        assert (seen.body["content"], seen.body["nonce"]) == ("look", wire.nonce_of("k"))
         assert (
             await adapter.send_media(DIRECT, hostile, sending(b"x"), "y" * 2_001)
         ).error_kind is SendErrorKind.TOO_LONG

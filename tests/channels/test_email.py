@@ -23,10 +23,9 @@ from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.records import replace
 from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
-from postroom.gateway.platforms import email_wire as wire
+from postroom.gateway.platforms import email as wire
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.email import EmailAdapter, EmailOptions
-from postroom.gateway.platforms.email_text import own_words, text_of_html, unflowed
+from postroom.gateway.platforms.email import EmailAdapter, EmailOptions, own_words, text_of_html, unflowed
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 from table_rows import each_row

@@ -20,7 +20,7 @@ from platform_tables import table_of
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, ServerUnavailable, StoreUnavailable, TooLarge
 from postroom.gateway.events import Attachment, MessageType, SendErrorKind
-from postroom.gateway.platforms import matrix_wire as wire
+from postroom.gateway.platforms import matrix as wire
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.matrix import MatrixAdapter, MatrixOptions
 from postroom.gateway.session import Platform

@@ -57,8 +57,8 @@ from postroom.gateway.platforms.telegram import (
     WEBHOOK_PATH,
     TelegramAdapter,
     TelegramOptions,
+    markdown_v2,
 )
-from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 from table_rows import each_row

@@ -22,15 +22,15 @@ from channels.fake_telegram import (
 from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.events import ButtonPress, MessageEvent, MessageType, SendErrorKind
+from postroom.gateway.platforms.safe_text import replace_unstorable
 from postroom.gateway.platforms.telegram import (
     Me,
     TelegramOptions,
-    mended,
+    markdown_v2,
     place,
     read_answer,
     read_update,
 )
-from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.session import build_session_key
 from table_rows import each_row
 
@@ -359,8 +359,8 @@ def test_anything_is_read_passed_over_or_refused(told, name, extra) -> None:
 
 
 @given(text=st.text(st.characters(exclude_categories=[])))
-def test_mended_text_can_be_kept_everywhere_and_counts_the_same(text) -> None:
-    whole = mended(text)
+def test_text_without_unstorable_characters_can_be_kept_everywhere_and_counts_the_same(text) -> None:
+    whole = replace_unstorable(text)
     assert "\0" not in whole
     assert len(whole.encode("utf-16-le")) == len(text.encode("utf-16-le", "surrogatepass"))
 

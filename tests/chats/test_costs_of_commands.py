@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from fake_channel import FakeChannel
 from gateway_room import Agent, Room, all_answered, both_engines, settled
 from postroom.contracts.messages import Message, Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.gateway import sessions, wording
-from postroom.gateway.commands import Commands, resolve_command
+from postroom.gateway.commands import BY_NAME, Commands
 from postroom.stores.runs import rows
-from postroom.testing.channel import FakeChannel
 
 PAGE = 200
 SEARCHED = 2_000
@@ -65,7 +65,7 @@ async def told(gateway: Any, channel: FakeChannel, text: str) -> str | None:
     services = gateway.runner.services
     key = gateway.runner.config.session_key(event.source)
     commands: Commands = services.commands
-    return await commands.obey(resolve_command(event.get_command()), event, event.source, key)
+    return await commands.obey(BY_NAME[event.get_command()], event, event.source, key)
 
 
 @both_engines

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from chats.test_mail_in_chats import FakeMail
+from fake_channel import FakeChannel
 from gateway_room import CONFIG, Agent, all_answered, both_engines, busy, settled
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import InboundStatus
@@ -16,7 +17,6 @@ from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.config import PlatformConfig, Route
 from postroom.gateway.session import Platform
-from postroom.testing.channel import FakeChannel
 
 SLACK = {"chat": "D1", "user": "U1"}
 ALLOWED = {"u1": PersonRole.OWNER, "U1": PersonRole.MEMBER, "U2": PersonRole.MEMBER}

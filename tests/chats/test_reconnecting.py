@@ -5,12 +5,12 @@ import json
 from datetime import timedelta
 from typing import Any
 
+from fake_channel import FakeChannel
 from gateway_room import CONFIG, Agent, all_answered, settled
 from postroom.contracts.errors import ConfigError, CredentialRefused, PostroomError, ServerUnavailable
 from postroom.contracts.records import replace
 from postroom.gateway import status
 from postroom.gateway.platforms.base import AdapterState
-from postroom.testing.channel import FakeChannel
 
 
 class Fragile(FakeChannel):

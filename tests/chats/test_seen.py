@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from fake_channel import ALL, FakeChannel
 from gateway_room import Agent, all_answered, busy, delivery, settled
 from log_lines import capture_logs
 from postroom.contracts.errors import Unauthorized
@@ -11,7 +12,6 @@ from postroom.contracts.records import replace
 from postroom.gateway.config import BusyPolicy, PlatformConfig
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.base import TOO_OFTEN
-from postroom.testing.channel import ALL, FakeChannel
 
 REACTS = replace(ALL, reactions=True)
 GROUP = {"chat": "-100", "chat_type": "group"}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from fake_channel import ALL
 from gateway_room import CONFIG, all_answered, tried
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.executor import ExecutorAround
@@ -13,7 +14,6 @@ from postroom.gateway.events import FILES
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, ResolvedAgent, ScriptedModel
 from postroom.runtime.files import SendFileTool
 from postroom.stores.chats.files import FileStore
-from postroom.testing.channel import ALL
 from runtime.room import calls
 
 TAKES_FILES = replace(ALL, media=FILES)

@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
+from fake_channel import FakeChannel
 from gateway_room import Agent, Room, all_answered, both_engines, settled
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState
 from postroom.leases import LENGTH, Leases
-from postroom.testing.channel import FakeChannel
 
 
 class Server:

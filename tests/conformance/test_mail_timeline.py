@@ -11,11 +11,11 @@ def test_every_execution_of_a_run_is_an_attempt(box: Box, here: Office) -> None:
     ada = here.ada.id
     box.begin_run("r", ada, 10)
     box.begin_run("r", ada, 20)
-    box.end_run("r", now=30, failed=True, error="HTTP 529 é" * 1_000)
+    box.end_run("r", now=30, outcome="failed", error="HTTP 529 é" * 1_000)
     box.begin_run("r", ada, 40)
-    box.end_run("r", now=50, waits_for={"q": 45})
+    box.end_run("r", now=50, outcome="waiting", asked_at={"q": 45})
     box.begin_run("r", ada, 60)
-    box.end_run("r", now=70, failed=True, cancelled=True)
+    box.end_run("r", now=70, outcome="cancelled")
     box.end_run("r", now=80)
     found = box.attempts_of_runs(["r"])
     assert [(one.queued_at, one.began_at, one.ended_at, one.outcome, one.waited_until) for one in found] == [
@@ -28,7 +28,7 @@ def test_every_execution_of_a_run_is_an_attempt(box: Box, here: Office) -> None:
     assert len(found[1].error) == 2_000
     assert box.attempts_of_runs(["s"]) == []
     box.begin_run("s", ada, 5)
-    box.end_run("s", now=6, waits_for={"q": 5})
+    box.end_run("s", now=6, outcome="waiting", asked_at={"q": 5})
     box.withdraw_questions("s", ada, ["q"], now=9)
     assert [one.waited_until for one in box.attempts_of_runs(["s"])] == [9]
 
@@ -38,9 +38,9 @@ def test_attempts_of_a_span_are_grouped_but_for_those_to_be_seen(box: Box, here:
     both = [ada, ben]
     for number, at in enumerate((99, 100, 104, 109, 110, 150, 199, 200)):
         box.begin_run(f"r{number}", ada, at)
-        box.end_run(f"r{number}", now=at + 3, failed=at in (104, 110), cancelled=at == 110)
+        box.end_run(f"r{number}", now=at + 3, outcome={104: "failed", 110: "cancelled"}.get(at, "done"))
     box.begin_run("waits", ben, 120)
-    box.end_run("waits", now=130, waits_for={"q": 125})
+    box.end_run("waits", now=130, outcome="waiting", asked_at={"q": 125})
     box.begin_run("works", ben, 140)
     groups = box.attempt_groups(both, DAY, step=10)
     assert [(one.agent_id, one.count, one.began_at, one.ended_at, one.is_cancelled) for one in groups] == [

@@ -25,7 +25,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits
-from postroom.executors.processes.starting import masked, secrets_in
+from postroom.executors.processes.process_runner import masked, secrets_in
 
 ODD = 'it\'s "quoted" $(id) `id` \\ ; & | * \n second line\t– größer 日本語 🙂 {prompt} {prompt_file}'
 ECHO = "sys.stdout.write(%s)"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from fake_channel import FakeChannel
 from postroom.concurrency import SystemTimer
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import PostroomError
@@ -25,7 +26,6 @@ from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.leases import Leases
 from postroom.relay import Relay
 from postroom.stores.stores import Stores
-from postroom.testing.channel import FakeChannel
 from simulation.loop import SimulatedLoop
 
 CONFIG = GatewayConfig(

@@ -138,12 +138,7 @@ async def test_every_change_that_the_archive_shows_leaves_a_row_for_it(room: Roo
     reserved = f"reservation:{number}"
     assert rows == [
         *(
-            f"agent:{ada}",
-            f"agent:{ben}",
-            f"message:{message}",
-            reserved,
-            reserved,
-            reserved,
+            *(f"agent:{ada}", f"agent:{ben}", f"message:{message}", reserved, reserved, reserved),
             f"message:{message}",
         ),
         *(f"agent:{ben}", f"agent:{ben}", f"agent:{ben}", f"agent:{ada}"),

@@ -59,17 +59,10 @@ class Room:
         begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         headers = {"Host": BASE.partition("://")[2], "Accept": accept, **self.shown[caller]}
         scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "GET",
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
+            **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET"},
+            **{"scheme": "http", "path": path, "raw_path": path.encode(), "query_string": query.encode()},
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-            "server": ("127.0.0.1", 8765),
-            "client": ("127.0.0.1", 1),
+            **{"server": ("127.0.0.1", 8765), "client": ("127.0.0.1", 1)},
         }
 
         asked = iter([{"type": "http.request", "body": b"", "more_body": False}])

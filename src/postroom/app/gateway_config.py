@@ -39,7 +39,7 @@ from postroom.gateway.config import (
     Route,
     is_person,
 )
-from postroom.gateway.platforms import ADAPTERS, adapter_of
+from postroom.gateway.platforms import ADAPTERS, adapter_of, plug_ins
 from postroom.gateway.replies import agent_on
 from postroom.gateway.routes import check_routes
 from postroom.gateway.session import ANSWER_ONLY, Platform
@@ -338,7 +338,7 @@ def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str,
 
 
 def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, PlatformConfig]:
-    known = [platform.value for platform in ADAPTERS]
+    known = [*(platform.value for platform in ADAPTERS), *plug_ins()]
     check_names(source.place("platforms"), told, known)
     found = {Platform(name): _platform(source, Platform(name), rest) for name, rest in told.items()}
     if not any(one.enabled for one in found.values()):

@@ -63,6 +63,7 @@ TOOLS: Final = (
     "update_task",
     "done_task",
     "fetch_events",
+    "catch_up",
     SEND_FILE,
 )
 """The permitted tools of a model: operations as its agent in its project, questions, and files for its

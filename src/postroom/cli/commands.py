@@ -10,6 +10,7 @@ from postroom.cli.help_text import GROUPS, GroupedCommands, examples
 
 _MODULES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("up", "mcp", "status", "doctor", "open", "version"), "server"),
+    "catch-up": "events",
     "demo": "demo.command",
     "events": "events",
     "hook": "hook_command",

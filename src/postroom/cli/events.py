@@ -1,4 +1,4 @@
-"""`postroom events`: the events of a project, one per line, in order; with --follow as they happen.
+"""`postroom events` prints the events of a project, in order; `postroom catch-up` summarises them.
 
 Each sequence number is printed once, even across outages of the server, because the number is the cursor.
 """
@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import typer
 
 from postroom.cli import show
+from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Project, project_key
 from postroom.cli.watch import Patience, leave_when_unread, terminate
@@ -60,6 +61,32 @@ def events(
     asked = {"project_key": project_key(project), "kinds": kind or []}
     for one in _followed(asked, after) if follow else _kept(asked, after):
         show.print_line(json.dumps(one) if as_json else _as_line(one))
+
+
+@shows(app, "catch_up")
+def _(found: dict[str, Any]) -> str:
+    runs, spent, skipped = found["runs"], found["spent"], found["skipped"]
+    threads = show.items(found["threads"])
+    lines = [f"Since {show.moment(found['since'])}: {found['events']} events."]
+    if skipped:
+        lines.append(f"{skipped} older events are not part of this summary.")
+    if ran := [f"{number} {state}" for state, number in runs.items() if number]:
+        usage = (
+            f" {spent['tokens']:,} tokens, {spent['cost_micros'] / 1e6:.2f} USD."
+            if any(spent.values())
+            else ""
+        )
+        lines.append(f"Runs: {', '.join(ran)}.{usage}")
+    for state, key, about in (("failed", "failed", "run_id"), ("asks", "questions", "question_id")):
+        lines += [f"  {state:8} {one[about]}  {one['agent'] or '-'}" for one in show.items(found[key])]
+    lines += [f"  reserved {one['path']}  {one['agent'] or '-'}" for one in show.items(found["reserved"])]
+    if threads:
+        lines.append(f"Threads with new messages: {found['threads_in_all']}.")
+    lines += [
+        f"  {one['thread_id']}  {one['messages']}  {one['subject']}  ({', '.join(one['senders'])})"
+        for one in threads
+    ]
+    return "\n".join((*lines, f"Next time: postroom catch-up --after {found['next']}"))
 
 
 def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:

@@ -117,6 +117,8 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
         return {**call, "paths": list(spelled)} if paths else None
     if kind == "tool":
         return {**call, **_acted(tool, given, sent)}
+    if kind == "start" and sent.get("source") == "compact":
+        return {**call, "compacted": True}
     if kind == "stop":
         if client == "cursor" and sent.get("status", "completed") != "completed":
             return None

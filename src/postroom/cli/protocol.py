@@ -22,6 +22,7 @@ MOST_NAMED: Final = 100
 
 READING_TOOLS: Final = frozenset(
     {
+        "catch_up",
         "check_file_reservations",
         "delivery_status",
         "fetch_events",

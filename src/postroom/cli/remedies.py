@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from postroom.cli.table import TABLE
 from postroom.contracts.clock import duration_text
-from postroom.contracts.errors import PostroomError
+from postroom.contracts.errors import PostroomError, TokenRequired
 
 COMMANDS: Final[dict[str, str]] = {
     **{name: str(row["words"]) for name, row in TABLE.items() if "path" not in row},
@@ -80,6 +80,9 @@ _ARGUMENT: Final = re.compile(
 _ALL_ARGUMENTS: Final = re.compile(
     r"(?:did you mean \w+\? )?the (?:arguments|fields of an attachment) are: .*"
 )
+_PROOF_OF_AGENT: Final = (
+    "set POSTROOM_AGENT_TOKEN to the agent's token, which `postroom agents token NAME` creates"
+)
 _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+\(\)")
 
 
@@ -89,7 +92,9 @@ def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str,
     found = error.as_dict()
 
     def said(text: str) -> str:
-        text = _OF_THE_LIBRARY.sub("", as_commands(text))
+        text = _OF_THE_LIBRARY.sub(
+            "", as_commands(text.replace(TokenRequired.default_remedy, _PROOF_OF_AGENT))
+        )
         text = _ALL_ARGUMENTS.sub(f"run `{' '.join(words)} --help` to see the options", text)
         text = _BOUND.sub(_as_duration, text)
         return _ARGUMENT.sub(lambda met: _shown_for(met[1] or met[2], parameters) or met[0], text)

@@ -5,6 +5,7 @@ cancel; the lease limits the harm. It writes through `activation.control.coordin
 write that the claim is still valid.
 """
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -81,9 +82,9 @@ class ResolvedRunPlan:
     replayable: bool = True
 
 
-def identity_of(activation: RunActivation, *, run_id: str) -> RunIdentity:
-    """Return the identity and origin of the run that a request starts."""
-    trace = activation.trace
+def identity_of(activation: RunActivation, *, run_id: str | None = None) -> RunIdentity:
+    """Return the identity and origin of the run that a request starts; without an id the run gets one."""
+    trace, run_id = activation.trace, run_id or activation.run_id or f"run_{uuid.uuid4().hex}"
     return RunIdentity(
         thread_id=activation.thread_id,
         run_id=run_id,

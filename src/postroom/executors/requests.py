@@ -2,16 +2,13 @@
 
 import asyncio
 import shutil
-import uuid
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from postroom.contracts import executor
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import InvalidActivation, InvalidArgument, PostroomError, StoreError
 from postroom.contracts.files import MOST_LEFT, ChatFile, RunFiles
 from postroom.contracts.inference import CallerRequest
@@ -20,11 +17,6 @@ from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import replace
 from postroom.log import get_logger
 from postroom.ports import PendingBoundary, RunControl
-
-
-def identity_of(activation: RunActivation) -> RunIdentity:
-    """Return the identity of the run and its origin."""
-    return executor.identity_of(activation, run_id=activation.run_id or f"run_{uuid.uuid4().hex}")
 
 
 def prompt_of(activation: RunActivation) -> str:

@@ -53,173 +53,14 @@ if TYPE_CHECKING:
     from postroom.gateway.chat_settings import ChatSettings
     from postroom.gateway.links import Links
 
+if TYPE_CHECKING:
+    from postroom.gateway.chat_settings import ChatSettings
+    from postroom.gateway.links import Links
+
 _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000
 """How many messages one `/search` reads, in pages."""
 _ID_DIGITS = 15
-_FOR_AGENTS = frozenset(
-    {"model", "queue", "steer", "busy", "voice", "background", "compact", "every", "retry", "undo"}
-)
-"""Commands that mean nothing where a person answers."""
-ANSWERS_QUESTIONS = frozenset({"approve", "deny"})
-"""Commands that answer a question of a run, whose card shows the answer."""
-_GIVES_WORDS = frozenset({"queue", "steer", "background"})
-"""Commands whose words an agent reads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A command, its users, and its purpose."""
-
-    name: str
-    help: str
-    usage: str = ""
-    aliases: tuple[str, ...] = ()
-    role: PersonRole = PersonRole.MEMBER
-    form: str = ""
-    """The pattern of the words after the name, in any case. If it is empty, and `usage` is not, the command
-    checks its words itself."""
-    takes: str = "no words after it"
-    """The words that fit the pattern, for the refusal of others."""
-
-    def refusal(self, name: str, words: str) -> str | None:
-        """Return why these words cannot follow the command as it was typed; None if they can."""
-        is_free = not words or (self.usage and not self.form)
-        if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
-            return None
-        return wording.not_read_by(name, self.takes, words)
-
-
-COMMANDS = (
-    # A link to a Telegram bot adds a word to /start.
-    Command(name="start", help="show a greeting and how to begin", role=PersonRole.VIEWER, form=".*"),
-    Command(
-        name="help",
-        usage="[command]",
-        help="list the commands, or explain one",
-        role=PersonRole.VIEWER,
-    ),
-    Command(name="status", help="show the active run and waiting messages", role=PersonRole.VIEWER),
-    Command(
-        name="stop",
-        usage="[all]",
-        help="stop the active run; with `all`, drop waiting messages too",
-        form="all",
-        takes="`all` or nothing",
-    ),
-    Command(name="agent", usage="[name]", help="show the agent of this chat, or choose another"),
-    Command(name="model", usage="[name|default]", help="show the model of this chat, or choose another"),
-    Command(name="queue", usage="<text>", aliases=("q",), help="queue this text for a separate run"),
-    Command(name="steer", usage="<text>", help="give this text to the agent at its next step"),
-    Command(
-        name="busy",
-        usage="[queue|collect|steer|interrupt|reject|default]",
-        help="choose what happens to messages while the agent is busy",
-    ),
-    Command(
-        name="set",
-        usage="[busy|reset|quiet|voice|model|instructions] [value|default]",
-        help="show or change the settings of this chat: busy mode, new conversations, quiet hours, model",
-    ),
-    Command(
-        name="voice",
-        usage="[on|off|default]",
-        help=f"send answers of up to {MOST_SPOKEN:,} characters also as speech, or only as text",
-    ),
-    Command(
-        name="new",
-        aliases=("reset",),
-        help="start a new conversation; waiting messages are dropped and listed",
-    ),
-    Command(name="retry", help="answer the last message again"),
-    Command(
-        name="undo",
-        usage="[n]",
-        help="remove the last exchanges from the conversation",
-        form="0*[1-9][0-9]{0,5}",
-        takes="the number of exchanges to remove, or nothing for one",
-    ),
-    Command(name="compact", help="summarize earlier messages, so that the agent reads less"),
-    Command(name="title", usage="[name]", help="show or set the conversation's title"),
-    Command(name="resume", usage="[title or number]", help="list earlier conversations, or resume one"),
-    Command(
-        name="search",
-        usage="<words>",
-        help="search this conversation and earlier ones, 2,000 messages at a time",
-    ),
-    Command(name="usage", help="show the tokens, cost and time of this conversation"),
-    Command(
-        name="approve",
-        usage="<number> [why]",
-        help="answer a question with yes",
-        role=PersonRole.OPERATOR,
-    ),
-    Command(
-        name="deny",
-        usage="<number> [why]",
-        help="answer a question with no",
-        role=PersonRole.OPERATOR,
-    ),
-    Command(
-        name="remind",
-        usage="<span> <text>",
-        help="get a reminder after this time, for example 10m",
-    ),
-    Command(
-        name="every",
-        usage="[span text | days at time [zone] text | stop number]",
-        help=(
-            "schedule a task for the agent, every 1d or on mon,wed at 18:30; without arguments, list the "
-            "schedules"
-        ),
-    ),
-    Command(
-        name="link",
-        usage="[code | apart | together]",
-        help="share one conversation between your direct chats on several channels",
-        form="[A-Z2-9]{8}|apart|together",
-        takes="a code of 8 characters, `apart`, `together` or nothing",
-    ),
-    Command(name="unlink", help="unlink this chat from the others"),
-    Command(name="here", help="receive messages of agents to you in this chat"),
-    Command(name="reply", usage="<number> <text>", help="reply to a message in this chat"),
-    Command(name="background", usage="<text>", aliases=("bg",), help="run this text in the background"),
-    Command(
-        name="sethome", aliases=("set-home",), help="use this chat as the home channel", role=PersonRole.OWNER
-    ),
-)
-_BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
-
-
-def resolve_command(name: str) -> Command | None:
-    """Return the command of this name or alias."""
-    return _BY_NAME.get(name)
-
-
-def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
-    """Return whether a waiting message may become these words.
-
-    A command is performed on arrival, or never.
-    """
-    name = after.get_command()
-    if name is None:
-        return True
-    command = resolve_command(name)
-    is_same = command is resolve_command(before.get_command() or "")
-    return command is not None and is_same and command.name in _GIVES_WORDS
-
-
-def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
-    """Return the commands that the sender may use, or the one that a word names, one per line."""
-    name = word.strip().removeprefix("/").casefold()
-    if name and resolve_command(name) is None:
-        return wording.unknown_command(name)
-    shown = [one for one in COMMANDS if may_use(one) and name in ("", one.name, *one.aliases)]
-    if not shown:
-        return wording.NOT_ALLOWED
-    return "\n".join(f"/{command.name} {command.usage}".rstrip() + f": {command.help}" for command in shown)
-
-
 Answer = str | Card | None
 """The reply to a command: a text, a text with buttons, or nothing."""
 
@@ -258,61 +99,29 @@ class Commands:
         self._sessions, self._handover = sessions, handover
         self._questions = Questions(run_queue, threads, clock)
         self._run_queue, self._threads = run_queue, threads
-        self._handlers = self._by_name()
 
-    def _by_name(self) -> Mapping[str, Callable[[CommandCall], Awaitable[Answer]]]:
-        """Return the handler of each command."""
-        return {
-            "remind": self._remind,
-            "every": self._every,
-            "start": self._start,
-            "status": self._status,
-            "agent": self._agent,
-            "stop": self._stop,
-            "queue": self._queue,
-            "steer": self._steer,
-            "busy": self._busy,
-            "model": self._model,
-            "voice": lambda call: self._settings.set(call.key, call.source, f"voice {call.words}"),
-            "set": lambda call: self._settings.set(call.key, call.source, call.words),
-            "new": self._new,
-            "retry": self._retry,
-            "undo": self._undo,
-            "compact": self._compact,
-            "title": self._title,
-            "resume": self._resume,
-            "search": self._search,
-            "usage": self._usage,
-            "approve": self._approve,
-            "deny": self._deny,
-            "link": lambda call: self._links.link(call.source, call.words.strip()),
-            "unlink": lambda call: self._links.unlink(call.source),
-            "here": self._here,
-            "reply": self._reply,
-            "background": self._background,
-            "sethome": self._sethome,
-        }
-
-    def may_use(self, command: Command, source: SessionSource) -> bool:
+    def may_use(self, command: "Command", source: SessionSource) -> bool:
         """Return whether the sender may use a command."""
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
-    async def obey(self, command: Command, event: MessageEvent, source: SessionSource, key: str) -> Answer:
+    async def obey(self, command: "Command", event: MessageEvent, source: SessionSource, key: str) -> Answer:
         """Perform a command and return the answer to it.
 
         Raises:
             StoreError: it could not be done.
         """
         call = CommandCall(event=event, source=source, key=key, words=event.get_command_args())
-        handler = self._handlers[command.name]
-        if is_person(source.agent) and command.name in _FOR_AGENTS:
+        if is_person(source.agent) and command.is_for_agents:
             return wording.A_PERSON_ANSWERS
-        return await handler(call)
+        return await command.run(self, call)
 
     # Looking.
 
     async def _start(self, call: CommandCall) -> str:
         return wording.GREETING
+
+    async def _help(self, call: CommandCall) -> str:
+        return help_text(lambda command: self.may_use(command, call.source), call.words)
 
     async def _status(self, call: CommandCall) -> str:
         session, state = await self._with_state(call)
@@ -390,8 +199,19 @@ class Commands:
         admission = await self._handover.hand_over(call.event, session, mode=mode)
         return admission.text
 
-    async def _busy(self, call: CommandCall) -> str:
-        return await self._settings.set(call.key, call.source, f"busy {call.words}")
+    async def _set(self, call: CommandCall) -> str:
+        return await self._settings.set(call.key, call.source, call.words)
+
+    async def _set_named(self, call: CommandCall) -> str:
+        """Do what `/set` does, with the name of the command as the setting: `/busy` and `/voice`."""
+        name = call.event.get_command()
+        return await self._settings.set(call.key, call.source, f"{name} {call.words}")
+
+    async def _link(self, call: CommandCall) -> str:
+        return await self._links.link(call.source, call.words.strip())
+
+    async def _unlink(self, call: CommandCall) -> str:
+        return await self._links.unlink(call.source)
 
     async def _background(self, call: CommandCall) -> str | None:
         if not call.words and not call.event.media:
@@ -683,6 +503,252 @@ class Commands:
     async def _hide(self, session: ChatSession, runs: Sequence[RunRecord]) -> bool:
         asked = {run.run_id: run.input.trigger_message_ids if run.input else () for run in runs}
         return await self._sessions.hide(session, asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command: its name, its help, who may use it, and the method that performs it."""
+
+    name: str
+    run: Callable[[Commands, CommandCall], Awaitable[Answer]]
+    help: str
+    usage: str = ""
+    aliases: tuple[str, ...] = ()
+    role: PersonRole = PersonRole.MEMBER
+    form: str = ""
+    """The pattern of the words after the name, in any case. If it is empty, and `usage` is not, the command
+    checks its words itself."""
+    takes: str = "no words after it"
+    """The words that fit the pattern, for the refusal of others."""
+    is_for_agents: bool = False
+    """Whether it means nothing if a person answers in the chat."""
+    gives_words: bool = False
+    """Whether an agent reads its words. The message can be edited into such a command until it is read."""
+    answers_question: bool = False
+    """Whether it answers a question of a run, whose card shows the answer."""
+    has_turn: bool = True
+    """Whether it waits for the earlier messages of its chat; otherwise it is performed at once."""
+    decides_session: bool = False
+    """Whether it decides to which session the later messages of its chat belong: these wait for it."""
+
+    def refusal(self, name: str, words: str) -> str | None:
+        """Return why these words cannot follow the command as it was typed; None if they can."""
+        is_free = not words or (self.usage and not self.form)
+        if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
+            return None
+        return wording.not_read_by(name, self.takes, words)
+
+
+COMMANDS = (
+    # A link to a Telegram bot adds a word to /start.
+    Command(
+        name="start",
+        run=Commands._start,
+        help="show a greeting and how to begin",
+        role=PersonRole.VIEWER,
+        form=".*",
+    ),
+    Command(
+        name="help",
+        run=Commands._help,
+        usage="[command]",
+        help="list the commands, or explain one",
+        role=PersonRole.VIEWER,
+    ),
+    Command(
+        name="status",
+        run=Commands._status,
+        help="show the active run and waiting messages",
+        role=PersonRole.VIEWER,
+    ),
+    Command(
+        name="stop",
+        run=Commands._stop,
+        has_turn=False,
+        usage="[all]",
+        help="stop the active run; with `all`, drop waiting messages too",
+        form="all",
+        takes="`all` or nothing",
+    ),
+    Command(
+        name="agent",
+        run=Commands._agent,
+        decides_session=True,
+        usage="[name]",
+        help="show the agent of this chat, or choose another",
+    ),
+    Command(
+        name="model",
+        run=Commands._model,
+        is_for_agents=True,
+        usage="[name|default]",
+        help="show the model of this chat, or choose another",
+    ),
+    Command(
+        name="queue",
+        run=Commands._queue,
+        is_for_agents=True,
+        gives_words=True,
+        usage="<text>",
+        aliases=("q",),
+        help="queue this text for a separate run",
+    ),
+    Command(
+        name="steer",
+        run=Commands._steer,
+        is_for_agents=True,
+        gives_words=True,
+        usage="<text>",
+        help="give this text to the agent at its next step",
+    ),
+    Command(
+        name="busy",
+        run=Commands._set_named,
+        is_for_agents=True,
+        usage="[queue|collect|steer|interrupt|reject|default]",
+        help="choose what happens to messages while the agent is busy",
+    ),
+    Command(
+        name="set",
+        run=Commands._set,
+        usage="[busy|reset|quiet|voice|model|instructions] [value|default]",
+        help="show or change the settings of this chat: busy mode, new conversations, quiet hours, model",
+    ),
+    Command(
+        name="voice",
+        run=Commands._set_named,
+        is_for_agents=True,
+        usage="[on|off|default]",
+        help=f"send answers of up to {MOST_SPOKEN:,} characters also as speech, or only as text",
+    ),
+    Command(
+        name="new",
+        run=Commands._new,
+        aliases=("reset",),
+        help="start a new conversation; waiting messages are dropped and listed",
+    ),
+    Command(name="retry", run=Commands._retry, is_for_agents=True, help="answer the last message again"),
+    Command(
+        name="undo",
+        run=Commands._undo,
+        is_for_agents=True,
+        usage="[n]",
+        help="remove the last exchanges from the conversation",
+        form="0*[1-9][0-9]{0,5}",
+        takes="the number of exchanges to remove, or nothing for one",
+    ),
+    Command(
+        name="compact",
+        run=Commands._compact,
+        is_for_agents=True,
+        help="summarize earlier messages, so that the agent reads less",
+    ),
+    Command(name="title", run=Commands._title, usage="[name]", help="show or set the conversation's title"),
+    Command(
+        name="resume",
+        run=Commands._resume,
+        usage="[title or number]",
+        help="list earlier conversations, or resume one",
+    ),
+    Command(
+        name="search",
+        run=Commands._search,
+        usage="<words>",
+        help="search this conversation and earlier ones, 2,000 messages at a time",
+    ),
+    Command(name="usage", run=Commands._usage, help="show the tokens, cost and time of this conversation"),
+    Command(
+        name="approve",
+        run=Commands._approve,
+        answers_question=True,
+        usage="<number> [why]",
+        help="answer a question with yes",
+        role=PersonRole.OPERATOR,
+    ),
+    Command(
+        name="deny",
+        run=Commands._deny,
+        answers_question=True,
+        usage="<number> [why]",
+        help="answer a question with no",
+        role=PersonRole.OPERATOR,
+    ),
+    Command(
+        name="remind",
+        run=Commands._remind,
+        usage="<span> <text>",
+        help="get a reminder after this time, for example 10m",
+    ),
+    Command(
+        name="every",
+        run=Commands._every,
+        is_for_agents=True,
+        usage="[span text | days at time [zone] text | stop number]",
+        help=(
+            "schedule a task for the agent, every 1d or on mon,wed at 18:30; without arguments, list the "
+            "schedules"
+        ),
+    ),
+    Command(
+        name="link",
+        run=Commands._link,
+        decides_session=True,
+        usage="[code | apart | together]",
+        help="share one conversation between your direct chats on several channels",
+        form="[A-Z2-9]{8}|apart|together",
+        takes="a code of 8 characters, `apart`, `together` or nothing",
+    ),
+    Command(
+        name="unlink", run=Commands._unlink, decides_session=True, help="unlink this chat from the others"
+    ),
+    Command(name="here", run=Commands._here, help="receive messages of agents to you in this chat"),
+    Command(
+        name="reply", run=Commands._reply, usage="<number> <text>", help="reply to a message in this chat"
+    ),
+    Command(
+        name="background",
+        run=Commands._background,
+        is_for_agents=True,
+        gives_words=True,
+        usage="<text>",
+        aliases=("bg",),
+        help="run this text in the background",
+    ),
+    Command(
+        name="sethome",
+        run=Commands._sethome,
+        aliases=("set-home",),
+        help="use this chat as the home channel",
+        role=PersonRole.OWNER,
+    ),
+)
+"""All commands, in the order of `/help`. A new command is a row here and a method of `Commands`."""
+BY_NAME: Mapping[str | None, Command] = {
+    name: command for command in COMMANDS for name in (command.name, *command.aliases)
+}
+
+
+def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
+    """Return whether a waiting message may become these words.
+
+    A command is performed on arrival, or never.
+    """
+    name = after.get_command()
+    if name is None:
+        return True
+    command = BY_NAME.get(name)
+    return command is not None and command is BY_NAME.get(before.get_command()) and command.gives_words
+
+
+def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
+    """Return the commands that the sender may use, or the one that a word names, one per line."""
+    name = word.strip().removeprefix("/").casefold()
+    if name and name not in BY_NAME:
+        return wording.unknown_command(name)
+    shown = [one for one in COMMANDS if may_use(one) and name in ("", one.name, *one.aliases)]
+    if not shown:
+        return wording.NOT_ALLOWED
+    return "\n".join(f"/{command.name} {command.usage}".rstrip() + f": {command.help}" for command in shown)
 
 
 def _counted(number: int, noun: str) -> str:

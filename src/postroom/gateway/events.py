@@ -21,7 +21,13 @@ class MessageType(StrEnum):
     STICKER = "sticker"
     COMMAND = "command"
 
+    @classmethod
+    def of_file(cls, mime: str | None) -> "MessageType":
+        """Return the kind of a file by the first half of its type."""
+        return _BY_MIME.get((mime or "").partition("/")[0], cls.DOCUMENT)
 
+
+_BY_MIME = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 FILES = frozenset({MessageType.PHOTO, MessageType.VIDEO, MessageType.AUDIO, MessageType.DOCUMENT})
 """The kinds for a platform with files, but without voice bubbles or stickers."""
 ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}

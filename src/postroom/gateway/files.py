@@ -61,7 +61,6 @@ _CONNECTED_SECONDS = 20.0
 _SCAN_SECONDS = 120.0
 _TRANSCRIBE_SECONDS = 600.0
 """For an endpoint that is never silent and never done."""
-_KINDS = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 
 
@@ -256,7 +255,7 @@ class FilesOfRun(RunFiles):
             raise too_large(file.size, most)
         await _connected(adapter)
         attachment = Attachment(
-            kind=_KINDS.get(block.type, MessageType.DOCUMENT),
+            kind=MessageType.of_file(block.type),
             ref=block.data["ref"],
             mime=block.data.get("mime"),
             name=block.data.get("name"),
@@ -358,7 +357,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
 
 def attachment_of(file: ChatFile) -> Attachment:
     """Return a file as channels send it."""
-    kind = _KINDS.get(file.media_type.partition("/")[0], MessageType.DOCUMENT)
+    kind = MessageType.of_file(file.media_type)
     if file.media_type == "image/svg+xml":  # a page that shows it runs the scripts in it
         kind = MessageType.DOCUMENT
     return Attachment(kind=kind, ref=file.sha256 or "", mime=file.media_type, name=file.name, size=file.size)

@@ -31,7 +31,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus
 from postroom.gateway import wording
-from postroom.gateway.commands import may_be_changed_into
+from postroom.gateway.commands import BY_NAME, may_be_changed_into
 from postroom.gateway.config import GatewayConfig, reachable, short_name
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
@@ -40,9 +40,8 @@ from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage, Metadata
 from postroom.gateway.replies import answer_of, inbound_ids_of
 from postroom.gateway.routes import decide
-from postroom.gateway.run import GatewayRunner, Services
+from postroom.gateway.run import ChatWorker, GatewayRunner, Services, album_of
 from postroom.gateway.session import SessionSource, inbound_key
-from postroom.gateway.worker import AT_ONCE, ChatWorker, album_of
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -98,7 +97,8 @@ class Intake:
         """
         source = self._checked(event)
         worker = self._runner.workers.of(source)
-        if event.get_command() == AT_ONCE:
+        command = BY_NAME.get(event.get_command())
+        if command is not None and not command.has_turn:
             await self._arrived(event, source, ChatWorker())
             return
         async with worker.accepting:

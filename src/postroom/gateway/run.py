@@ -1,26 +1,39 @@
 """The runner: what becomes of each message of each chat when it has its turn.
 
-    stranger ─▶ a pairing code, or nothing          command ─▶ done, never prompt text, never queued
-    message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
+    accept ─▶ stored ─▶ queue of the chat's worker ─▶ its turn:
+        stranger ─▶ a pairing code, or nothing      command ─▶ done, never prompt text, never queued
+        message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
-`ChatWorker` decides whose turn it is. A message that comes while its chat is idle is stored and handed over
-in one change.
+One worker for each chat gives each stored message its turn, in order. A message that comes while its chat is
+idle is stored and handed over in one change. The store has every message of a queue, so that a process that
+dies loses none. A message that cannot be handed over leaves the queue and is found in the store later.
+
+`/stop` has no turn: it is performed at once. `/agent`, `/link` and `/unlink` decide the session of later
+messages in the queue. Such a message is stored only after the command was performed. Every other message is
+stored at once, so that its platform does not wait.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from weakref import WeakValueDictionary
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatSession, InboundMessage, InboundMove, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
+from postroom.contracts.errors import (
+    AlreadyConsumed,
+    IllegalTransition,
+    PostroomError,
+    StoreError,
+    UnknownMessage,
+)
 from postroom.gateway import status, wording
-from postroom.gateway.commands import ANSWERS_QUESTIONS, Answer, Command, Commands, help_text, resolve_command
+from postroom.gateway.commands import BY_NAME, Answer, Command, Commands, help_text
 from postroom.gateway.config import GatewayConfig, is_person, short_name
 from postroom.gateway.events import ButtonPress, Card, MessageEvent
 from postroom.gateway.handover import Admission, AdmissionKind, Handover, NotHandedOver
@@ -29,12 +42,12 @@ from postroom.gateway.notices import Notices, notice_key
 from postroom.gateway.people import People
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.reminders import span_in_words
-from postroom.gateway.session import ANSWER_ONLY, Platform, SessionSource, build_session_key
+from postroom.gateway.session import ANSWER_ONLY, Platform, SessionSource, build_session_key, inbound_key
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import StreamingPresenter
 from postroom.gateway.to_people import ToPeople
-from postroom.gateway.worker import AT_ONCE, ChatWorker, ChatWorkers, album_of, merge_album
 from postroom.log import get_logger
+from postroom.stores.chats.intake_log import IntakeLog
 from postroom.stores.chats.stores import ChatStores
 
 _LOG = get_logger(__name__)
@@ -45,6 +58,130 @@ _ACKNOWLEDGED_EVERY_MS = 30_000
 _MOST_SESSIONS = 10_000
 _PAUSES_MS = (50, 200, 500, 1_000, 2_000, 4_000)
 SHUTTING_DOWN = "Gateway shutting down"
+
+
+_ALBUM_MS = 1_000
+"""How long the worker waits for the next file of an album: platforms send each file as its own message."""
+
+
+class ChatWorker:
+    """The messages of one chat that this process has and that are not handed over yet."""
+
+    def __init__(self) -> None:
+        self.queue: deque[MessageEvent] = deque()
+        """Stored messages in order; while the worker is active, the first has its turn."""
+        self.is_active = False
+        """Whether the message is being handled now."""
+        self.accepting = asyncio.Lock()
+        """Held while a message is stored, so that messages keep the order in which they came."""
+        self.decided = asyncio.Event()
+        """Set while no command of the queue decides the session of later messages."""
+        self.decided.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no message waits and none is being handled."""
+        return not (self.queue or self.is_active)
+
+    def has(self, inbound_id: int) -> bool:
+        """Return whether a message is in the queue."""
+        return any(event.inbound_id == inbound_id for event in self.queue)
+
+    def put(self, event: MessageEvent) -> None:
+        """Append a stored message to the queue."""
+        self.queue.append(event)
+        if _decides_session(event):
+            self.decided.clear()
+
+    def end_turn(self) -> None:
+        """Remove the first message from the queue."""
+        self.queue.popleft()
+        if not any(map(_decides_session, self.queue)):
+            self.decided.set()
+
+    def stop(self) -> None:
+        """End the work; the messages of the queue are in the store, and are found there."""
+        self.is_active = False
+        self.queue.clear()
+        self.decided.set()
+
+    async def whole_album(self, timer: Timer) -> list[MessageEvent]:
+        """Return the first message's album once it is complete; its first message keeps its turn."""
+        first, found = self.queue[0], list[MessageEvent]()
+        sent = album_of(first), first.source and first.source.user_id
+        while True:
+            parts = [one for one in self.queue if (album_of(one), one.source and one.source.user_id) == sent]
+            if len(parts) == len(found):
+                break
+            found = parts
+            await timer.sleep(_ALBUM_MS)
+        found.sort(key=lambda event: event.inbound_id or 0)
+        for part in found:
+            self.queue.remove(part)
+        self.queue.appendleft(found[0])
+        return found
+
+
+class ChatWorkers:
+    """The workers of all chats; a worker exists as long as a message of its chat is on its way."""
+
+    def __init__(self) -> None:
+        self.by_chat: WeakValueDictionary[tuple[object, ...], ChatWorker] = WeakValueDictionary()
+        self.stop_requested: set[str] = set()
+        """Sessions whose present message must not begin a run."""
+
+    def of(self, source: SessionSource) -> ChatWorker:
+        """Return the worker of a chat."""
+        chat = (source.platform, source.account, source.chat_id or source.user_id)
+        found = self.by_chat.get(chat)
+        if found is None:
+            found = self.by_chat[chat] = ChatWorker()
+        return found
+
+
+def _decides_session(event: MessageEvent) -> bool:
+    command = BY_NAME.get(event.get_command())
+    return command is not None and command.decides_session
+
+
+def album_of(event: MessageEvent) -> str | None:
+    """Return the id of the album that a message is a part of; None for every other message."""
+    album_id = event.metadata.get("media_group_id")
+    return album_id if isinstance(album_id, str) and event.media else None
+
+
+async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
+    """Give the first message of an album the files and words of the others, and close the others.
+
+    After a crash in between, a repetition gives the first message nothing that it has already.
+
+    Raises:
+        StoreError: The change could not be stored.
+    """
+    source = first.source
+    if not others or source is None:
+        return
+    given = first.metadata.get("album", [])
+    new = [event for event in others if event.message_id not in given]
+    texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
+    # Each message of an album answers the same message: its files are given once, with the first.
+    own = (event.media[: len(event.media) - event.metadata.get("answered_files", 0)] for event in new)
+    first.media += tuple(file for files in own for file in files)
+    first.forwarded = tuple(dict.fromkeys(words for event in (first, *new) for words in event.forwarded))
+    first.unread = tuple(dict.fromkeys(part for event in (first, *new) for part in event.unread))
+    first.text = "\n".join(texts)
+    first.metadata["album"] = [*given, *(event.message_id for event in new)]
+    try:
+        kept = await log.edit(inbound_key(source, first.message_id), first.to_body())
+    except (AlreadyConsumed, UnknownMessage):
+        return  # it was deleted meanwhile, or another process was faster
+    first.revision = kept.revision
+    done = InboundMove(status=InboundStatus.DONE, reason=f"one with message {first.inbound_id}")
+    for event in others:
+        try:
+            await log.move([event.inbound_id or 0], done)
+        except IllegalTransition:
+            continue  # as above
 
 
 class Acknowledgements:
@@ -407,7 +544,7 @@ class GatewayRunner:
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
         """Perform a command. It never waits for a run and never becomes input of an agent."""
         name = event.get_command() or ""
-        command = resolve_command(name)
+        command = BY_NAME.get(name)
         if command is None:
             return wording.unknown_command(name)
         if not self._may_use(command, source):
@@ -415,10 +552,10 @@ class GatewayRunner:
         if (refusal := command.refusal(name, event.get_command_args())) is not None:
             return refusal
         is_starting = self._running_agents.get(key) is _AGENT_PENDING_SENTINEL
-        if command.name == AT_ONCE and is_starting and not self._runs_here(key):
+        if not command.has_turn and is_starting and not self._runs_here(key):
             self.workers.stop_requested.add(key)
             return wording.STARTING_UP
-        if command.name == "help":
+        if command.name == "help" and self._services is None:
             return await self._handle_help_command(event)
         return await self.services.commands.obey(command, event, source, key)
 
@@ -441,8 +578,9 @@ class GatewayRunner:
             return wording.NOT_ALLOWED
         said = await self._obey(event, press.source, self._session_key_for_source(press.source))
         note = said.text if isinstance(said, Card) else said or ""
-        is_choice = press.message_id is not None and event.get_command() not in ANSWERS_QUESTIONS
-        if is_choice and note not in ("", wording.NOT_ALLOWED):
+        command = BY_NAME.get(event.get_command())
+        is_answer = command is not None and command.answers_question
+        if press.message_id is not None and not is_answer and note not in ("", wording.NOT_ALLOWED):
             await self.services.notices.show_chosen(press, note)
         return note
 

@@ -14,12 +14,18 @@ from postroom.contracts.records import Record
 PREFIX = "agent"
 _PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
 """The usual parts of keys: without a colon, a part is used unchanged."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+"""The names of platforms: 1 to 32 characters."""
 _MAIN = "main"
 """Stands in keys for `[agent]`."""
 
 
 class Platform(StrEnum):
-    """A way by which chats reach us."""
+    """A platform of chats: one of postroom, or by its name that of a plug-in, `Platform("zulip")`.
+
+    A name needs no plug-in: `gateway.toml` decides which platforms are connected, and a stored message keeps
+    its platform if the plug-in is removed.
+    """
 
     LOCAL = "local"
     TELEGRAM = "telegram"
@@ -30,6 +36,15 @@ class Platform(StrEnum):
     WEBHOOK = "webhook"
     WEB = "web"
     API_SERVER = "api_server"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Platform | None":
+        """Return the platform of a plug-in, the same object for the same name; None for an invalid name."""
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            return None
+        member = str.__new__(cls, value)
+        member._name_, member._value_ = value.upper(), value
+        return cls._value2member_map_.setdefault(value, member)  # type: ignore[return-value]
 
 
 ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
@@ -78,7 +93,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
         """Return the source in data from `to_dict`; unknown names are ignored.
 
         Raises:
-            ValueError: The platform is unknown.
+            ValueError: The platform's name is invalid.
         """
         told = {name: data[name] for name in cls.__struct_fields__ if name in data}
         return cls(**{**told, "platform": Platform(told["platform"])})

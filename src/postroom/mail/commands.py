@@ -274,6 +274,17 @@ class FetchEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
     kinds: Annotated[Kinds, Meta(description="default: all")] = []
 
 
+class CatchUp(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Summarise what happened in a project: threads, questions, runs, reservations and money spent.
+
+    Use it after a pause or after your context was compacted. Pass `next` as `after` of the next call.
+    """
+
+    project_key: ProjectKey
+    after: Annotated[int, Meta(ge=0, le=2**53, description="the `next` of the call before")] | None = None
+    hours: Annotated[int, Meta(ge=1, le=24 * 31, description="how far back to look without `after`")] = 24
+
+
 class FollowEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Wait for events of a project. This has its own HTTP path and is not a tool."""
 
@@ -912,6 +923,8 @@ def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
         value = arguments[name]
         clean = _CLEANED[name](_uncovered(value))
+        if name == "to" and isinstance(clean, str) and _takes_several(kind) and clean.lower() not in _NULLS:
+            clean = [clean]
         if clean is value or (clean is None and name in _required(kind)):
             continue
         cleaned = dict(cleaned) if cleaned is arguments else cleaned
@@ -930,6 +943,12 @@ def _with_several_ids(kind: type[Command], arguments: dict[str, Any]) -> dict[st
     if not (isinstance(given, list) and len(given) > 1) and not _NUMBERS.fullmatch(text):
         return arguments
     return {name: value for name, value in arguments.items() if name != "message_id"} | {several: given}
+
+
+@cache
+def _takes_several(kind: type[Command]) -> bool:
+    """Return whether `to` of a command is a list of names."""
+    return any(_fits(["Ada"], field.type) for field in msgspec.structs.fields(kind) if field.name == "to")
 
 
 @cache

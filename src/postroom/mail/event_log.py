@@ -9,7 +9,7 @@
 Only its sender, its reader and the operator learn of a hidden copy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 from postroom.contracts.clock import iso
@@ -44,10 +44,6 @@ class EventsView(TypedDict):
     oldest: int
 
 
-_Sight = Callable[[ProjectEvent], bool]
-"""Returns whether a reader may see an entry."""
-
-
 def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
     """Return the events of a project after a cursor, each entry once and in order.
 
@@ -57,11 +53,12 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
     """
     project = find_project(context.projects, asked.project_key)
     bounds = context.tx.log_bounds(project.id)
-    _check_cursor(asked.after, bounds)
+    check_cursor(asked.after, bounds)
     found = context.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=asked.kinds)
-    may_see = _sight(context, project, found)
+    visible = visible_events(context, project, found)
+    names = agent_addresses(context.tx, project, visible)
     return {
-        "events": _views(context.tx, project, [one for one in found if may_see(one)]),
+        "events": [_view(one, names) for one in visible],
         "next": found[-1].seq if len(found) == asked.limit else bounds.newest,
         "newest": bounds.newest,
         "oldest": bounds.oldest,
@@ -82,7 +79,13 @@ def _reader(context: ReadContext) -> Agent | None:
     return None if token is None else context.tx.agent_by_token(token_hash(token))
 
 
-def _check_cursor(after: int, bounds: LogBounds) -> None:
+def check_cursor(after: int, bounds: LogBounds) -> None:
+    """Refuse a cursor that the log cannot continue from.
+
+    Raises:
+        CursorExpired: Entries after the cursor were deleted.
+        CursorAhead: The cursor is greater than the newest entry's number.
+    """
     details = {"oldest": bounds.oldest, "newest": bounds.newest}
     if after < bounds.oldest:
         raise CursorExpired(
@@ -102,10 +105,11 @@ def _check_cursor(after: int, bounds: LogBounds) -> None:
         )
 
 
-def _sight(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) -> _Sight:
+def visible_events(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) -> list[ProjectEvent]:
+    """Return the entries of a project's log that the caller may see."""
     reader = _reader(context)
     if reader is None:
-        return _everything if context.caller.operator else _open
+        return [one for one in events if context.caller.operator or _is_open(one)]
     messages = sorted({one.happening.message_id for one in events if one.happening.message_id is not None})
     written, received = context.tx.messages_of(reader.id, messages) if messages else (set[int](), set[int]())
 
@@ -122,33 +126,29 @@ def _sight(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) 
             return False
         return group == "message" or told.agent_id == reader.id or not told.detail.get(HIDDEN)
 
-    return may_see
+    return [one for one in events if may_see(one)]
 
 
-def _everything(event: ProjectEvent) -> bool:
-    return True
-
-
-def _open(event: ProjectEvent) -> bool:
+def _is_open(event: ProjectEvent) -> bool:
     return not event.happening.detail.get(HIDDEN) and not event.happening.kind.startswith("contact.")
 
 
-def _views(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> list[EventView]:
+def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> dict[int | None, str]:
+    """Return the addresses of the agents of these entries, as one writes them in the project `home`."""
     ids = sorted({one.happening.agent_id for one in events if one.happening.agent_id is not None})
     agents = tx.agents_by_id(ids) if ids else {}
     homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}
     slugs = {number: project.slug if project else "?" for number, project in homes.items()}
-    names = {one.id: address_of(one.name, slugs[one.project_id], home.slug) for one in agents.values()}
-    return [_view(one, names) for one in events]
+    return {one.id: address_of(one.name, slugs[one.project_id], home.slug) for one in agents.values()}
 
 
-def _view(event: ProjectEvent, names: dict[int, str]) -> EventView:
+def _view(event: ProjectEvent, names: dict[int | None, str]) -> EventView:
     told = event.happening
     return {
         "seq": event.seq,
         "at": iso(told.at),
         "kind": told.kind,
-        "agent": None if told.agent_id is None else names.get(told.agent_id),
+        "agent": names.get(told.agent_id),
         "agent_id": told.agent_id,
         "message_id": told.message_id,
         "reservation_id": told.reservation_id,

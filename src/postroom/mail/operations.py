@@ -8,6 +8,7 @@ from postroom.contracts.operations import Operation, Option, Who
 from postroom.contracts.tokens import ADMIN, Scope
 from postroom.mail import (
     agents,
+    catching_up,
     commands,
     contacts,
     event_log,
@@ -314,6 +315,19 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         },
     ),
     _looks(READ, commands.FetchEvents, event_log.fetch_events, is_of_one_project=True),
+    _looks(
+        READ,
+        commands.CatchUp,
+        catching_up.catch_up,
+        is_of_one_project=True,
+        line="catch-up",
+        line_help="Summarise what happened in a project lately.",
+        options={
+            **_HERE,
+            "after": Option(metavar="N", help="Start after this event number: the `next` of a summary."),
+            "hours": Option(metavar="N", help="Without --after, the hours to look back."),
+        },
+    ),
 )
 
 OPERATIONS = {operation.name: operation for operation in ALL_OPERATIONS}

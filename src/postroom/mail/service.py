@@ -388,7 +388,7 @@ class Mail:
             answer = await self.store.write(change, key=key)
         else:
             readers = named_readers(command)
-            answer = await waker.write(lambda made: change(made.tx.mail, made), key=key, readers=readers)
+            answer = await waker.write(change, key=key, readers=readers)
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:

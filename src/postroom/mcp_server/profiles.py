@@ -29,6 +29,7 @@ CORE: Final = (
     "add_task",
     "update_task",
     "done_task",
+    "catch_up",
 )
 """Tools for agents' everyday work; rare ones, and decisions of people, are in the full profile."""
 IN_RUNS: Final = ("ask_person",)

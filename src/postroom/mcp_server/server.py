@@ -48,7 +48,7 @@ from postroom.mcp_server.short_way import ShortWay
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
-CORE_TOKEN_LIMIT = 3_500
+CORE_TOKEN_LIMIT = 3_600
 MAX_COMPLETIONS = 100
 """Maximum values of one answer, a limit of the protocol."""
 

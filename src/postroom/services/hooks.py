@@ -57,6 +57,7 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agent: Annotated[str, Meta(max_length=400, description="POSTROOM_AGENT of the client")] = ""
     guard: Literal["", "warn", "block", "off"] = ""
     paths: Annotated[tuple[_Path, ...], Meta(max_length=MOST_PATHS)] = ()
+    compacted: Annotated[bool, Meta(description="the client has just compacted its context")] = False
     stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
     acts_as: Annotated[
         str, Meta(max_length=400, description="agent that the client's last tool call acted as")
@@ -321,10 +322,11 @@ def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
         unread = context.tx.unread_count(actor.agent.id)
         if not told.notes and unread and not _in_run(context):
             told = _Decision(answer=_answer("tell", notices.unread_before_line(actor.agent.name, unread)))
-        if event.call.agent or _in_run(context):
-            return told
-        line = notices.identity_line(actor.agent.name)  # nobody chose it in this session, so it is shown
-        return replace(told, answer=_answer("tell", f"{line} {told.answer['text']}".rstrip()))
+        lines = [notices.COMPACTED_LINE] if event.call.compacted else []
+        if not event.call.agent and not _in_run(context):  # nobody chose the agent, so it is shown
+            lines.append(notices.identity_line(actor.agent.name))
+        text = " ".join((*lines, told.answer["text"])).rstrip()
+        return replace(told, answer=_answer("tell", text)) if lines else told
     found = locate(context.projects, event.here)
     if found is None:
         return _SILENT

@@ -4,6 +4,7 @@ A name may come from a database that another program wrote, so it could contain 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.clock import iso
@@ -56,6 +57,12 @@ def welcome_line(slug: str, name: str) -> str:
         f"The tool start_session registers this session. Its name here is {quoted(name)}, unless you choose "
         "another; later sessions of this client in this folder then act under that name."
     )
+
+
+COMPACTED_LINE: Final = (
+    "postroom: the client has compacted this session's context. The tool catch_up summarises what happened "
+    "in the project, and fetch_inbox returns the mail."
+)
 
 
 def identity_line(name: str) -> str:

@@ -70,12 +70,12 @@ class MessageTarget(Target):
         """Send the message of a tick, and wake its readers, in one change; return its number."""
         command = msgspec.convert(firing.schedule.payload, ScheduledMessage).command()
 
-        def change(made: OpenChange) -> str:
+        def change(mail: MailWrites, made: OpenChange) -> str:
             tx = made.tx
             tx.lock(firing.lock)
             firing.begin(tx)
-            lock_projects_of(tx.mail, command)
-            sent = _SEND.run(self._mail.context(tx.mail, _POSTROOM, waking=made), command)
+            lock_projects_of(mail, command)
+            sent = _SEND.run(self._mail.context(mail, _POSTROOM, waking=made), command)
             message = str(sent["deliveries"][0]["payload"]["id"])
             firing.done(tx, message)
             return message

@@ -1,7 +1,7 @@
 """The public test kit: a mailbox with a manual clock, work that fails as planned, a check of the history.
 
-Needs no test framework. Programs that run on the mailbox use `mailbox` and `check`. Authors of a channel or a
-runner also use the modules `channel`, `changes`, `faults` and `run_faults`.
+Needs no test framework. Programs that run on the mailbox use `mailbox` and `check`. Authors of a channel use
+`channels`, which has the promises of every channel as tests.
 """
 
 from postroom.testing.checking import check

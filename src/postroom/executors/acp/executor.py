@@ -33,8 +33,14 @@ from postroom.executors.processes.executor import (
     nothing_more,
 )
 from postroom.executors.processes.output import ERRORS_KEPT, Tail
-from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Work
-from postroom.executors.processes.starting import GEMINI_VARIABLES, Launch
+from postroom.executors.processes.process_runner import (
+    GEMINI_VARIABLES,
+    Launch,
+    ProcessRunner,
+    Program,
+    ProgramEnd,
+    Work,
+)
 from postroom.executors.requests import prompt_of
 
 TOOL: Final = "permission"

@@ -38,8 +38,7 @@ from postroom.executors.processes.executor import (
     nothing_more,
 )
 from postroom.executors.processes.output import ERRORS_KEPT, CommandLimits, Stream, Tail
-from postroom.executors.processes.process_runner import ProcessRunner, Program, ProgramEnd, Talk, Work
-from postroom.executors.processes.starting import Launch
+from postroom.executors.processes.process_runner import Launch, ProcessRunner, Program, ProgramEnd, Talk, Work
 from postroom.executors.requests import prompt_of
 from postroom.log import get_logger
 

@@ -18,6 +18,7 @@ ends after the message was only written to it, the message is still in the mailb
 """
 
 import asyncio
+import codecs
 import json
 import os
 import re
@@ -37,9 +38,8 @@ from postroom.contracts.errors import CommandBusy, PostroomError, StaleClaim
 from postroom.contracts.messages import Boundary, storable
 from postroom.contracts.runners import Recipe, Runner
 from postroom.contracts.runs import Usage
-from postroom.executors.processes.output import LEAST_LINE_BYTES, Decoder, Lines, StdinWriter, Stream, Tail
-from postroom.executors.processes.process_runner import Work
-from postroom.executors.processes.starting import GEMINI_VARIABLES
+from postroom.executors.processes.output import LEAST_LINE_BYTES, Lines, StdinWriter, Stream, Tail
+from postroom.executors.processes.process_runner import GEMINI_VARIABLES, Work
 from postroom.log import get_logger
 from postroom.ports import PendingBoundary
 from postroom.version import __version__
@@ -390,7 +390,7 @@ class Reading:
     def __init__(self, rules: RecipeRules, *, most: int) -> None:
         self._rules = rules
         self._most = most
-        self._decoder = Decoder()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._lines = Lines(most)
         self.raw = Tail(most if rules.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
         self._text = Tail(most)
@@ -403,7 +403,7 @@ class Reading:
         """Return the text to stream from a piece of output."""
         self.raw.add(chunk)
         if self._rules.shape is Shape.TEXT:
-            return self._decoder.text(chunk)
+            return self._decoder.decode(chunk)
         if self._rules.shape is Shape.WHOLE:
             return ""
         return "".join(self._read(line) for line in self._lines.add(chunk))
@@ -411,7 +411,7 @@ class Reading:
     def end(self) -> str:
         """Return the remaining text to stream at the end of the output."""
         if self._rules.shape is Shape.TEXT:
-            return self._decoder.text(b"", final=True)
+            return self._decoder.decode(b"", final=True)
         if self._rules.shape is Shape.LINES:
             return "".join(self._read(line) for line in self._lines.end())
         return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")

@@ -5,6 +5,7 @@ name its variable.
 """
 
 import json
+import os
 import shutil
 import sys
 import tomllib
@@ -25,7 +26,6 @@ from postroom.contracts.executor import (
     RunAccess,
 )
 from postroom.contracts.runners import Recipe
-from postroom.executors.processes.starting import write_private
 
 NAME: Final = "postroom"
 """The name under which setup writes our server, so that a client has it once."""
@@ -42,6 +42,12 @@ _GEMINI_WRITES: Final = (
     "oauth_creds.json",
 )
 """Files that Gemini CLI writes by name: even through a dangling link it would reach the user's folder."""
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

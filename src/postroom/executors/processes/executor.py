@@ -37,7 +37,7 @@ from postroom.contracts.errors import (
     RunnerNotFound,
     StaleClaim,
 )
-from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor
+from postroom.contracts.executor import AccessOf, AgentRunResult, RunAccess, RunDispatchExecutor, identity_of
 from postroom.contracts.mail import AddressedAgent
 from postroom.contracts.messages import Boundary, Json
 from postroom.contracts.quoting import without_escapes
@@ -48,9 +48,17 @@ from postroom.contracts.runs import TerminationKind, TerminationReason
 from postroom.executors.processes.active import ActiveRun, ActiveRuns, StopReason
 from postroom.executors.processes.asking import asked, version_in
 from postroom.executors.processes.output import ERRORS_KEPT, ERRORS_SHOWN, Tail
-from postroom.executors.processes.process_runner import ProcessRunner, ProgramEnd, Work
-from postroom.executors.processes.starting import AGENT, child_environment, masked, program_of, secrets_in
-from postroom.executors.requests import file_room, identity_of
+from postroom.executors.processes.process_runner import (
+    AGENT,
+    ProcessRunner,
+    ProgramEnd,
+    Work,
+    child_environment,
+    masked,
+    program_of,
+    secrets_in,
+)
+from postroom.executors.requests import file_room
 from postroom.log import get_logger
 from postroom.ports import RunControl
 

@@ -1,7 +1,6 @@
 """The output of a program in bounded memory: its tail, its lines, and the part that is streamed."""
 
 import asyncio
-import codecs
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -159,17 +158,6 @@ class Stream:
         if len(shown) < len(text) and not self._is_noted:
             self._is_noted = True
             await self._sink.emit(TextDelta(delta=STREAM_NOTE))
-
-
-class Decoder:
-    """Decodes UTF-8 piece by piece; broken bytes are replaced."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def text(self, chunk: bytes, *, final: bool = False) -> str:
-        """Return the characters that are complete with this."""
-        return self._decoder.decode(chunk, final)
 
 
 MOST_UNREAD: Final = 1 << 20

@@ -46,13 +46,13 @@ from postroom.contracts.errors import (
     ThreadAlreadyRunning,
     WrongSignature,
 )
-from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor, identity_of
 from postroom.contracts.messages import storable
 from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runners import HttpRunner, Runners
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
 from postroom.contracts.signing import Proof, proof_of, signed
-from postroom.executors.requests import identity_of, prompt_of, without_files
+from postroom.executors.requests import prompt_of, without_files
 from postroom.extras import install_command
 from postroom.log import get_logger
 from postroom.ports import RunEffects

@@ -1,10 +1,12 @@
-"""The base of every chat platform's adapter, and the adapters; each is loaded on demand."""
+"""The adapters of chat platforms: those of postroom, and those of plug-ins. Each is loaded on demand."""
 
 import importlib
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from postroom.contracts.errors import ConfigError
 from postroom.gateway.session import Platform
 
 if TYPE_CHECKING:
@@ -22,11 +24,50 @@ ADAPTERS: Final[Mapping[Platform, str]] = MappingProxyType(
         Platform.API_SERVER: "api_server.ApiServerAdapter",
     }
 )
-"""The platforms that `gateway.toml` can have, with the module and the class of each."""
+"""The platforms of postroom, with the module and the class of each."""
+PLUG_INS: Final = "postroom.channels"
+"""The entry-point group of channel plug-ins: the platform's name, and `module:class` of its adapter."""
+
+
+def plug_ins() -> dict[str, EntryPoint]:
+    """Return the installed channel plug-ins by platform; postroom's own platforms cannot be replaced."""
+    return {one.name: one for one in entry_points(group=PLUG_INS) if one.name not in ADAPTERS}
 
 
 def adapter_of(platform: Platform) -> "type[BasePlatformAdapter]":
-    """Load the adapter of a platform and return its class."""
-    module, _, name = ADAPTERS[platform].partition(".")
-    found: type[BasePlatformAdapter] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return found
+    """Load the adapter of a platform and return its class.
+
+    Raises:
+        ConfigError: No plug-in with this platform is installed, or the plug-in does not provide its adapter.
+    """
+    if platform in ADAPTERS:
+        module, _, name = ADAPTERS[platform].partition(".")
+        own: type[BasePlatformAdapter] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return own
+    plug_in = plug_ins().get(platform.value)
+    if plug_in is None:
+        raise ConfigError(
+            f"no plug-in for the platform {platform.value} is installed",
+            value=platform.value,
+            remedy="install the plug-in in the server's Python environment, or remove the platform's table",
+        )
+    try:
+        found = plug_in.load()
+    except (ImportError, AttributeError) as error:
+        raise _unusable(plug_in, f"cannot be imported: {error}") from error
+    base = importlib.import_module(f"{__name__}.base")
+    if not (isinstance(found, type) and issubclass(found, base.BasePlatformAdapter)):
+        raise _unusable(plug_in, "is not a subclass of BasePlatformAdapter")
+    adapter: type[BasePlatformAdapter] = found
+    if adapter.platform is not platform:
+        raise _unusable(plug_in, f"is the adapter of the platform {adapter.platform.value}")
+    return adapter
+
+
+def _unusable(plug_in: EntryPoint, why: str) -> ConfigError:
+    package = "unknown" if plug_in.dist is None else plug_in.dist.name
+    return ConfigError(
+        f"the plug-in of the platform {plug_in.name} is not usable: {plug_in.value} {why}",
+        value=plug_in.name,
+        remedy=f"correct or upgrade the package {package}, or remove [platforms.{plug_in.name}]",
+    )

@@ -45,7 +45,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json, storable
-from postroom.gateway.capabilities import ChannelCapabilities
+from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
@@ -58,6 +58,7 @@ from postroom.gateway.events import (
     SendResult,
 )
 from postroom.gateway.pacing import Pacing, Turn
+from postroom.gateway.platforms.options import refuse_address, secret_remedy
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 from postroom.stores.chats.files import FileStore
@@ -70,12 +71,20 @@ __all__ = [
     "Button",
     "ButtonPress",
     "Card",
+    "ChannelCapabilities",
     "Inbound",
     "MessageEvent",
     "MessageType",
+    "Metadata",
+    "Platform",
+    "PlatformConfig",
+    "Rate",
+    "RateLimits",
     "SendErrorKind",
     "SendResult",
     "SessionSource",
+    "refuse_address",
+    "secret_remedy",
 ]
 
 _LOG = get_logger(__name__)
@@ -100,6 +109,7 @@ _MOST_FAILING: Final = 1_000
 _DEFECT: Final = "receive_failed"
 """The code of a channel whose newest update met a defect and is tried again."""
 _LONGEST_PAUSE_MS = 60_000
+_END_SECONDS: Final = 10.0
 TOO_OFTEN = "the platform's limits allow it later"
 """Why something was not sent that is before its turn; the platform was not asked."""
 Metadata = Mapping[str, Json]
@@ -530,6 +540,24 @@ class BasePlatformAdapter(ABC):
         return await self.edit_message(chat_id, message_id, card.text, metadata)
 
     # For subclasses: receiving.
+
+    def _start_receiving(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
+        """Report the channel as connected, and receive in the background as `_receive` does."""
+        if self._tasks.closed:
+            self._tasks = Tasks(f"channel {self.platform.value}")
+        self._connected()
+        self.liveness.retryable = True
+        self._tasks.start(self._receive(look, after_ms=after_ms), name="receive")
+
+    async def _end_tasks(self) -> None:
+        """End all tasks of the channel within 10 s; harmless when done twice."""
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self._tasks.close()
+        except TimeoutError:
+            _LOG.warning("channel.slow_to_end", platform=self.platform.value)
+        if self.liveness.state is not AdapterState.FAILED:
+            self.liveness.state = AdapterState.STOPPED
 
     async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
         """Poll the platform for new updates, until that has failed permanently.

@@ -17,36 +17,917 @@ Limits of Discord, and how the adapter handles them:
 """
 
 import asyncio
+import hashlib
+import json
+import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import UNSET, Meta, Struct
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable, TooLarge
+from postroom.contracts.errors import (
+    ConfigError,
+    CredentialRefused,
+    InvalidArgument,
+    ServerUnavailable,
+    TooLarge,
+)
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
-from postroom.gateway.events import FILES, Attachment, Card, SendErrorKind, SendResult
+from postroom.gateway.config import PlatformConfig
+from postroom.gateway.events import (
+    FILES,
+    Attachment,
+    ButtonPress,
+    Card,
+    Forwarded,
+    MessageEvent,
+    MessageType,
+    SendErrorKind,
+    SendResult,
+)
 from postroom.gateway.platforms import discord_library
-from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import (
     TOO_OFTEN,
     AdapterState,
     BasePlatformAdapter,
+    Inbound,
     Metadata,
     pause_ms,
 )
-from postroom.gateway.platforms.discord_intake import ABSENCE, DiscordOptions, Intake, bot_token
-from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
-from postroom.gateway.platforms.discord_wire import RestFailure
+from postroom.gateway.platforms.discord_library import Bot, Cut, Refused, RestFailure
+from postroom.gateway.platforms.options import refuse_address, secret_remedy
+from postroom.gateway.platforms.safe_text import poll_in_words, storable_json
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
+
+
+# Discord's data as our values: translation only, without waiting or state.
+
+
+LONGEST_NONCE = 25
+BUTTONS_A_ROW, ROWS = 5, 5
+LONGEST_LABEL, LONGEST_VALUE, LONGEST_NOTE = 80, 100, 2_000
+EPHEMERAL = 1 << 6
+MENTIONS: Json = {"parse": ["users"], "replied_user": False}
+"""Whom our words may wake: those they name, never a role and never everyone."""
+_MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
+
+
+def marked(text: str, limit: int) -> str:
+    """Return Markdown in Discord's dialect, or unchanged if that would be longer than `limit`.
+
+    Discord supports most of Markdown; unsupported parts are converted. Code is unchanged.
+    """
+    pieces = re.split(r"(^```.*?^```[ \t]*$|^```.*\Z|`[^`\n]+`)", text, flags=re.MULTILINE | re.DOTALL)
+    pieces[::2] = [_converted(one) for one in pieces[::2]]
+    made = "".join(pieces)
+    return made if len(made) <= limit else text
+
+
+def _converted(text: str) -> str:
+    for pattern, put in _CONVERSIONS:
+        text = pattern.sub(put, text)
+    return text
+
+
+def _table(found: re.Match[str]) -> str:
+    return f"```\n{found[0].rstrip()}\n```\n"
+
+
+_Put = str | Callable[[re.Match[str]], str]
+_CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
+    (re.compile(r"^#{4,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE), r"**\1**"),
+    (re.compile(r"!\[([^\]\n]+)\]\((https?://[^\s)]+)\)"), r"[\1](\2)"),
+    (re.compile(r"!\[\]\((https?://[^\s)]+)\)"), r"\1"),
+    (re.compile(r"^\|.*\|[ \t]*\n\|[ \t:|-]+\|[ \t]*(?:\n\|.*\|[ \t]*)*(?:\n|\Z)", re.MULTILINE), _table),
+)
+
+
+def nonce_of(dedupe_key: str) -> str:
+    """Return a key of at most the length that Discord accepts; equal keys stay equal."""
+    return hashlib.sha256(dedupe_key.encode()).hexdigest()[:LONGEST_NONCE]
+
+
+def body_of(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, Json]:
+    """Return the body of a new message."""
+    made: dict[str, Json] = {
+        "content": text,
+        "allowed_mentions": MENTIONS,
+        "nonce": nonce,
+        "enforce_nonce": True,
+    }
+    if is_id(reply_to):
+        made["message_reference"] = {"message_id": reply_to, "fail_if_not_exists": False}
+    return made
+
+
+def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[dict[str, Any]]:
+    """Return the parts of a message with a file."""
+    name = file_name(attachment.name)
+    told = body | {"attachments": [{"id": 0, "filename": name}]}
+    mime = (
+        attachment.mime
+        if attachment.mime and _MIME.fullmatch(attachment.mime)
+        else "application/octet-stream"
+    )
+    return [
+        {"name": "payload_json", "value": json.dumps(told), "content_type": "application/json"},
+        {"name": "files[0]", "value": data, "filename": name, "content_type": mime},
+    ]
+
+
+def components_of(card: Card) -> list[Json] | None:
+    """Return a card's buttons in rows; None when Discord cannot show them all."""
+    if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
+        len(one.value) > LONGEST_VALUE for one in card.buttons
+    ):
+        return None
+    shown: Sequence[Json] = [
+        {"type": 2, "style": 2, "label": one.label[:LONGEST_LABEL] or "\u200b", "custom_id": one.value}
+        for one in card.buttons
+    ]
+    rows = range(0, len(shown), BUTTONS_A_ROW)
+    return [{"type": 1, "components": list(shown[start : start + BUTTONS_A_ROW])} for start in rows]
+
+
+def note_of(text: str) -> dict[str, Json]:
+    """Return the answer to an interaction that only the person who pressed sees."""
+    return {
+        "type": 4,
+        "data": {"content": text[:LONGEST_NOTE], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
+    }
+
+
+def file_name(name: str | None) -> str:
+    """Return a name that is safe in a header: without a path or quotation marks."""
+    kept = re.sub(r"[^\w.() +-]", "_", (name or "").replace("\\", "/").rpartition("/")[2], flags=re.ASCII)
+    return kept.strip(". ")[:100] or "file"
+
+
+def result_of(failure: RestFailure) -> SendResult:
+    """Return the meaning of a refusal for the sender of a message."""
+    kind = _kind(failure)
+    return SendResult.failed(kind, str(failure), retry_after_ms=failure.wait_ms)
+
+
+def _kind(failure: RestFailure) -> SendErrorKind:
+    if failure.status == 0 or failure.status >= 500:
+        return SendErrorKind.UNKNOWN if failure.taken else SendErrorKind.TRANSIENT
+    if failure.status == 413 or (failure.status == 400 and "or fewer in length" in str(failure)):
+        return SendErrorKind.TOO_LONG
+    return {
+        401: SendErrorKind.FORBIDDEN,
+        403: SendErrorKind.FORBIDDEN,
+        404: SendErrorKind.NOT_FOUND,
+        429: SendErrorKind.RATE_LIMITED,
+    }.get(failure.status, SendErrorKind.BAD_FORMAT)
+
+
+FIRST_MILLISECOND = 1_420_070_400_000
+"""Discord's ids count from the first instant of 2015."""
+SPOKEN = (0, 19)
+"""The types of messages that a person wrote: plain ones and answers. Others report joins or pins."""
+DIRECT, GROUP, THREADS = 1, 3, (10, 11, 12)
+VOICE_FLAG = 1 << 13
+COMMAND, COMPONENT = 2, 3
+
+Id: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z")]
+S = TypeVar("S", bound=Struct)
+
+
+class Unreadable(InvalidArgument):
+    """An update has not the shape that Discord documents. Its words are not in the message."""
+
+
+class Author(Struct, frozen=True, kw_only=True):
+    """A person or a program."""
+
+    id: Id
+    bot: bool | None = None
+    global_name: str | None = None
+    username: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The name, for show."""
+        return self.global_name or self.username
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """A person in a guild."""
+
+    nick: str | None = None
+    user: Author | None = None
+
+
+class File(Struct, frozen=True, kw_only=True):
+    """A file of a message."""
+
+    url: Annotated[str, Meta(min_length=1)]
+    content_type: str | None = None
+    filename: str | None = None
+    size: int | None = None
+
+
+class Named(Struct, frozen=True, kw_only=True):
+    """A small part of a message: the author or the footer of an embed, a sticker, the question of a poll."""
+
+    name: str | None = None
+    value: str | None = None
+    text: str | None = None
+
+
+class Embed(Struct, frozen=True, kw_only=True):
+    """A preview of a page, or a part of a program's words."""
+
+    author: Named | None = None
+    provider: Named | None = None
+    footer: Named | None = None
+    title: str | None = None
+    url: str | None = None
+    description: str | None = None
+    fields: list[Named] | None = None
+
+    @property
+    def words(self) -> str:
+        """What it says."""
+        named = f"{self.title} ({self.url})" if self.title and self.url else self.title
+        lines = (f"{one.name}: {one.value}" for one in self.fields or ())
+        told = (named, self.description, *lines, (self.footer or Named()).text)
+        return "\n".join(one for one in told if one)
+
+    @property
+    def origin(self) -> str | None:
+        """Its author, or the page."""
+        names = (one.name for one in (self.author, self.provider) if one is not None)
+        return next(filter(None, names), self.url)
+
+
+class PollAnswer(Struct, frozen=True, kw_only=True):
+    """An answer of a poll."""
+
+    poll_media: Named | None = None
+
+
+class Poll(Struct, frozen=True, kw_only=True):
+    """A poll."""
+
+    question: Named | None = None
+    answers: list[PollAnswer] | None = None
+
+
+class Component(Struct, frozen=True, kw_only=True):
+    """A block of a message; blocks hold others."""
+
+    content: str | None = None
+    components: "list[Component] | None" = None
+
+
+class Content(Struct, frozen=True, kw_only=True):
+    """The content of a message, of a forwarded one too."""
+
+    content: str | None = None
+    flags: Json = 0
+    sticker_items: list[Named] | None = None
+    poll: Poll | None = None
+    components: list[Component] | None = None
+    embeds: list[Embed] | None = None
+    attachments: list[File] | None = None
+    message_snapshots: "list[Snapshot] | None" = None
+
+    @property
+    def own_words(self) -> list[str]:
+        """The words of the message itself, of its poll and of its blocks; a sticker stands by its name."""
+        stickers = [f":{one.name or 'sticker'}:" for one in self.sticker_items or ()]
+        said = [" ".join(part for part in (self.content, *stickers) if part)]
+        if self.poll is not None:
+            answers = ((one.poll_media or Named()).text for one in self.poll.answers or ())
+            question = (self.poll.question or Named()).text
+            # Without the votes: Discord edits the message when a poll ends, and nobody has changed its words.
+            said.append(poll_in_words(question, ((one, None) for one in answers)))
+        waiting = list(self.components or ())
+        while waiting:
+            part = waiting.pop(0)
+            said.append(part.content or "")
+            waiting[:0] = part.components or ()
+        return [one for one in said if one]
+
+    @property
+    def words(self) -> str:
+        """All words, with those of its embeds and those that it forwards."""
+        forwarded = (one.message.words for one in self.message_snapshots or ())
+        told = (*self.own_words, *(one.words for one in self.embeds or ()), *forwarded)
+        return "\n\n".join(part for part in told if part)
+
+    @property
+    def files(self) -> tuple[Attachment, ...]:
+        """Its files."""
+        is_voice = isinstance(self.flags, int) and bool(self.flags & VOICE_FLAG)
+        return tuple(
+            Attachment(
+                kind=MessageType.VOICE if is_voice else MessageType.of_file(one.content_type),
+                ref=one.url,
+                mime=one.content_type,
+                name=one.filename,
+                size=one.size,
+            )
+            for one in self.attachments or ()
+        )
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """A forwarded message; Discord does not name its author."""
+
+    message: Content
+
+
+class Answered(Content, frozen=True, kw_only=True):
+    """A message that another one answers."""
+
+    author: Author | None = None
+
+    @property
+    def writer(self) -> str | None:
+        """The author of its words; None for a forward."""
+        return None if self.message_snapshots or self.author is None else self.author.name
+
+
+class Reference(Struct, frozen=True, kw_only=True):
+    """The message that another one answers (type 0) or forwards."""
+
+    type: Json = 0
+    message_id: Id | None = None
+
+
+class Located(Struct, frozen=True, kw_only=True):
+    """The channel of an update; without a guild it is a direct message."""
+
+    channel_id: Id
+    guild_id: Id | None = None
+
+
+class Message(Answered, frozen=True, kw_only=True):
+    """A message, or its change."""
+
+    id: Id
+    channel_id: Id
+    guild_id: Id | None = None
+    type: Json = 0
+    webhook_id: Json = None
+    member: Member | None = None
+    mentions: list[Author] | None = None
+    message_reference: Reference | None = None
+    referenced_message: Answered | None = None
+    edited_timestamp: str | None = None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether a program wrote it."""
+        return self.webhook_id is not None or bool(self.author and self.author.bot)
+
+    @property
+    def has_new_words(self) -> bool:
+        """Whether a change of the message changed its words; others only add link previews."""
+        return bool(self.edited_timestamp) and self.content is not None and self.author is not None
+
+    def is_for(self, me: "Me") -> bool:
+        """Return whether somebody else wrote it, and it is no report of the platform.
+
+        Raises:
+            Unreadable: The message has no author.
+        """
+        if self.author is None:
+            raise Unreadable("a message without an author")
+        return self.type in SPOKEN and self.author.id != me.user_id
+
+    def names(self, me: "Me") -> bool:
+        """Return whether it mentions or answers the bot."""
+        answered = self.referenced_message and self.referenced_message.author
+        return any(one.id == me.user_id for one in (*(self.mentions or ()), *filter(None, [answered])))
+
+
+class Deletion(Located, frozen=True, kw_only=True):
+    """The deletion of one message, or of several."""
+
+    id: Id | None = None
+    ids: list[Id] | None = None
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """An argument of a slash command, or a subcommand."""
+
+    name: str = ""
+    value: Any = UNSET
+    options: "list[Option] | None" = None
+
+    @property
+    def words(self) -> list[str]:
+        """The words that a person would type."""
+        return [self.name, *_spelt(self.options)] if self.value is UNSET else [str(self.value)]
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """The button or the slash command of an interaction."""
+
+    custom_id: str | None = None
+    name: str | None = None
+    options: list[Option] | None = None
+
+
+class Pressed(Struct, frozen=True, kw_only=True):
+    """The message with the pressed button."""
+
+    id: Id
+
+
+class Interaction(Located, frozen=True, kw_only=True):
+    """A pressed button or a slash command; its token, a secret, is what it is answered with."""
+
+    id: Id
+    token: Annotated[str, Meta(min_length=1)]
+    type: Json = 0
+    user: Author | None = None
+    member: Member | None = None
+    message: Pressed | None = None
+    data: Asked | None = None
+
+
+class ChannelObject(Struct, frozen=True, kw_only=True):
+    """A channel in Discord's words."""
+
+    type: Json = None
+    guild_id: Id | None = None
+    parent_id: Id | None = None
+    name: str | None = None
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """A channel, as far as a message needs to know it."""
+
+    chat_type: str
+    name: str | None = None
+    topic: str | None = None
+    parent: str | None = None
+    """The parent channel of a thread."""
+    guild: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """Our own bot."""
+
+    user_id: str
+
+    def without(self, text: str) -> str:
+        """Return a text without the mentions of us."""
+        return re.sub(rf"[ \t]*<@!?{self.user_id}>", "", text).strip()
+
+
+# What comes in.
+
+
+def read(told: object, kind: type[S]) -> S:
+    """Return an update as a struct.
+
+    Raises:
+        Unreadable: The update has another form; the error quotes nothing.
+    """
+    try:
+        return msgspec.convert(storable_json(told), kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Unreadable(f"an update of Discord has an unknown form: {error}") from error
+
+
+def is_id(value: object) -> bool:
+    """Return whether it is one of Discord's ids: up to 20 digits."""
+    return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20
+
+
+def instant_of(message_id: str) -> int:
+    """Return when an id was given, in milliseconds since the epoch."""
+    return (int(message_id) >> 22) + FIRST_MILLISECOND
+
+
+def id_at(instant: int) -> str:
+    """Return the least id that can have been given at an instant."""
+    return str(max(instant - FIRST_MILLISECOND, 0) << 22)
+
+
+def channel_of(data: object) -> Channel:
+    """Return the channel in a channel object.
+
+    Raises:
+        Unreadable: The object is not a channel.
+    """
+    found = read(data, ChannelObject)
+    if found.type == DIRECT:
+        return Channel(chat_type="dm")
+    if found.type == GROUP:
+        return Channel(chat_type="group", name=found.name)
+    if found.type in THREADS:
+        if found.parent_id is None:
+            raise Unreadable("a thread without a channel")
+        return Channel(chat_type="thread", name=found.name, parent=found.parent_id, guild=found.guild_id)
+    return Channel(chat_type="channel", name=found.name, topic=found.topic, guild=found.guild_id)
+
+
+def source_of(channel_id: str, channel: Channel, account: str, **speaker: Any) -> SessionSource:
+    """Return a channel and its speaker: the parent of a thread is the chat, with the thread as a detail."""
+    return SessionSource(
+        platform=Platform.DISCORD,
+        chat_id=channel.parent or channel_id,
+        chat_name=channel.name,
+        chat_type=channel.chat_type,
+        thread_id=channel_id if channel.parent else None,
+        chat_topic=channel.topic,
+        account=account,
+        **speaker,
+    )
+
+
+def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
+    """Return a message as an event.
+
+    Raises:
+        Unreadable: Nobody has written it.
+    """
+    snapshots = [one.message for one in message.message_snapshots or ()]
+    embeds, own = message.embeds or (), message.own_words
+    forwarded = [Forwarded(text=one.words) for one in snapshots]
+    if message.is_program:
+        own += [one.words for one in embeds if one.words]
+    else:
+        forwarded += [Forwarded(text=one.words, author=one.origin) for one in embeds if one.words]
+    reference, answered = message.message_reference, message.referenced_message
+    media = message.files + Attachment.foreign(file for one in snapshots for file in one.files)
+    quoted: tuple[Attachment, ...] = ()
+    if answered is not None and (answered.author is None or answered.author.id != me.user_id):
+        quoted = Attachment.foreign(answered.files)
+    answers = reference.message_id if reference is not None and reference.type == 0 else None
+    event = MessageEvent(
+        text=me.without("\n\n".join(own)),
+        message_type=media[0].kind if media else MessageType.TEXT,
+        source=_spoken(message, channel, me, message.author, is_program=message.is_program),
+        message_id=message.id,
+        media=media + quoted,
+        reply_to_message_id=answers,
+        reply_to_text=None
+        if answered is None
+        else answered.words or ("(a file)" if answered.files else None),
+        reply_to_author=None if answered is None else answered.writer,
+        forwarded=tuple(forwarded),
+        timestamp=instant_of(message.id),
+        addressed=channel.chat_type == "dm" or message.names(me),
+        metadata={"guild_id": message.guild_id} if message.guild_id else {},
+    )
+    if not media and event.is_command():
+        event.message_type = MessageType.COMMAND
+    return event
+
+
+def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
+    """Return a pressed button, or a slash command as an event; None for anything else.
+
+    Raises:
+        Unreadable: The interaction names no person, or no card.
+    """
+    if pressed.data is None or pressed.type not in (COMMAND, COMPONENT):
+        return None
+    source = _spoken(pressed, channel, me, pressed.user)
+    if pressed.type == COMPONENT:
+        if pressed.message is None:
+            raise Unreadable("a press without a message")
+        value = pressed.data.custom_id or ""
+        return ButtonPress(source=source, value=value, message_id=pressed.message.id, press_id=pressed.id)
+    return MessageEvent(
+        text=" ".join((f"/{pressed.data.name or ''}", *_spelt(pressed.data.options))),
+        message_type=MessageType.COMMAND,
+        source=source,
+        message_id=pressed.id,
+        timestamp=instant_of(pressed.id),
+        metadata={"guild_id": pressed.guild_id} if pressed.guild_id else {},
+    )
+
+
+def in_order(page: object) -> list[dict[str, Any]]:
+    """Return a page of messages, the oldest first; entries without an id are left out.
+
+    Raises:
+        Unreadable: The page is not a list.
+    """
+    if not isinstance(page, list):
+        raise Unreadable("a page of messages that is not a list")
+    known = [one for one in page if isinstance(one, dict) and is_id(one.get("id"))]
+    return sorted(known, key=lambda one: int(one["id"]))
+
+
+def _spelt(options: Sequence[Option] | None) -> list[str]:
+    return [word for one in options or () for word in one.words]
+
+
+def _spoken(
+    update: Message | Interaction,
+    channel: Channel,
+    me: Me,
+    author: Author | None,
+    *,
+    is_program: bool = False,
+) -> SessionSource:
+    member = update.member or Member()
+    actor = author or member.user
+    if actor is None:
+        raise Unreadable("the actor is unknown")
+    return source_of(
+        update.channel_id,
+        channel,
+        me.user_id,
+        user_id=actor.id,
+        user_name=member.nick or actor.name,
+        is_bot=bool(actor.bot) or is_program,
+    )
+
+
+# Updates that are not stored yet. Discord has no acknowledgements, so they are held here, in order, and
+# retried until they are stored: one that cannot be stored now delays later ones.
+
+
+ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", extra={"write": "a text of digits"})]
+
+
+class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
+    """The table [platforms.discord]. The token is the bot's."""
+
+    base_url: str = "https://discord.com/api/v10"
+    """The REST API; it holds for the whole process, as the library has it."""
+    cdn_url: str = "https://cdn.discordapp.com"
+    """The host of files; no other host is asked."""
+    backfill: bool = True
+    """Whether messages from the bot's absence are requested."""
+    backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
+    """The number of messages requested in one channel after one absence."""
+    backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
+    """The age of the oldest messages that the first read of `channels` fetches."""
+    channels: tuple[ChannelId, ...] = ()
+    """The ids of the channels that are read at the start."""
+    max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    """The updates in memory that are not stored yet."""
+    timeout_seconds: Annotated[float, Meta(ge=0.1, le=600)] = 30
+    """How long one answer of Discord may take."""
+
+    def __post_init__(self) -> None:
+        refuse_address("base_url", self.base_url)
+        refuse_address("cdn_url", self.cdn_url)
+
+
+def bot_token(token: str | None) -> str:
+    """Return a bot's token in the form for requests.
+
+    Raises:
+        ConfigError: The token is missing, or has impossible characters. It is not shown.
+    """
+    kept = (token or "").strip().removeprefix("Bot ").strip()
+    if not kept or not kept.isascii() or not kept.isprintable() or " " in kept:
+        raise ConfigError(
+            "the Discord bot's token is missing or malformed",
+            remedy=secret_remedy(
+                "token", "the token from Bot → Reset Token at https://discord.com/developers/applications"
+            ),
+        )
+    return kept
+
+
+ABSENCE = "ABSENCE"
+"""The marker in the queue for a new session: earlier messages are requested."""
+MOST_MARKS = 200
+MOST_PLACES = 5_000
+PAGE = 100
+TAKEN = "Got it."
+
+
+class Intake:
+    """Holds updates until they are kept."""
+
+    def __init__(
+        self,
+        options: DiscordOptions,
+        *,
+        request: Callable[..., Awaitable[Any]],
+        accept: Callable[[MessageEvent], Awaitable[None]],
+        take_until_kept: Callable[[Json, Callable[[], Awaitable[None]]], Awaitable[None]],
+        inbound: Callable[[], Inbound | None],
+    ) -> None:
+        self.me: Me | None = None
+        self._request = request
+        self._accept = accept
+        self._take_until_kept = take_until_kept
+        self._inbound = inbound
+        self._options = options
+        self._held: deque[tuple[str, object]] = deque()
+        self._marks: OrderedDict[str, str] = OrderedDict()
+        self._channels: OrderedDict[str, Channel] = OrderedDict()
+        self._arrived, self._room, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._settled.set()
+
+    def hold(self, name: str, data: object) -> None:
+        """Take in an update; it is handed over after those before it."""
+        self._held.append((name, data))
+        self._settled.clear()
+        self._arrived.set()
+        if self.full:
+            self._room.clear()
+
+    def remember(self, channel_id: str, message_id: str) -> None:
+        """Note the newest known message of a channel; later ones are requested after an absence."""
+        known = self._marks.pop(channel_id, "0")
+        self._marks[channel_id] = max(known, message_id, key=int)
+        while len(self._marks) > MOST_MARKS:
+            self._marks.popitem(last=False)
+
+    def watch(self, now: int) -> None:
+        """Note the configured channels without known messages."""
+        since = id_at(now - self._options.backfill_minutes * 60_000)
+        for channel_id in self._options.channels:
+            if channel_id not in self._marks:
+                self.remember(channel_id, since)
+
+    @property
+    def full(self) -> bool:
+        """Whether memory is full and holds no further updates."""
+        return len(self._held) >= self._options.max_held
+
+    async def room(self) -> None:
+        """Return when at least half of the room is free."""
+        await self._room.wait()
+
+    async def settled(self, within_seconds: float) -> None:
+        """Return when all updates are stored, or the time has passed."""
+        try:
+            async with asyncio.timeout(within_seconds):
+                await self._settled.wait()
+        except TimeoutError:
+            _LOG.warning("discord.left_unkept", updates=len(self._held))
+
+    async def run(self) -> None:
+        """Hand over held updates, without end. If cancelled midway, it starts with the same update again."""
+        while True:
+            await self._arrived.wait()
+            while self._held:
+                name, data = self._held[0]
+                await self._kept(name, data)
+                self._held.popleft()
+                if len(self._held) <= self._options.max_held // 2:
+                    self._room.set()
+            self._arrived.clear()
+            self._settled.set()
+
+    async def _kept(self, name: str, data: object) -> None:
+        """Hand one update over, and note that its channel is known up to it."""
+        await self._take_until_kept({"update": name, "data": data}, partial(self._take, name, data))
+        if name != "MESSAGE_CREATE":
+            return
+        found = data if isinstance(data, dict) else {}
+        channel_id, message_id = found.get("channel_id"), found.get("id")
+        if is_id(channel_id) and is_id(message_id):
+            self.remember(str(channel_id), str(message_id))
+
+    async def _take(self, name: str, data: object) -> None:
+        match name:
+            case "MESSAGE_CREATE":
+                if (event := await self._event(read(data, Message))) is not None:
+                    await self._accept(event)
+            case "MESSAGE_UPDATE":
+                message, inbound = read(data, Message), self._inbound()
+                if inbound is not None and message.has_new_words and (event := await self._event(message)):
+                    await inbound.edited(event)
+            case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
+                await self._deleted(read(data, Deletion))
+            case "INTERACTION_CREATE":
+                await self._pressed(read(data, Interaction))
+            case "CHANNEL_UPDATE" | "THREAD_UPDATE":
+                self._forget(data)
+            case _:
+                await self._caught_up()
+
+    async def _event(self, message: Message) -> MessageEvent | None:
+        if self.me is None or not message.is_for(self.me):
+            return None
+        return event_of(message, await self._channel(message.channel_id, message.guild_id), self.me)
+
+    async def _deleted(self, gone: Deletion) -> None:
+        inbound = self._inbound()
+        if inbound is None or self.me is None:
+            return
+        channel = await self._channel(gone.channel_id, gone.guild_id)
+        source = source_of(gone.channel_id, channel, self.me.user_id)
+        for message_id in gone.ids or filter(None, [gone.id]):
+            await inbound.deleted(source, message_id)
+
+    async def _pressed(self, interaction: Interaction) -> None:
+        inbound = self._inbound()
+        if inbound is None or self.me is None:
+            return
+        channel = await self._channel(interaction.channel_id, interaction.guild_id)
+        pressed = press_of(interaction, channel, self.me)
+        if pressed is None:
+            return
+        if isinstance(pressed, ButtonPress):
+            note = await inbound.pressed(pressed)
+        else:
+            await self._accept(pressed)
+            note = TAKEN
+        try:
+            await self._request(
+                "POST",
+                "/interactions/{interaction_id}/{webhook_token}/callback",
+                json=note_of(note),
+                interaction_id=interaction.id,
+                webhook_token=interaction.token,
+            )
+        except RestFailure as failure:  # it was taken: only the note is missing, most often for being late
+            _LOG.info("discord.note_not_shown", status=failure.status, code=failure.code)
+
+    # The place of a message.
+
+    async def _channel(self, channel_id: str, guild_id: str | None) -> Channel:
+        """Return the channel of an update; Discord is asked once for each, and again when it changed."""
+        if guild_id is None:
+            return self._known(channel_id, Channel(chat_type="dm"))
+        try:
+            return await self._looked_up(channel_id)
+        except RestFailure as failure:
+            if failure.status not in (403, 404):
+                raise
+            return Channel(chat_type="channel", guild=guild_id)
+
+    async def _looked_up(self, channel_id: str) -> Channel:
+        if (known := self._channels.get(channel_id)) is not None:
+            return self._known(channel_id, known)
+        found = await self._request("GET", "/channels/{channel_id}", channel_id=channel_id)
+        return self._known(channel_id, channel_of(found))
+
+    def _known(self, channel_id: str, channel: Channel) -> Channel:
+        self._channels[channel_id] = channel
+        self._channels.move_to_end(channel_id)
+        while len(self._channels) > MOST_PLACES:
+            self._channels.popitem(last=False)
+        return channel
+
+    def _forget(self, data: object) -> None:
+        channel_id = data.get("id") if isinstance(data, dict) else None
+        if isinstance(channel_id, str):
+            self._channels.pop(channel_id, None)
+
+    # After an absence.
+
+    async def _caught_up(self) -> None:
+        """Request the messages after the mark of each known channel."""
+        for channel_id in tuple(self._marks):
+            try:
+                await self._read_on(channel_id)
+            except RestFailure as failure:
+                if failure.status not in (403, 404):
+                    raise
+                self._marks.pop(channel_id, None)
+
+    async def _read_on(self, channel_id: str) -> None:
+        guild_id = (await self._looked_up(channel_id)).guild
+        left = self._options.backfill_limit
+        while left > 0:
+            if (mark := self._marks.get(channel_id)) is None:
+                return  # its mark was dropped meanwhile; it is never read from the beginning
+            asked = min(left, PAGE)
+            page = await self._request(
+                "GET",
+                "/channels/{channel_id}/messages",
+                query={"after": mark, "limit": str(asked)},
+                channel_id=channel_id,
+            )
+            messages = in_order(page)
+            for message in messages:
+                told = message | {"channel_id": channel_id} | ({"guild_id": guild_id} if guild_id else {})
+                await self._kept("MESSAGE_CREATE", told)
+            left -= asked
+            if len(messages) < asked:
+                return
+        _LOG.warning("discord.backfill_cut", channel_id=channel_id, limit=self._options.backfill_limit)
+
+
 READY_SECONDS = 30
 SETTLE_SECONDS = 2
 LEAST_BEFORE_IDENTIFY_MS = 5_000
@@ -129,7 +1010,7 @@ class DiscordAdapter(BasePlatformAdapter):
 
     def remember(self, source: SessionSource, message_id: str) -> None:
         """Note the newest stored message of a channel or thread: later ones are requested."""
-        if wire.is_id(at := source.thread_id or source.chat_id) and wire.is_id(message_id):
+        if is_id(at := source.thread_id or source.chat_id) and is_id(message_id):
             self._intake.remember(at, message_id)
 
     # Its life.
@@ -145,7 +1026,7 @@ class DiscordAdapter(BasePlatformAdapter):
         bot = Bot(token, self._on_update, timeout_seconds=self._options.timeout_seconds)
         connected = False
         try:
-            self._intake.me = wire.Me(user_id=await bot.login())
+            self._intake.me = Me(user_id=await bot.login())
             await self._begin(bot)
             connected = True
         except Refused as refused:
@@ -272,7 +1153,7 @@ class DiscordAdapter(BasePlatformAdapter):
 
     async def _say(self, method: str, path: str, metadata: Metadata | None = None, **told: Any) -> SendResult:
         """Call Discord to show something, and return the result."""
-        if not all(wire.is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
+        if not all(is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
             return SendResult.failed(
                 SendErrorKind.NOT_FOUND, "there is no such chat or message: a Discord id has only digits"
             )
@@ -284,7 +1165,7 @@ class DiscordAdapter(BasePlatformAdapter):
             try:
                 answer = await self._request(method, path, **told)
             except RestFailure as failure:
-                result = wire.result_of(failure)
+                result = result_of(failure)
                 if result.error_kind is SendErrorKind.RATE_LIMITED:
                     turn.refused(result.retry_after_ms)
                 return result
@@ -299,7 +1180,7 @@ class DiscordAdapter(BasePlatformAdapter):
             return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord accepts at most {limit} characters")
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "Discord accepts no empty message")
-        return wire.marked(content, limit)
+        return marked(content, limit)
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
@@ -308,7 +1189,7 @@ class DiscordAdapter(BasePlatformAdapter):
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
-        body = wire.body_of(words, nonce=_nonce(metadata), reply_to=reply_to)
+        body = body_of(words, nonce=_nonce(metadata), reply_to=reply_to)
         return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), json=body)
 
     async def edit_message(
@@ -318,7 +1199,7 @@ class DiscordAdapter(BasePlatformAdapter):
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
-        body: Json = {"content": words, "allowed_mentions": wire.MENTIONS}
+        body: Json = {"content": words, "allowed_mentions": MENTIONS}
         channel = _channel(chat_id, metadata)
         return await self._say(
             "PATCH", _MESSAGE, metadata, channel_id=channel, message_id=message_id, json=body
@@ -359,10 +1240,10 @@ class DiscordAdapter(BasePlatformAdapter):
         words = self._words(caption) if caption and caption.strip() else ""
         if isinstance(words, SendResult):
             return words
-        body = wire.body_of(words, nonce=_nonce(metadata))
+        body = body_of(words, nonce=_nonce(metadata))
         channel_id = _channel(chat_id, metadata)
         async with self._file_turn:
-            form = wire.form_of(body, attachment, await data.whole())
+            form = form_of(body, attachment, await data.whole())
             return await self._say("POST", _MESSAGES, metadata, channel_id=channel_id, form=form)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
@@ -383,12 +1264,12 @@ class DiscordAdapter(BasePlatformAdapter):
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons; with more of them than Discord shows, the text lists the possible answers."""
-        components, words = wire.components_of(card), self._words(card.text)
+        components, words = components_of(card), self._words(card.text)
         if components is None:
             return await super().send_card(chat_id, card, metadata)
         if isinstance(words, SendResult):
             return words
-        body = wire.body_of(words, nonce=_nonce(metadata)) | {"components": components}
+        body = body_of(words, nonce=_nonce(metadata)) | {"components": components}
         return await self._say("POST", _MESSAGES, metadata, channel_id=_channel(chat_id, metadata), json=body)
 
     async def update_card(
@@ -400,8 +1281,8 @@ class DiscordAdapter(BasePlatformAdapter):
             return words
         body: Json = {
             "content": words,
-            "allowed_mentions": wire.MENTIONS,
-            "components": wire.components_of(card) or [],
+            "allowed_mentions": MENTIONS,
+            "components": components_of(card) or [],
         }
         channel = _channel(chat_id, metadata)
         return await self._say(
@@ -418,7 +1299,7 @@ def _channel(chat_id: str, metadata: Metadata | None) -> str:
 def _nonce(metadata: Metadata | None) -> str:
     """Return a nonce that makes repetitions harmless, including the library's own retries."""
     key = (metadata or {}).get("dedupe_key")
-    return wire.nonce_of(str(key)) if key else secrets.token_hex(wire.LONGEST_NONCE // 2)
+    return nonce_of(str(key)) if key else secrets.token_hex(LONGEST_NONCE // 2)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -20,7 +20,6 @@ from postroom.contracts.errors import MissingExtra, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.extras import install_command
 from postroom.gateway.platforms.base import bounded
-from postroom.gateway.platforms.discord_wire import RestFailure
 
 if TYPE_CHECKING:
     import discord
@@ -51,6 +50,21 @@ HEARD = (
     "CHANNEL_UPDATE",
     "THREAD_UPDATE",
 )
+
+
+class RestFailure(Exception):
+    """Discord refused a request, or did not answer; `taken` says whether it may have been performed."""
+
+    def __init__(
+        self, text: str, *, status: int = 0, code: int = 0, wait_ms: int | None = None, taken: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        """The HTTP status, 0 when no answer came."""
+        self.code = code
+        """Discord's own number of the error."""
+        self.wait_ms = wait_ms
+        self.taken = taken
 
 
 class Cut(Exception):

@@ -8,46 +8,1125 @@ sender's domain sent it. Without `authserv_id` it is always False, because anybo
 """
 
 import asyncio
+import base64
+import binascii
+import codecs
+import hashlib
+import imaplib
+import quopri
+import re
 import smtplib
+import socket
+import ssl
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email import policy
+from email.charset import QP, Charset
+from email.errors import HeaderParseError, MessageError
+from email.header import Header, decode_header, make_header
+from email.message import Message
+from email.mime.application import MIMEApplication
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from email.parser import BytesParser
+from email.utils import format_datetime, formataddr, parsedate_to_datetime
+from enum import StrEnum
 from functools import partial
-from typing import Annotated, ClassVar, TypeVar
+from html.parser import HTMLParser
+from smtplib import (
+    SMTPAuthenticationError,
+    SMTPDataError,
+    SMTPException,
+    SMTPNotSupportedError,
+    SMTPRecipientsRefused,
+    SMTPResponseException,
+    SMTPSenderRefused,
+)
+from typing import Annotated, Any, ClassVar, Final, TypeVar
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 from msgspec import Meta
 
-from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
     ConfigError,
     CredentialRefused,
+    InvalidArgument,
     PostroomError,
     ServerUnavailable,
+    TooLarge,
 )
 from postroom.contracts.files import FileContent
+from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import FILES, Attachment, MessageEvent, SendErrorKind, SendResult
-from postroom.gateway.platforms import email_post as post
-from postroom.gateway.platforms import email_wire as wire
-from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.platforms.email_post import (
-    NETWORK,
-    LoginRefused,
-    Mailbox,
-    Security,
-    Server,
-    check,
-    deliver,
+from postroom.gateway.events import (
+    FILES,
+    Attachment,
+    Forwarded,
+    MessageEvent,
+    MessageType,
+    SendErrorKind,
+    SendResult,
 )
-from postroom.gateway.platforms.email_wire import ADDRESS
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.options import LOOPBACK, FilePath, Line, secret_remedy
-from postroom.gateway.platforms.safe_text import to_html
+from postroom.gateway.platforms.safe_text import clean, one_line, to_html
 from postroom.gateway.session import Platform, SessionSource
-from postroom.log import get_logger
+
+# The words of a mail: HTML as text, without the history and the signature below. No I/O.
+
+
+LONGEST = 400_000
+"""Maximum characters that are read; a person's mail is shorter."""
+_SILENT = re.compile(r"<(!--|(?:script|style|title|template|noscript|svg|object)\b)", re.IGNORECASE)
+"""Where something begins of which nothing is shown."""
+_ADDRESS: Final = re.compile(r"\bhref\s*=\s*(?:\"([^\"<>]{1,2000})\"|'([^'<>]{1,2000})')", re.IGNORECASE)
+_SHOWN: Final = re.compile(r"(?:https?|mailto|tel):\S+", re.IGNORECASE)
+_TAG = re.compile(r"<(/?[A-Za-z][A-Za-z0-9]{0,20})(?:[\s/][^<>]*)?>")
+_BLOCKS = {
+    *("address", "article", "blockquote", "div", "dl", "dd", "dt", "fieldset", "figure", "footer", "form"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "ol", "p", "pre", "section", "table"),
+    *("tr", "ul", "br"),
+}
+_WROTE = re.compile(
+    r"^(?:on|am|le|el|il|op|den|em|w dniu)\b.{4,200}\b(?:wrote|schrieb|a écrit|escribió|ha scritto|schreef"
+    r"|skrev|escreveu|napisał\S*)\b.{0,120}:\s*$",
+    re.IGNORECASE,
+)
+_DIVIDER = re.compile(
+    r"^\s*(?:-{3,}\s*(?:original message|ursprüngliche nachricht)\s*-{3,}|_{20,})\s*$", re.I
+)
+_HEADING = re.compile(r"^\s*\*?(?:from|von|de)\s*:\*?\s", re.IGNORECASE)
+_SECOND_HEADING = re.compile(
+    r"^\s*\*?(?:sent|date|to|gesendet|datum|an|envoyé|enviado)\s*:\*?\s", re.IGNORECASE
+)
+_FORWARD_MARK = re.compile(
+    r"^\s*(?:-{2,}\s*)?(?:begin forwarded message|forwarded message|anfang der weitergeleiteten nachricht"
+    r"|weitergeleitete nachricht|début du message (?:réexpédié|transféré)|message transféré"
+    r"|inicio del mensaje reenviado|mensaje reenviado|inizio messaggio inoltrato|messaggio inoltrato"
+    r"|doorgestuurd bericht|begin doorgestuurd bericht|mensagem encaminhada|vidarebefordrat meddelande"
+    r"|videresendt (?:besked|melding)|przekazana wiadomość)\s*:?\s*(?:-{2,})?\s*:?\s*$",
+    re.IGNORECASE,
+)
+"""The line that mail programs put above a forwarded mail."""
+_FORWARD_SUBJECT = re.compile(
+    r"^\s*(?:fwd?|wg|tr|rv|enc|vb|vs|pd|i|doorst|fs|trs|转发|轉寄|転送)\s*:", re.IGNORECASE
+)
+_AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
+_MOST_HEADS = 12
+"""Lines below the mark that may name the author of forwarded text."""
+_SHORT_SIGNATURE = 10
+"""Lines at the end within which two dashes without a blank begin a signature too."""
+
+
+class _Words(HTMLParser):
+    """Collects the words of a page; quoted text gets quotation marks."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.lines: list[str] = []
+        self._line: list[str] = []
+        self._quoted = 0
+        self._pre = 0
+        self._address: str | None = None
+        """Where the link leads whose words are read."""
+        self._label_at = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _BLOCKS:
+            self.end_line(is_break=tag == "br")
+        if tag == "blockquote":
+            self._quoted += 1
+        elif tag == "pre":
+            self._pre += 1
+        elif tag == "li":
+            self._line.append("- ")
+        elif tag == "a":
+            self._address = next((value for name, value in attrs if name == "href" and value), None)
+            self._label_at = len(self._line)
+        elif tag in ("td", "th") and self._line:
+            self._line.append(" ")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _BLOCKS:
+            self.end_line(is_break=True)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _BLOCKS:
+            self.end_line()
+        if tag == "a" and self._address is not None:
+            label, address = "".join(self._line[self._label_at :]).strip(), self._address.strip()
+            is_same = label.rstrip("/") in (address.rstrip("/"), address.partition(":")[2].strip("/"))
+            if label and not is_same and _SHOWN.fullmatch(address):
+                self._line.append(f" ({address})")
+            self._address = None
+        if tag == "blockquote":
+            self._quoted = max(0, self._quoted - 1)
+        elif tag == "pre":
+            self._pre = max(0, self._pre - 1)
+        if tag in ("p", "h1", "h2", "h3", "h4", "h5", "h6") and self.lines and self.lines[-1]:
+            self.lines.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self._pre:
+            first, *more = data.split("\n")
+            self._line.append(first)
+            for line in more:
+                self.end_line(is_break=True)
+                self._line.append(line)
+        else:
+            self._line.append(re.sub(r"\s+", " ", data))
+
+    def end_line(self, *, is_break: bool = False) -> None:
+        """Begin a new line; an empty line only if the page contains one."""
+        text = "".join(self._line)
+        text = text.rstrip() if self._pre else text.strip()
+        self._line = []
+        if text or is_break:
+            self.lines.append("> " * min(self._quoted, 5) + text)
+
+
+def text_of_html(html: str) -> str:
+    """Return the words of a page, with the addresses of its links, and without scripts and styles.
+
+    The parser gets plain tags and words alone: on broken comments and tags it would take very long.
+    """
+    words = _Words()
+    words.feed(_plain_tags(_heard(html[:LONGEST])))
+    words.close()
+    words.end_line()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(words.lines)).strip()
+
+
+def _heard(html: str) -> str:
+    """Return a page without comments, scripts and similar parts.
+
+    An unclosed part reaches to the end of the page.
+    """
+    kept, at = [], 0
+    while found := _SILENT.search(html, at):
+        kept.append(html[at : found.start()])
+        end = "-->" if found[1] == "!--" else f"</{found[1]}"
+        closing = re.compile(re.escape(end), re.IGNORECASE).search(html, found.end())
+        if closing is None:
+            return "".join(kept)
+        at = closing.end() if end == "-->" else closing.start()
+    return "".join((*kept, html[at:]))
+
+
+def _plain_tags(html: str) -> str:
+    """Return a page with its tags alone: of what stands in them, the addresses of links stay.
+
+    Any other `<` is a sign like others.
+    """
+    parts, at = [], 0
+    for tag in _TAG.finditer(html):
+        name = tag[1]
+        if name.lower() == "a" and (found := _ADDRESS.search(tag[0])):
+            name = f'a href="{(found[1] or found[2]).replace(chr(34), "%22")}"'
+        parts += [html[at : tag.start()].replace("<", "&lt;"), f"<{name}>"]
+        at = tag.end()
+    return "".join((*parts, html[at:].replace("<", "&lt;")))
+
+
+def unflowed(text: str) -> str:
+    """Return a text of `format=flowed` with its paragraphs whole."""
+    lines: list[str] = []
+    joins = False
+    for raw in text.split("\n"):
+        line = raw.removeprefix(" ")
+        if joins and not line.startswith(">") and line != "-- ":
+            lines[-1] += line
+        else:
+            lines.append(line)
+        joins = line.endswith(" ") and line != "-- " and not line.startswith(">")
+    return "\n".join(lines)
+
+
+def own_words(text: str) -> str:
+    """Return the sender's new words: without the signature and the history below them.
+
+    Words below a quotation answer it: then everything stays, as it does if nothing would be left.
+    """
+    whole = text[:LONGEST].strip()
+    lines = _without_signature(whole.split("\n"))
+    lines = _without_history(lines)
+    return "\n".join(lines).strip() or whole
+
+
+def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
+    """Return the sender's new words, and the words that they forward below them, or None.
+
+    Mail programs put the same lines above a forwarded mail and above an answered mail: then the subject
+    decides.
+    """
+    whole = text[:LONGEST].strip()
+    lines = whole.split("\n")
+    at = next((at for at, line in enumerate(lines) if _FORWARD_MARK.match(line)), None)
+    if at is None and _FORWARD_SUBJECT.match(subject):
+        at = next((at for at in range(len(lines)) if _begins_history(lines, at)), None)
+        if at is None:
+            return whole, None  # all of it: nobody can tell whose words they are
+    if at is None:
+        return own_words(text), None
+    below = lines[at:]
+    if all(line.startswith(">") for line in below[1:] if line.strip()):
+        below = [line.removeprefix(">").removeprefix(" ") for line in below]
+    named = (_AUTHOR.match(line) for line in below[:_MOST_HEADS])
+    author = next((found[1].strip().strip("*") for found in named if found), None)
+    own = own_words("\n".join(lines[:at]))
+    return own, Forwarded(text="\n".join(below).strip(), author=author)
+
+
+def _begins_history(lines: list[str], at: int) -> bool:
+    is_divided = bool(_DIVIDER.match(lines[at])) and _is_heading(lines[at + 1 : at + 5])
+    is_headed = (at == 0 or not lines[at - 1].strip()) and _is_heading(lines[at : at + 3])
+    return is_divided or is_headed or lines[at].startswith(">") or _after_attribution(lines, at) > at
+
+
+def _without_signature(lines: list[str]) -> list[str]:
+    for at, line in enumerate(lines):
+        if line == "-- " or (line == "--" and at >= len(lines) - _SHORT_SIGNATURE):
+            return lines[:at]
+    return lines
+
+
+def _without_history(lines: list[str]) -> list[str]:
+    last_own = max((at for at, line in enumerate(lines) if line.strip() and line[0] != ">"), default=-1)
+    for at, line in enumerate(lines):
+        if _DIVIDER.match(line) and _is_heading(lines[at + 1 : at + 5]):
+            return lines[:at]
+        if at and not lines[at - 1].strip() and _is_heading(lines[at : at + 3]):
+            return lines[:at]
+        if at <= last_own < _after_attribution(lines, at):
+            return lines[:at]
+        if at > last_own:
+            return lines[:at]
+    return lines
+
+
+def _is_heading(lines: list[str]) -> bool:
+    """Return whether lines begin as the header that mail programs put above an answered mail."""
+    told = [line[:200] for line in lines if line.strip()]
+    return len(told) >= 2 and bool(_HEADING.match(told[0])) and bool(_SECOND_HEADING.match(told[1]))
+
+
+def _after_attribution(lines: list[str], at: int) -> int:
+    """Return the end of a line `On … wrote:` that begins here, in up to three lines; else `at`."""
+    joined = ""
+    for length, line in enumerate(lines[at : at + 3], start=1):
+        joined = f"{joined} {line[:400].strip()}".strip()
+        if len(joined) < 400 and joined.endswith(":") and _WROTE.match(joined):
+            return at + length
+    return at
+
+
+# Mails as messages: parsed without trust, without I/O. An unreadable mail is `Malformed`.
+
+
+ADDRESS = re.compile(
+    r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?", re.ASCII
+)
+MESSAGE_ID = re.compile(r"<[!#-;=?-\[\]-~]{1,250}>")
+_FROM = re.compile(r'\s*(?:((?:"(?:[^"\\]|\\.)*"|[^"<>(),;:\\])*)<([^<>]+)>|([^\s"<>(),;:\\]+))\s*')
+_MACHINES = ("mailer-daemon", "postmaster")
+_BULK = ("bulk", "list", "junk", "auto_reply")
+_MOST_PARTS = 200
+_DEEPEST = 30
+_MOST_REFERENCES = 100
+_LONGEST_HEAD = 256_000
+_LONGEST_FIELD = 8_000
+_MOST_BORDERS = 10_000
+_FIELD = re.compile(rb"^content-(?:type|disposition):(?:[^\n]+|\n[ \t])*", re.IGNORECASE | re.MULTILINE)
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem")
+"""Codecs that Python calls text and that no mail is written in; some take very long."""
+_RESULT = re.compile(r"\s*(dmarc|dkim|spf)\s*=\s*(\w+)", re.IGNORECASE)
+_PROPERTY = re.compile(r'(header\.from|header\.d|smtp\.mailfrom)\s*=\s*"?([^\s";]+)', re.IGNORECASE)
+_COMMENT = re.compile(r"\([^()]*\)")
+
+
+class Malformed(InvalidArgument):
+    """A mail cannot be read, or does not say clearly who wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ourselves:
+    """Our address, and whose word on senders we trust."""
+
+    address: str
+    authserv_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The position of a mail: permanently unique as long as the mailbox is not recreated."""
+
+    validity: int
+    uid: int
+
+    @property
+    def name(self) -> str:
+        """The substitute for a missing message id."""
+        return f"{self.validity}-{self.uid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """The data of an answered mail that an answer needs."""
+
+    subject: str
+    references: tuple[str, ...]
+
+
+BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MessageError)
+"""The errors that the standard library's parser may raise for malicious mails."""
+
+
+def parsed(raw: bytes) -> Message:
+    """Return a mail's parts.
+
+    Raises:
+        Malformed: it is nested too deeply, breaks the parser, or would keep it busy for very long.
+    """
+    end = _HEAD_END.search(raw)
+    if (end.start() if end else len(raw)) > _LONGEST_HEAD or raw.count(b"\n--") > _MOST_BORDERS:
+        raise Malformed("a mail with too many headers or parts")
+    if any(len(field[0]) > _LONGEST_FIELD for field in _FIELD.finditer(raw)):
+        raise Malformed("a mail with a header that is too long")
+    try:
+        return BytesParser(policy=policy.compat32).parsebytes(raw)
+    except BROKEN as error:
+        raise Malformed("a mail that cannot be parsed") from error
+
+
+def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
+    """Return the content of a mail; None when we ourselves wrote it.
+
+    Raises:
+        Malformed: it is not clear who wrote it, or its parts are too many.
+    """
+    try:
+        return _understood(mail, where, me)
+    except BROKEN as error:
+        raise Malformed("a mail that the parser cannot process") from error
+
+
+def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
+    address, name = sender_of(mail)
+    if address == me.address:
+        return None
+    message_id = message_id_of(mail) or where.name
+    thread = thread_of(mail)
+    subject = thread.subject
+    text, forwarded, media = _content(mail, where, subject)
+    if not thread.references and subject and not text.startswith("/"):
+        text = f"{subject}\n\n{text}".strip()
+    source = SessionSource(
+        platform=Platform.EMAIL,
+        chat_id=address,
+        chat_name=name,
+        chat_topic=subject or None,
+        chat_type="dm",
+        user_id=address,
+        user_name=name,
+        thread_id=thread.references[0] if thread.references else message_id,
+        account=me.address,
+    )
+    event = MessageEvent(
+        text=text,
+        source=source,
+        message_id=message_id,
+        media=media,
+        reply_to_message_id=thread.references[-1] if thread.references else None,
+        timestamp=_instant_of(mail),
+        forwarded=() if forwarded is None else (forwarded,),
+        metadata={"verified": is_verified(mail, address, me.authserv_id), **automatic_marks(mail, address)},
+    )
+    if event.is_command():
+        event.message_type = MessageType.COMMAND
+    elif not text and media:
+        event.message_type = media[0].kind
+    return event
+
+
+def sender_of(mail: Message) -> tuple[str, str | None]:
+    """Return the one address that a mail is from, in small letters, and a name for show.
+
+    Raises:
+        Malformed: there is not exactly one, or it can be read in two ways.
+    """
+    told = mail.get_all("From") or []
+    found = _FROM.fullmatch(_line(told[0])) if len(told) == 1 else None
+    if found is None:
+        raise Malformed("a mail without exactly one sender")
+    address = (found[2] or found[3]).strip()
+    if ADDRESS.fullmatch(address) is None:
+        raise Malformed("a sender without a valid address")
+    name = one_line(_decoded((found[1] or "").strip().strip('"')))
+    return address.lower(), name or None
+
+
+def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
+    """Return the mark of a mail from a machine or a list: an answer might cause a loop.
+
+    `automatic` names the header with the mark. With `may_be_a_person`, programs also put it on people's
+    mails.
+    """
+    for name in ("List-Unsubscribe", "X-Auto-Response-Suppress"):
+        value = _line(mail.get(name, "")).strip().lower()
+        if value not in ("", "none") and not _machine(mail, address):
+            return {"automatic": name, "may_be_a_person": True}
+    found = _machine(mail, address)
+    return {} if found is None else {"automatic": found}
+
+
+def _machine(mail: Message, address: str) -> str | None:
+    """Return the part of a mail that says that a machine or a list sent it."""
+    told = {
+        name: _line(mail.get(name, "")).strip().lower()
+        for name in ("Auto-Submitted", "Precedence", "Return-Path")
+    }
+    marks = {
+        "Auto-Submitted": told["Auto-Submitted"].partition(";")[0].strip() not in ("", "no"),
+        "Precedence": told["Precedence"] in _BULK,
+        "Return-Path": told["Return-Path"] == "<>",
+        "List-Id": mail.get("List-Id") is not None,
+        "X-Autoreply": mail.get("X-Autoreply") is not None,
+        "multipart/report": mail.get_content_type() == "multipart/report",
+        "From": address.partition("@")[0] in _MACHINES,
+    }
+    return next((name for name, is_there in marks.items() if is_there), None)
+
+
+def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
+    """Return whether the trusted server found that the sender's domain really sent the mail.
+
+    Only the first header of that server counts: later ones came with the mail, and anybody can write them. A
+    valid signature or path of another domain than the sender's proves nothing.
+    """
+    if authserv_id is None:
+        return False
+    domain = address.rpartition("@")[2]
+    for value in mail.get_all("Authentication-Results") or []:
+        text = _line(value)
+        for _ in range(5):
+            text = _COMMENT.sub(" ", text)
+        server, *results = text.split(";")
+        if server.split()[:1] and server.split()[0].lower() == authserv_id.lower():
+            return _passes(results, domain)
+    return False
+
+
+def _passes(results: list[str], domain: str) -> bool:
+    passed = False
+    for text in results:
+        found = _RESULT.match(text)
+        if found is None:
+            continue
+        method, result = found[1].lower(), found[2].lower()
+        about = {name.lower(): value.lower() for name, value in _PROPERTY.findall(text)}
+        if method == "dmarc" and result != "none":
+            return result == "pass" and about.get("header.from", domain) == domain
+        signed = about.get("header.d", "") if method == "dkim" else about.get("smtp.mailfrom", "")
+        signer = signed.rpartition("@")[2]
+        aligned = "." in signer and (domain == signer or domain.endswith(f".{signer}"))
+        passed = passed or (method != "dmarc" and result == "pass" and aligned)
+    return passed
+
+
+def message_id_of(mail: Message) -> str | None:
+    """Return a mail's own id, if it has a valid one."""
+    found = MESSAGE_ID.fullmatch(_line(mail.get("Message-ID", "")).strip())
+    return found[0] if found else None
+
+
+def thread_of(mail: Message) -> Thread:
+    """Return a mail's subject and its references, the oldest first."""
+    references, answered = _ids_of(mail, "References"), _ids_of(mail, "In-Reply-To")
+    known = [*references[:1], *references[1:][-_MOST_REFERENCES:]]
+    known += [one for one in answered[:_MOST_REFERENCES] if one not in known]
+    return Thread(subject=one_line(_decoded(_line(mail.get("Subject", "")))), references=tuple(known))
+
+
+def _ids_of(mail: Message, name: str) -> list[str]:
+    """Return the message ids in a header; mail programs fold and encode ids, and write words around them."""
+    text = " ".join(_decoded(_line(value)) for value in mail.get_all(name) or ())
+    return MESSAGE_ID.findall("".join(text.split()))
+
+
+def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
+    """Yield the parts that are not containers, each with its number in IMAP.
+
+    Raises:
+        Malformed: There are too many, or they are nested too deeply.
+    """
+    waiting = [("", mail)]
+    seen = 0
+    while waiting:
+        section, part = waiting.pop()
+        seen += 1
+        if seen > _MOST_PARTS or section.count(".") > _DEEPEST:
+            raise Malformed("a mail with too many parts")
+        payload = part.get_payload()
+        if part.get_content_maintype() == "multipart" and isinstance(payload, list):
+            prefix = f"{section}." if section else ""
+            inner = [(f"{prefix}{number}", one) for number, one in enumerate(payload, start=1)]
+            waiting.extend((number, one) for number, one in reversed(inner) if isinstance(one, Message))
+        else:
+            yield section or "1", part
+
+
+def _content(
+    mail: Message, where: Where, subject: str
+) -> tuple[str, Forwarded | None, tuple[Attachment, ...]]:
+    """Return the sender's own words, the forwarded words, and the files."""
+    plain: list[str] = []
+    pages: list[str] = []
+    media: list[Attachment] = []
+    for section, part in leaves(mail):
+        name, is_container = _filename(part), part.get_content_maintype() == "multipart"
+        kind = "text/plain" if is_container else part.get_content_type()  # a container without parts is text
+        is_text = kind in ("text/plain", "text/html") and name is None
+        if is_text and _disposition(part) != "attachment":
+            text = _text(part)
+            (plain if kind == "text/plain" else pages).append(text)
+        else:
+            media.append(_attachment(part, section, name, where))
+    text = "\n\n".join(one for one in plain if one.strip())
+    if not text.strip():
+        text = "\n\n".join(text_of_html(page) for page in pages)
+    own, forwarded = with_forwarded(text, subject)
+    if forwarded is None:
+        return (
+            own,
+            None,
+            tuple(replace(one, is_foreign=one.mime in ("message/rfc822", "message/global")) for one in media),
+        )
+    # Mail programs put files of the forwarded mail next to those of the sender: they cannot be told apart.
+    return own, forwarded, Attachment.foreign(media)
+
+
+def _text(part: Message) -> str:
+    raw = part.get_payload(decode=True)
+    raw = raw[: LONGEST * 4] if isinstance(raw, bytes) else b""
+    text = clean(_decode(raw, _param(part, "charset")))
+    if part.get_content_type() == "text/plain" and (_param(part, "format") or "").lower() == "flowed":
+        return unflowed(text)
+    return text
+
+
+def _decode(raw: bytes, charset: str | None) -> str:
+    try:
+        codec = codecs.lookup(charset or "utf-8").name
+        if codec not in _NO_CHARSETS:
+            return raw.decode(codec, "replace")
+    except (LookupError, ValueError, TypeError):
+        pass
+    return raw.decode("utf-8", "replace")
+
+
+def _attachment(part: Message, section: str, name: str | None, where: Where) -> Attachment:
+    encoding = _line(part.get("Content-Transfer-Encoding", "7bit")).strip().lower()
+    encoding = encoding if encoding in ("base64", "quoted-printable") else "plain"
+    payload = part.get_payload()
+    size = len(payload) if isinstance(payload, str) else None
+    if size is not None and encoding == "base64":
+        size = size * 3 // 4
+    return Attachment(
+        kind=MessageType.of_file(part.get_content_type()),
+        ref=f"imap/{where.validity}/{where.uid}/{section}/{encoding}",
+        mime=one_line(part.get_content_type()),
+        name=name,
+        size=size,
+    )
+
+
+# Headers, as hostile as they come.
+
+
+def _line(value: object) -> str:
+    """Return a header as one line."""
+    return one_line(str(value), longest=20_000)
+
+
+def _decoded(text: str) -> str:
+    """Return a header's words; wrongly encoded ones are unchanged."""
+    try:
+        return str(make_header(decode_header(text)))
+    except (HeaderParseError, LookupError, ValueError):
+        return text
+
+
+def _filename(part: Message) -> str | None:
+    try:
+        name = part.get_filename()
+    except (LookupError, ValueError, TypeError):
+        name = "file"
+    return None if name is None else (one_line(_decoded(_line(name))) or "file")
+
+
+def _param(part: Message, name: str) -> str | None:
+    try:
+        value = part.get_param(name)
+    except (LookupError, ValueError, TypeError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _disposition(part: Message) -> str | None:
+    return _line(part.get("Content-Disposition", "")).partition(";")[0].strip().lower() or None
+
+
+def _instant_of(mail: Message) -> int | None:
+    try:
+        return int(parsedate_to_datetime(_line(mail.get("Date", ""))).timestamp() * 1000)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+# A mailbox by IMAP and a mail server by SMTP: blocking, for threads. One `Mailbox` belongs to one thread.
+# Passwords are in no failure and no log; neither are the words of a mail.
+
+
+_LONGEST_LINE = 998
+"""Characters of a line of a mail. Headers are not folded before: some programs lose a folded message id."""
+_LONGEST_REFERENCES = 900
+"""Characters of the header that names a thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingEmail:
+    """A mail to send."""
+
+    sender: str
+    to: str
+    message_id: str
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """The headers of a mail.
+
+    Raises:
+        ValueError: A value contains a line break or is not possible in its header.
+    """
+
+    sender: str
+    sender_name: str | None
+    to: str
+    subject: str
+    message_id: str
+    now: int
+    references: Sequence[str] = ()
+    answers: str | None = None
+
+    def __post_init__(self) -> None:
+        told = (self.sender, self.sender_name or "", self.to, self.subject, self.message_id, *self.references)
+        if not all(one.isprintable() for one in told):
+            raise ValueError("a header contains a line break")
+        if ADDRESS.fullmatch(self.to) is None:
+            raise ValueError("the recipient is not a valid address")
+        ids = (self.message_id, *self.references, *((self.answers,) if self.answers else ()))
+        if not all(MESSAGE_ID.fullmatch(one) for one in ids):
+            raise ValueError("a message id is invalid")
+
+
+_OWN_ID = re.compile(r"<[0-9a-f]{40}\.(.+)\.postroom@([^@]+)>")
+_ROOT = re.compile(rf"{MESSAGE_ID.pattern}|\d{{1,10}}-\d{{1,10}}", re.ASCII)
+"""The id of the mail that begins a conversation: its own, or its `Where.name`."""
+
+
+def message_id_from(key: str, root: str | None, address: str) -> str:
+    """Return the id of a mail: the same for the same key.
+
+    The id holds the root of its conversation, because a reply may name no other mail. A root of about 170
+    characters or more is left out.
+    """
+    digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:40]
+    end = f".postroom@{address.rpartition('@')[2]}>"
+    whole = f"<{digest}.{quote(root or '', safe='')}{end}"
+    return whole if root and MESSAGE_ID.fullmatch(whole) else f"<{digest}{end}"
+
+
+def root_in(message_id: str, address: str) -> str | None:
+    """Return the root that the id of one of our mails holds."""
+    found = _OWN_ID.fullmatch(message_id)
+    if found is None or found[2] != address.rpartition("@")[2]:
+        return None
+    root = unquote(found[1])
+    return root if _ROOT.fullmatch(root) else None
+
+
+def subject_of(thread: Thread | None, fallback: str) -> str:
+    """Return the subject of an answer: the thread's own with one `Re: ` before it."""
+    subject = one_line(thread.subject if thread is not None and thread.subject else fallback)
+    subject = "".join(one if one.isprintable() else " " for one in subject)
+    return subject if subject.lower().startswith("re:") else f"Re: {subject}"
+
+
+def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
+    """Return the references of an answer: the root first, then the latest, as many as one line can hold."""
+    known = [root or "", *(thread.references if thread else ()), answered or ""]
+    found = list(dict.fromkeys(one for one in known if MESSAGE_ID.fullmatch(one)))
+    while len(found) > 2 and sum(map(len, found)) + len(found) > _LONGEST_REFERENCES:
+        del found[1]
+    return tuple(found)
+
+
+def written(
+    heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
+) -> OutgoingEmail:
+    """Return a mail with the words plain and as HTML, and with a file when there is one."""
+    words = MIMEMultipart("alternative")
+    charset = Charset("utf-8")
+    charset.body_encoding = QP
+    for kind, body in (("plain", text), ("html", html)):
+        part = MIMEText("", kind)
+        del part["Content-Transfer-Encoding"], part["MIME-Version"]
+        part.set_payload(body.encode("utf-8", "replace").decode("utf-8"), charset)
+        words.attach(part)
+    mail = words
+    if file is not None:
+        mail = MIMEMultipart("mixed")
+        mail.attach(words)
+        mail.attach(_part_of(*file))
+    mail["From"] = formataddr((heading.sender_name or "", heading.sender))
+    mail["To"] = heading.to
+    mail["Subject"] = Header(heading.subject, header_name="Subject").encode()
+    mail["Date"] = format_datetime(datetime.fromtimestamp(heading.now / 1000, tz=UTC))
+    mail["Message-ID"] = heading.message_id
+    if heading.answers:
+        mail["In-Reply-To"] = heading.answers
+    if heading.references:
+        mail["References"] = " ".join(heading.references)
+    mail["Auto-Submitted"] = "auto-replied" if heading.references else "auto-generated"
+    mail["X-Auto-Response-Suppress"] = "All"
+    raw = mail.as_bytes(policy=policy.compat32.clone(linesep="\r\n", max_line_length=_LONGEST_LINE))
+    return OutgoingEmail(sender=heading.sender, to=heading.to, message_id=heading.message_id, raw=raw)
+
+
+def _part_of(attachment: Attachment, data: bytes) -> MIMEApplication:
+    part = MIMEApplication(data)
+    mime = attachment.mime or ""
+    main, _, sub = mime.partition("/")
+    if main.isalnum() and sub.replace("-", "").replace(".", "").replace("+", "").isalnum() and mime.isascii():
+        part.replace_header("Content-Type", mime)
+    name = one_line((attachment.name or "file").replace("/", "_").replace("\\", "_"))
+    part.add_header(
+        "Content-Disposition", "attachment", filename=name if name.isascii() else ("utf-8", "", name)
+    )
+    return part
+
+
+def refusal(error: SMTPException) -> SendResult:
+    """Return the meaning of a refusal; the server had not accepted the mail."""
+    if isinstance(error, SMTPNotSupportedError):
+        return SendResult.failed(SendErrorKind.BAD_FORMAT, "the mail server cannot send this")
+    if isinstance(error, SMTPRecipientsRefused):
+        code, answered = next(iter(error.recipients.values()))
+        words = answered.decode("ascii", "replace")
+    elif isinstance(error, SMTPResponseException):
+        code, said = error.smtp_code, error.smtp_error
+        words = said.decode("ascii", "replace") if isinstance(said, bytes) else said
+    else:
+        return SendResult.failed(SendErrorKind.TRANSIENT, "the mail server closed the connection")
+    extended = words.split(maxsplit=1)[0] if words[:1] in ("2", "4", "5") else ""
+    told = (
+        f"the mail server answered {code} {extended if extended.replace('.', '').isdigit() else ''}".strip()
+    )
+    if 400 <= code < 500 or code < 200:
+        kind = SendErrorKind.RATE_LIMITED if extended.startswith("4.7.") else SendErrorKind.TRANSIENT
+        return SendResult.failed(kind, told, retry_after_ms=60_000 if extended.startswith("4.7.") else None)
+    if code == 552 or extended in ("5.3.4", "5.2.3"):
+        return SendResult.failed(SendErrorKind.TOO_LONG, told)
+    if isinstance(error, SMTPAuthenticationError | SMTPSenderRefused | SMTPDataError):
+        return SendResult.failed(SendErrorKind.FORBIDDEN, told)
+    forbidden = extended.startswith("5.7.") or code in (530, 535, 554)
+    return SendResult.failed(SendErrorKind.FORBIDDEN if forbidden else SendErrorKind.NOT_FOUND, told)
+
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_SIZE = re.compile(rb"RFC822\.SIZE (\d+)")
+_REF = re.compile(r"imap/(\d{1,10})/(\d{1,10})/(\d{1,4}(?:\.\d{1,4}){0,40})/(base64|quoted-printable|plain)")
+_PERHAPS_LATER = re.compile(r"\[(UNAVAILABLE|LIMIT|INUSE|SERVERBUG|CONTACTADMIN)\]", re.IGNORECASE)
+NETWORK = (OSError, EOFError, imaplib.IMAP4.error)
+"""The errors of a mailbox whose connection is no longer usable."""
+
+
+class Security(StrEnum):
+    """How a connection is kept from others' eyes."""
+
+    SSL = "ssl"
+    STARTTLS = "starttls"
+    PLAIN = "plain"
+
+
+class LoginRefused(Exception):
+    """A server refuses the user's name and password. `passing`: the refusal may be temporary."""
+
+    def __init__(self, server: str, *, passing: bool = False) -> None:
+        super().__init__(f"the {server} server rejected the login")
+        self.passing = passing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The address of a server, and our credentials."""
+
+    host: str
+    port: int
+    security: Security
+    user: str
+    password: str = field(repr=False)
+    timeout: float = 30.0
+    ca_file: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return the requirements for a trusted certificate."""
+        return ssl.create_default_context(cafile=self.ca_file)
+
+
+class Mailbox:
+    """One folder of one user, reopened after each failure."""
+
+    def __init__(self, server: Server, folder: str) -> None:
+        self._server = server
+        self._folder = '"' + folder.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        self._imap: imaplib.IMAP4 | None = None
+        self.validity = 0
+
+    def open(self) -> None:
+        """Log in and choose the folder.
+
+        Raises:
+            LoginRefused: the name or the password is wrong.
+            OSError, IMAP4.error: no connection, or no such folder.
+        """
+        self.close()
+        server = self._server
+        if server.security is Security.SSL:
+            imap: imaplib.IMAP4 = imaplib.IMAP4_SSL(
+                server.host, server.port, ssl_context=server.context(), timeout=server.timeout
+            )
+        else:
+            imap = imaplib.IMAP4(server.host, server.port, timeout=server.timeout)
+        self._imap = imap
+        if server.security is Security.STARTTLS:
+            imap.starttls(ssl_context=server.context())
+        try:
+            imap.login(server.user, server.password)
+        except imaplib.IMAP4.abort:
+            raise
+        except imaplib.IMAP4.error as error:
+            raise LoginRefused("IMAP", passing=bool(_PERHAPS_LATER.search(str(error)))) from None
+        _done(imap.select(self._folder))
+        told = imap.response("UIDVALIDITY")[1]
+        self.validity = int(told[0]) if told and told[0] else 0
+
+    def close(self) -> None:
+        """Log out, as far as the connection still lets us."""
+        imap, self._imap = self._imap, None
+        if imap is not None:
+            with suppress(*NETWORK):
+                imap.logout()
+            with suppress(*NETWORK):
+                imap.shutdown()
+
+    def break_off(self) -> None:
+        """End the connection from another thread, so that waiting calls fail at once."""
+        if (imap := self._imap) is not None:
+            with suppress(OSError):
+                imap.sock.shutdown(socket.SHUT_RDWR)
+
+    def unread(self, now: int, days: int, most: int) -> list[int]:
+        """Return the numbers of unread mails of the last days, the oldest first."""
+        day = datetime.fromtimestamp(now / 1000, tz=UTC) - timedelta(days=days)
+        imap = self._open()
+        _done(imap.noop())
+        since = f"{day.day:02d}-{_MONTHS[day.month - 1]}-{day.year}"
+        found = _done(imap.uid("SEARCH", "UNSEEN", "SINCE", since))
+        return sorted(int(one) for line in found if line for one in line.split())[:most]
+
+    def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
+        """Return a mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
+        size = _SIZE.search(b" ".join(_flat(_done(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)")))))
+        if size is None:
+            return None
+        raw = self._bytes(uid, f"BODY.PEEK[]<0.{most}>")
+        return None if raw is None else (raw[:most], int(size[1]) > most)
+
+    def mark_read(self, uid: int) -> None:
+        """Mark a mail as read."""
+        _done(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
+
+    def part(self, ref: str, *, most: int) -> bytes | None:
+        """Return the file of a reference; None if the reference is invalid, or the file is gone.
+
+        Raises:
+            TooLarge: The file is larger; not much more than `most` bytes was read.
+        """
+        found = _REF.fullmatch(ref)
+        if found is None or int(found[1]) != self.validity:
+            return None
+        limit = most if found[4] == "plain" else most * 3 + 1_000
+        raw = self._bytes(int(found[2]), f"BODY.PEEK[{found[3]}]<0.{limit + 1}>")
+        if raw is None:
+            return None
+        cut = len(raw) > limit
+        data = raw
+        if found[4] == "base64":
+            whole = raw.translate(None, b"\r\n\t ")
+            try:
+                data = base64.b64decode(whole[: len(whole) - len(whole) % 4])
+            except binascii.Error:
+                data = whole
+        elif found[4] == "quoted-printable":
+            data = quopri.decodestring(raw)
+        if cut or len(data) > most:
+            raise TooLarge(f"the file exceeds {most} bytes", value=most)
+        return data
+
+    def headers(self, message_id: str) -> bytes | None:
+        """Return the headers of a mail that an answer needs; None if it is no longer here."""
+        imap = self._open()
+        found = [
+            one
+            for line in _done(imap.uid("SEARCH", "HEADER", "Message-ID", f'"{message_id}"'))
+            if line
+            for one in line.split()
+        ]
+        if not found:
+            return None
+        return self._bytes(int(found[-1]), "BODY.PEEK[HEADER.FIELDS (SUBJECT REFERENCES IN-REPLY-TO)]")
+
+    def where(self, uid: int) -> Where:
+        """Return a mail's place."""
+        return Where(validity=self.validity, uid=uid)
+
+    def _bytes(self, uid: int, what: str) -> bytes | None:
+        found = _done(self._open().uid("FETCH", str(uid), f"({what})"))
+        return next((one[1] for one in found if isinstance(one, tuple) and len(one) == 2), None)
+
+    def _open(self) -> imaplib.IMAP4:
+        if self._imap is None:
+            raise imaplib.IMAP4.abort("there is no connection")
+        return self._imap
+
+
+def _done(answer: tuple[str, Any]) -> list[Any]:
+    """Return the answer of a server.
+
+    Raises:
+        IMAP4.error: it refused.
+    """
+    status, data = answer[0], list(answer[1])
+    if status != "OK":
+        raise imaplib.IMAP4.error("the IMAP server rejected a command")
+    return data
+
+
+def _flat(data: list[Any]) -> list[bytes]:
+    return [
+        one
+        for item in data
+        for one in (item if isinstance(item, tuple) else (item,))
+        if isinstance(one, bytes)
+    ]
+
+
+def check(server: Server, domain: str) -> None:
+    """Log in to a mail server and out again.
+
+    Raises:
+        LoginRefused: the name or the password is wrong.
+        OSError, SMTPException: it could not be reached.
+    """
+    _quit(_connected(server, domain))
+
+
+def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
+    """Hand a mail to the server, once. When the connection breaks at its end, nobody knows if it arrived."""
+    try:
+        smtp = _connected(server, domain)
+    except LoginRefused as error:
+        kind = SendErrorKind.TRANSIENT if error.passing else SendErrorKind.FORBIDDEN
+        return SendResult.failed(kind, str(error))
+    except smtplib.SMTPException as error:
+        return refusal(error)
+    except OSError as error:
+        return SendResult.failed(
+            SendErrorKind.TRANSIENT, f"cannot reach a mail server: {type(error).__name__}"
+        )
+    try:
+        return _offered(smtp, message) or _given(smtp, message)
+    finally:
+        _quit(smtp)
+
+
+def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
+    """Send the envelope; return the refusal, if any."""
+    try:
+        size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
+        code, said = smtp.mail(message.sender, size)
+        if code != 250:
+            return refusal(smtplib.SMTPSenderRefused(code, said, message.sender))
+        code, said = smtp.rcpt(message.to)
+        if code not in (250, 251):
+            return refusal(smtplib.SMTPRecipientsRefused({message.to: (code, said)}))
+    except (smtplib.SMTPException, OSError) as error:
+        return SendResult.failed(
+            SendErrorKind.TRANSIENT, f"the mail server closed the connection: {type(error).__name__}"
+        )
+    return None
+
+
+def _given(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult:
+    try:
+        code, said = smtp.data(message.raw)
+    except smtplib.SMTPResponseException as error:
+        return refusal(error)
+    except (smtplib.SMTPException, OSError) as error:
+        return SendResult.failed(SendErrorKind.UNKNOWN, f"the answer was lost: {type(error).__name__}")
+    return SendResult.sent(message.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, said))
+
+
+def _connected(server: Server, domain: str) -> smtplib.SMTP:
+    if server.security is Security.SSL:
+        smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+            server.host, server.port, domain, timeout=server.timeout, context=server.context()
+        )
+    else:
+        smtp = smtplib.SMTP(server.host, server.port, domain, timeout=server.timeout)
+    try:
+        if server.security is Security.STARTTLS:
+            smtp.starttls(context=server.context())
+        if server.password:
+            smtp.login(server.user, server.password)
+        else:
+            smtp.ehlo_or_helo_if_needed()
+    except smtplib.SMTPAuthenticationError as error:
+        smtp.close()
+        raise LoginRefused("SMTP", passing=error.smtp_code < 500) from None
+    except BaseException:
+        smtp.close()
+        raise
+    return smtp
+
+
+def _quit(smtp: smtplib.SMTP) -> None:
+    with suppress(smtplib.SMTPException, OSError):
+        smtp.quit()
+    smtp.close()
+
 
 _IMAP_PORTS = {Security.SSL: 993, Security.STARTTLS: 143, Security.PLAIN: 143}
 _SMTP_PORTS = {Security.SSL: 465, Security.STARTTLS: 587, Security.PLAIN: 25}
@@ -142,7 +1221,6 @@ def _password(secret: str | None, name: str) -> str:
     return secret
 
 
-_LOG = get_logger(__name__)
 _BATCH = 50
 """Maximum mails of one poll; if there are more, the next poll follows soon."""
 _SHORT_PAUSE = 100
@@ -173,7 +1251,7 @@ class EmailAdapter(BasePlatformAdapter):
         super().__init__(config, clock=clock, timer=timer)
         self._options = options = config
         self._address = options.address.lower()
-        self._me = wire.Ourselves(address=self._address, authserv_id=options.authserv_id)
+        self._me = Ourselves(address=self._address, authserv_id=options.authserv_id)
         password = _password(config.token, "password")
         self._imap = options.imap(password)
         self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
@@ -181,7 +1259,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._is_open = False
         """Whether the mailbox is open; it is opened again after a failure of the network."""
         self._thread: ThreadPoolExecutor | None = None
-        self._threads: OrderedDict[str, wire.Thread] = OrderedDict()
+        self._threads: OrderedDict[str, Thread] = OrderedDict()
 
     @property
     def account(self) -> str:
@@ -198,7 +1276,6 @@ class EmailAdapter(BasePlatformAdapter):
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Log in to both servers and start to poll for mail."""
         await self.disconnect()
-        self._tasks = Tasks(f"channel {self.platform.value}")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroom-imap")
         self.liveness.state = AdapterState.CONNECTING
         try:
@@ -209,20 +1286,18 @@ class EmailAdapter(BasePlatformAdapter):
             if (told := _told(error)) is not None:
                 raise told from None
             raise
-        self._connected()
         self._is_open = True
-        self._tasks.start(self._receive(self._look), name="receive")
+        self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
         """End looking for mail; a step on its way ends or is broken off."""
-        await self._tasks.close()
+        await self._end_tasks()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._mailbox.break_off()
             thread.submit(self._mailbox.close)
             ended = asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
             await asyncio.wait((ended,), timeout=_PATIENCE)
-        self.liveness.state = AdapterState.STOPPED
 
     async def _on_thread(self, step: Callable[[], T]) -> T:
         """Do one step with the mailbox, after those before it."""
@@ -273,7 +1348,7 @@ class EmailAdapter(BasePlatformAdapter):
         mail programs name only the answered mail.
         """
         for message_id in reversed(references[-_MOST_LOOKED_UP:]):
-            if (root := post.root_in(message_id, self._address)) is not None:
+            if (root := root_in(message_id, self._address)) is not None:
                 return root
             known = None if self._inbound is None else await self._inbound.look_up(source, message_id)
             if known is not None and known.event.source is not None:
@@ -282,16 +1357,16 @@ class EmailAdapter(BasePlatformAdapter):
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
         """Understand a mail, on the thread: large mails take their time."""
-        mail = wire.parsed(raw)
-        event = wire.understood(mail, self._mailbox.where(uid), self._me)
+        mail = parsed(raw)
+        event = understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:
-            self._remember(event.message_id, wire.thread_of(mail))
+            self._remember(event.message_id, thread_of(mail))
             if is_cut:
                 event.metadata["truncated"] = True
                 event.unread += (f"a mail beyond its first {self._options.max_bytes} bytes",)
         return event
 
-    def _remember(self, message_id: str, thread: wire.Thread) -> None:
+    def _remember(self, message_id: str, thread: Thread) -> None:
         self._threads[message_id] = thread
         self._threads.move_to_end(message_id)
         if len(self._threads) > _REMEMBERED:
@@ -347,45 +1422,45 @@ class EmailAdapter(BasePlatformAdapter):
         key, options = metadata.get("dedupe_key"), self._options
         answered = reply_to or root
         try:
-            heading = post.Heading(
+            heading = Heading(
                 sender=self._address,
                 sender_name=options.name,
                 to=to,
                 subject=_subject(thread, metadata, options.subject, is_answer=answered is not None),
-                message_id=post.message_id_from(str(key) if key else uuid4().hex, root, self._address),
+                message_id=message_id_from(str(key) if key else uuid4().hex, root, self._address),
                 now=self._clock.now(),
-                references=post.references_of(root, thread, answered),
-                answers=answered if answered and wire.MESSAGE_ID.fullmatch(answered) else None,
+                references=references_of(root, thread, answered),
+                answers=answered if answered and MESSAGE_ID.fullmatch(answered) else None,
             )
         except ValueError as error:
             return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this mail cannot be sent: {error}")
-        message = await asyncio.to_thread(lambda: post.written(heading, text, to_html(text), file))
+        message = await asyncio.to_thread(lambda: written(heading, text, to_html(text), file))
         result = await asyncio.to_thread(deliver, self._smtp, options.domain, message)
         if result.success:
             self._said()
         return result
 
-    async def _thread_of(self, message_id: str | None) -> wire.Thread | None:
+    async def _thread_of(self, message_id: str | None) -> Thread | None:
         """Return the subject and the references of a mail: from the cache, else from the mailbox."""
-        if message_id is None or wire.MESSAGE_ID.fullmatch(message_id) is None:
+        if message_id is None or MESSAGE_ID.fullmatch(message_id) is None:
             return self._threads.get(message_id or "")
         if message_id in self._threads or self._thread is None:
             return self._threads.get(message_id)
         try:
             raw = await self._on_thread(lambda: self._mailbox.headers(message_id))
-            thread = None if raw is None else wire.thread_of(wire.parsed(raw))
-        except (*NETWORK, wire.Malformed, ServerUnavailable):
+            thread = None if raw is None else thread_of(parsed(raw))
+        except (*NETWORK, Malformed, ServerUnavailable):
             return None  # the answer matters more than its subject
         if thread is not None:
             self._remember(message_id, thread)
         return thread
 
 
-def _subject(thread: wire.Thread | None, metadata: Metadata, fallback: str, *, is_answer: bool) -> str:
+def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_answer: bool) -> str:
     told = metadata.get("subject")
     if isinstance(told, str) and told:
         return told
-    return post.subject_of(thread, fallback) if is_answer else fallback
+    return subject_of(thread, fallback) if is_answer else fallback
 
 
 def _told(error: BaseException) -> PostroomError | None:

@@ -8,31 +8,1094 @@ The position in the stream advances when every message of a batch is stored. Onl
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import hashlib
+import importlib
+import json
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any
+from html import unescape
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import quote, unquote, urlencode
 from uuid import uuid4
 
-from msgspec import Meta
+import msgspec
+from msgspec import UNSET, Meta, Struct, structs
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import ConfigError, CredentialRefused, ServerUnavailable
+from postroom.contracts.errors import (
+    ConfigError,
+    CredentialRefused,
+    InvalidArgument,
+    MissingExtra,
+    ServerUnavailable,
+    TooLarge,
+)
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json
+from postroom.extras import install_command
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
-from postroom.gateway.events import FILES, Attachment, SendErrorKind, SendResult
-from postroom.gateway.platforms import matrix_wire as wire
-from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.platforms.matrix_http import Answer, Homeserver
-from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
+from postroom.gateway.events import FILES, Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
+from postroom.gateway.platforms.base import (
+    TOO_OFTEN,
+    AdapterState,
+    BasePlatformAdapter,
+    Inbound,
+    Metadata,
+    bounded,
+)
 from postroom.gateway.platforms.options import FilePath, refuse_address, secret_remedy
-from postroom.gateway.platforms.safe_text import to_html
-from postroom.gateway.session import Platform
+from postroom.gateway.platforms.safe_text import clean, is_marked_up, one_line, poll_in_words, to_html
+from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
+
+
+# Matrix's events as our values, without I/O. Events that violate the protocol are `Malformed`.
+
+
+LARGEST_EVENT = 60_000
+"""Bytes of an event's content; a homeserver refuses events over 65,536 with all that it adds."""
+SENT_AS = {
+    MessageType.PHOTO: "m.image",
+    MessageType.STICKER: "m.image",
+    MessageType.VIDEO: "m.video",
+    MessageType.AUDIO: "m.audio",
+    MessageType.VOICE: "m.audio",
+}
+
+
+def content_of(
+    text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
+) -> list[dict[str, Json]]:
+    """Return the contents to try, the best first: with useful markup if it fits, then without.
+
+    It mentions nobody, whatever the text says: an answer must not notify a whole room.
+    """
+    plain: dict[str, Json] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
+    if relation := _relation(thread_id, reply_to):
+        plain["m.relates_to"] = relation
+    marked: dict[str, Json] = {**plain, "format": "org.matrix.custom.html", "formatted_body": html}
+    return [marked, plain] if is_marked_up(html, text) and _fits(marked) else [plain]
+
+
+def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
+    """Return the contents to try that give a message other words."""
+    found = []
+    for new in content_of(text, html):
+        edit: dict[str, Json] = {
+            **new,
+            "body": f"* {text[:200]}",  # shown only by clients that know no edits
+            "m.new_content": new,
+            "m.relates_to": {"rel_type": "m.replace", "event_id": message_id},
+        }
+        edit.pop("format", None), edit.pop("formatted_body", None)
+        found.append(edit)
+    return [one for one in found[:-1] if _fits(one)] + found[-1:]
+
+
+def media_of(
+    url: str, attachment: Attachment, size: int, caption: str | None, thread_id: str | None
+) -> dict[str, Json]:
+    """Return the content of a file that was uploaded."""
+    name = one_line(attachment.name or "file")
+    content: dict[str, Json] = {
+        "msgtype": SENT_AS.get(attachment.kind, "m.file"),
+        "body": caption or name,
+        "filename": name,
+        "url": url,
+        "info": {"mimetype": attachment.mime or "application/octet-stream", "size": size},
+        "m.mentions": {},
+    }
+    if relation := _relation(thread_id, None):
+        content["m.relates_to"] = relation
+    return content
+
+
+def transaction_id(kind: str, key: str) -> str:
+    """Return the transaction id of something that is sent: the same for the same key."""
+    return f"{kind}-{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
+
+
+def reaction_to(event_id: str) -> dict[str, Json]:
+    """Return the content of the event that marks a message as seen."""
+    return {"m.relates_to": {"rel_type": "m.annotation", "event_id": event_id, "key": "👀"}}
+
+
+def refusal(status: int, errcode: str, retry_after_ms: int | None) -> SendResult:
+    """Return the meaning of an answer other than 200 to a sent event."""
+    said = f"the homeserver answered {status} {errcode}".strip()
+    if status == 429 or errcode == "M_LIMIT_EXCEEDED":
+        return SendResult.failed(SendErrorKind.RATE_LIMITED, said, retry_after_ms=retry_after_ms or 5_000)
+    if status == 413 or errcode == "M_TOO_LARGE":
+        return SendResult.failed(SendErrorKind.TOO_LONG, said)
+    if status in (408, 504):
+        return SendResult.failed(SendErrorKind.UNKNOWN, said)
+    if status >= 500:
+        return SendResult.failed(SendErrorKind.TRANSIENT, said, retry_after_ms=retry_after_ms)
+    kinds = {401: SendErrorKind.FORBIDDEN, 403: SendErrorKind.FORBIDDEN, 404: SendErrorKind.NOT_FOUND}
+    return SendResult.failed(kinds.get(status, SendErrorKind.BAD_FORMAT), said)
+
+
+def _relation(thread_id: str | None, reply_to: str | None) -> dict[str, Json] | None:
+    if thread_id is not None:
+        answered = {"event_id": reply_to or thread_id}
+        return {
+            "rel_type": "m.thread",
+            "event_id": thread_id,
+            "is_falling_back": reply_to is None,
+            "m.in_reply_to": answered,
+        }
+    return {"m.in_reply_to": {"event_id": reply_to}} if reply_to else None
+
+
+def _fits(content: Mapping[str, Json]) -> bool:
+    return _weight(content) <= LARGEST_EVENT
+
+
+def _weight(value: Json) -> int:
+    """Return about how many bytes a value is as JSON, never less."""
+    if isinstance(value, str):
+        return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(one) for one in '"\\\n\t')
+    if isinstance(value, Mapping):
+        return 2 + sum(_weight(str(name)) + _weight(one) + 2 for name, one in value.items())
+    return 32
+
+
+REMEMBERED_NAMES = 2_000
+"""Members of one room whose names are kept for show."""
+KINDS = {
+    "m.image": MessageType.PHOTO,
+    "m.video": MessageType.VIDEO,
+    "m.audio": MessageType.AUDIO,
+    "m.file": MessageType.DOCUMENT,
+    "m.location": MessageType.LOCATION,
+}
+SYNC_FILTER = (
+    '{"room":{"timeline":{"limit":50},"state":{"lazy_load_members":true},"ephemeral":{"types":[]},'
+    '"account_data":{"types":[]}},"presence":{"types":[]},"account_data":{"types":[]}}'
+)
+"""The filter of requests: only data that is used here."""
+_MEDIA = re.compile(r"mxc://([\w.\-:\[\]]{1,255})/([\w\-.~]{1,255})", re.ASCII)
+_PILL = re.compile(r'<a href="https://matrix\.to/#/([^"]{1,300})"[^>]{0,200}>([^<]{0,255})</a>')
+_QUOTED_SENDER = re.compile(r"> (?:\* )?<(@[^>]{1,255})>")
+_COMMAND = re.compile(r"[a-zA-Z][\w-]*(?:\s|$)")
+
+
+POLLS = ("m.poll.start", "org.matrix.msc3381.poll.start")
+_LINK = re.compile(r"<a\s[^<>]*?href=\"(https?://[^\"<>\s]{1,2000})\"[^<>]*>(.{0,500}?)</a>", re.DOTALL)
+_TAGS = re.compile(r"<[^<>]{0,200}>")
+_POSITION = re.compile(r"geo:(-?\d{1,3}(?:\.\d{1,20})?),(-?\d{1,3}(?:\.\d{1,20})?)(?![\d.])", re.ASCII)
+
+
+S = TypeVar("S", bound=Struct)
+
+
+class Malformed(InvalidArgument):
+    """Something that a server sent is not as the protocol says."""
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """The message that another one answers."""
+
+    event_id: str | None = None
+
+
+class Relation(Struct, frozen=True, kw_only=True):
+    """The thread or the message that an event belongs to."""
+
+    rel_type: str | None = None
+    event_id: str | None = None
+    is_falling_back: bool | None = None
+    reply: Reply | None = msgspec.field(name="m.in_reply_to", default=None)
+
+
+class Info(Struct, frozen=True, kw_only=True):
+    """What a client says of a file."""
+
+    size: int | None = None
+    mimetype: str | None = None
+
+
+class Mentions(Struct, frozen=True, kw_only=True):
+    """The people whom a message mentions."""
+
+    user_ids: Json = None
+
+
+class Words(Struct, frozen=True, kw_only=True):
+    """A text of a poll, in one of three forms of the protocol."""
+
+    text: Json = msgspec.field(name="m.text", default=None)
+    former: Json = msgspec.field(name="org.matrix.msc1767.text", default=None)
+    body: Json = None
+
+    def __str__(self) -> str:
+        found = next((one for one in (self.text, self.former, self.body) if one is not None), "")
+        if isinstance(found, list):
+            found = next((one.get("body") for one in found if isinstance(one, dict)), "")
+        return clean(found) if isinstance(found, str) else ""
+
+
+class Poll(Struct, frozen=True, kw_only=True):
+    """A poll."""
+
+    question: Words | None = None
+    answers: list[Words] | None = None
+
+    def __str__(self) -> str:
+        answers = ((str(one), None) for one in self.answers or ())
+        return poll_in_words(str(self.question or ""), answers)
+
+
+class Content(Struct, frozen=True, kw_only=True):
+    """The content of a message."""
+
+    msgtype: str | None = None
+    body: str | None = None
+    filename: str | None = None
+    url: str | None = None
+    file: Json = None
+    """An encrypted file."""
+    info: Info | None = None
+    geo_uri: str | None = None
+    formatted_body: str | None = None
+    redacts: str | None = None
+    relation: Relation | None = msgspec.field(name="m.relates_to", default=None)
+    new: "Content | None" = msgspec.field(name="m.new_content", default=None)
+    mentions: Mentions | None = msgspec.field(name="m.mentions", default=None)
+    voice: Json = msgspec.field(name="m.voice", default=UNSET)
+    former_voice: Json = msgspec.field(name="org.matrix.msc3245.voice", default=UNSET)
+    poll: Poll | None = msgspec.field(name="m.poll", default=None)
+    started_poll: Poll | None = msgspec.field(name="m.poll.start", default=None)
+    former_poll: Poll | None = msgspec.field(name="org.matrix.msc3381.poll.start", default=None)
+
+    @property
+    def kind(self) -> MessageType:
+        """The kind of the message."""
+        if self.voice is not UNSET or self.former_voice is not UNSET:
+            return MessageType.VOICE
+        return KINDS.get(self.msgtype or "", MessageType.TEXT)
+
+    @property
+    def poll_words(self) -> str:
+        """The question and the answers of its poll."""
+        return str(self.started_poll or self.former_poll or self.poll or Poll())
+
+    def positioned(self, text: str) -> str:
+        """Return the words of a place with its latitude and longitude, which `geo_uri` alone holds."""
+        found = _POSITION.match(self.geo_uri or "")
+        return f"Location: {text} ({found[1]}, {found[2]})" if found else f"Location: {text}"
+
+    def with_addresses(self, text: str) -> str:
+        """Return a text with the addresses of its links, which clients put only into the marked-up form."""
+        found = _LINK.findall(self.formatted_body or "")
+        pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in found}
+        missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
+        missing = [one for one in missing if "matrix.to/#/" not in one]
+        return "\n\n".join((text, *((clean("Links: " + ", ".join(missing)),) if missing else ())))
+
+    def attachments(self, kind: MessageType) -> tuple[Attachment, ...]:
+        """Return its file; none if the file is encrypted.
+
+        Raises:
+            Malformed: The file is not on the homeserver.
+        """
+        if self.url is None and self.file is not None:
+            return ()
+        if self.url is None or media_path(self.url) is None:
+            raise Malformed("a file without a URI on the homeserver")
+        info, name = self.info or Info(), self.filename or self.body
+        size = info.size if info.size is not None and 0 <= info.size < 2**53 else None
+        mime = None if info.mimetype is None else one_line(info.mimetype)
+        return (Attachment(kind=kind, ref=self.url, mime=mime, name=name and one_line(name), size=size),)
+
+
+class RoomEvent(Struct, frozen=True, kw_only=True):
+    """An event of a room; its content is read by its type."""
+
+    type: str
+    content: dict[str, Json]
+    sender: Json = None
+    event_id: Json = None
+    redacts: Json = None
+    state_key: Json = None
+    origin_server_ts: Json = None
+    unsigned: Json = None
+
+
+def read(told: object, kind: type[S]) -> S:
+    """Return a part of the protocol as a struct.
+
+    Raises:
+        Malformed: The part has another form; the error quotes nothing.
+    """
+    try:
+        return msgspec.convert(told, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Malformed(f"something of Matrix has an unknown form: {error}") from error
+
+
+@dataclass(slots=True, kw_only=True)
+class Room:
+    """A joined room."""
+
+    room_id: str
+    name: str | None = None
+    topic: str | None = None
+    encrypted: bool = False
+    joined: int | None = None
+    invited: int = 0
+    counted: bool = False
+    """Whether the server reports members by itself; then it reports every change."""
+    names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether nobody is here but us and one other."""
+        return self.joined is not None and self.joined + self.invited <= 2
+
+    def learn(self, event: object) -> None:
+        """Process a state event; other or unreadable events are ignored."""
+        if not isinstance(event, dict) or not isinstance(content := event.get("content"), dict):
+            return
+        match event.get("type"):
+            case "m.room.name":
+                self.name = _name(content.get("name"))
+            case "m.room.topic":
+                self.topic = _name(content.get("topic"))
+            case "m.room.encryption":
+                self.encrypted = True
+            case "m.room.member":
+                self._learn_member(event.get("state_key"), content)
+
+    def count(self, summary: object) -> None:
+        """Take how many members the server says that there are."""
+        told = summary if isinstance(summary, dict) else {}
+        joined, invited = told.get("m.joined_member_count"), told.get("m.invited_member_count")
+        if isinstance(joined, int):
+            self.joined, self.counted = joined, True
+        if isinstance(invited, int):
+            self.invited = invited
+
+    def _learn_member(self, user_id: object, content: Mapping[str, Any]) -> None:
+        if not self.counted:
+            self.joined = None
+        if isinstance(user_id, str) and (name := _name(content.get("displayname"))):
+            self.names.pop(user_id, None)
+            self.names[user_id] = name
+            if len(self.names) > REMEMBERED_NAMES:
+                del self.names[next(iter(self.names))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ourselves:
+    """The bot's identity on this homeserver, and the prefix of commands besides a slash."""
+
+    user_id: str
+    name: str | None = None
+    command_prefix: str = "!"
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The names with which people address us, the longest first."""
+        local = self.user_id[1:].partition(":")[0]
+        return tuple(one for one in (self.user_id, f"@{local}", self.name, local) if one)
+
+
+class Kind(StrEnum):
+    """The meaning of an event for us."""
+
+    MESSAGE = "message"
+    EDIT = "edit"
+    TAKEN_BACK = "taken_back"
+    ENCRYPTED = "encrypted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """A relevant event; edits and withdrawals have the `message_id` of the old message."""
+
+    kind: Kind
+    event: MessageEvent
+
+
+def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
+    """Return the meaning of an event in a room's timeline; None if it is irrelevant.
+
+    Raises:
+        Malformed: The event violates the protocol.
+    """
+    event = read(told, RoomEvent)
+    sender, event_id = _identifier(event.sender, "@"), _identifier(event.event_id, "$")
+    if sender == me.user_id:
+        return None
+    if event.type == "m.room.redaction":
+        target = _identifier(event.content.get("redacts") or event.redacts, "$")
+        return Heard(kind=Kind.TAKEN_BACK, event=_bare(event, room, me, sender, target))
+    if event.type == "m.room.encrypted":
+        return Heard(kind=Kind.ENCRYPTED, event=_bare(event, room, me, sender, event_id))
+    if event.type not in ("m.room.message", "m.sticker", *POLLS) or not event.content:
+        return None  # without content: it was deleted before we saw it
+    content, message = read(event.content, Content), _bare(event, room, me, sender, event_id)
+    relation = content.relation or Relation()
+    if event.type in POLLS:
+        _relate(message, relation)
+        message.text = content.poll_words
+        return Heard(kind=Kind.MESSAGE, event=message)
+    if relation.rel_type == "m.replace":
+        if content.new is None:
+            raise Malformed("an edit without new content")
+        message.message_id = _identifier(relation.event_id, "$")
+        _fill(message, content.new, me, is_sticker=False)
+        return Heard(kind=Kind.EDIT, event=message)
+    if content.msgtype == "m.notice":
+        return None  # the protocol's word for what machines say: nobody answers it
+    _relate(message, relation)
+    _fill(message, content, me, is_sticker=event.type == "m.sticker")
+    return Heard(kind=Kind.MESSAGE, event=message)
+
+
+def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
+    """Return a timeline without the messages from before we belonged to the room.
+
+    If the timeline contains our joining, it begins with our invitation; without one, with our joining.
+    Messages between the two were meant for us: clients invite and write at once.
+    """
+    marker, invited = None, False
+    for at, event in enumerate(events):
+        if not isinstance(event, dict) or event.get("type") != "m.room.member":
+            continue
+        if event.get("state_key") != me.user_id:
+            continue
+        membership = _mapping(event.get("content")).get("membership")
+        before = _mapping(_mapping(event.get("unsigned")).get("prev_content")).get("membership")
+        if membership == "invite" or (membership == "join" and before != "join" and not invited):
+            marker = at
+        invited = membership == "invite"
+    return events if marker is None else events[marker + 1 :]
+
+
+def rooms_of(batch: Mapping[str, Any], which: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the rooms of a batch by our membership: join, leave or invite."""
+    rooms = batch.get("rooms")
+    found = rooms.get(which) if isinstance(rooms, dict) else None
+    return [one for one in found.items() if isinstance(one[1], dict)] if isinstance(found, dict) else []
+
+
+def events_of(info: Mapping[str, Any], which: str) -> list[object]:
+    """Return the events of one part of a room's data in a batch."""
+    part = info.get(which)
+    found = part.get("events") if isinstance(part, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def inviter(events: Iterable[object], me: Ourselves) -> str | None:
+    """Return who invited us, by a room's stripped state; None when that does not say."""
+    for event in events:
+        if (
+            isinstance(event, dict)
+            and event.get("type") == "m.room.member"
+            and event.get("state_key") == me.user_id
+            and _mapping(event.get("content")).get("membership") == "invite"
+            and isinstance(sender := event.get("sender"), str)
+        ):
+            return sender
+    return None
+
+
+def all_older(events: Iterable[object], floor: int) -> bool:
+    """Return whether each of these events claims to be older than an instant."""
+    ages = [_mapping(event).get("origin_server_ts") for event in events]
+    return all(isinstance(at, int) and at < floor for at in ages)
+
+
+def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
+    """Return the sender, the words and the files of an answered event; None if it is not a message."""
+    try:
+        event = read(told, RoomEvent)
+        content = read(event.content, Content)
+    except Malformed:
+        return None
+    if event.type not in ("m.room.message", "m.sticker", *POLLS) or not isinstance(event.sender, str):
+        return None
+    kind = content.kind
+    words = content.poll_words if content.body is None else clean(content.body)
+    words = content.positioned(words) if kind is MessageType.LOCATION else words
+    is_file = event.type == "m.sticker" or kind not in (MessageType.TEXT, MessageType.LOCATION)
+    try:
+        return event.sender, words, content.attachments(kind) if is_file else ()
+    except Malformed:
+        return event.sender, words, ()
+
+
+def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_matrix/client/v3") -> str:
+    """Return a path of the client-server API; no part can leave its place."""
+    path = "/".join((base, *(quote(part, safe="") for part in parts)))
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def media_path(ref: str) -> str | None:
+    """Return the path of a file on our own homeserver; None if the reference is not one of Matrix."""
+    found = _MEDIA.fullmatch(ref)
+    if found is None or set(found[2]) <= {"."} or set(found[1]) <= {"."}:
+        return None
+    return path_of("media", "download", found[1], found[2], base="/_matrix/client/v1")
+
+
+# The parts of an event.
+
+
+def _bare(event: RoomEvent, room: Room, me: Ourselves, sender: str, message_id: str) -> MessageEvent:
+    at = event.origin_server_ts
+    source = SessionSource(
+        platform=Platform.MATRIX,
+        chat_id=room.room_id,
+        chat_name=room.name,
+        chat_topic=room.topic,
+        chat_type="dm" if room.is_direct else "group",
+        user_id=sender,
+        user_name=room.names.get(sender),
+        account=me.user_id,
+    )
+    known = isinstance(at, int) and not isinstance(at, bool) and 0 <= at < 2**53
+    return MessageEvent(
+        source=source, message_id=message_id, timestamp=at if known else None, addressed=room.is_direct
+    )
+
+
+def _relate(message: MessageEvent, relation: Relation) -> None:
+    """Set the thread of a message, and the message that it answers, from its relation."""
+    in_thread = relation.rel_type == "m.thread"
+    if in_thread and message.source is not None:
+        message.source = structs.replace(message.source, thread_id=_identifier(relation.event_id, "$"))
+    answered = None if relation.reply is None else relation.reply.event_id
+    if answered is not None and not (in_thread and relation.is_falling_back):
+        message.reply_to_message_id = _identifier(answered, "$")
+
+
+def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker: bool) -> None:
+    """Take the words and the file of a message."""
+    if content.body is None:
+        raise Malformed("a message without a body")
+    text, quote_of_old = clean(content.body), ""
+    if message.reply_to_message_id is not None:
+        text, quote_of_old = _without_fallback(text)
+    message.message_type = MessageType.STICKER if is_sticker else content.kind
+    if message.message_type not in (MessageType.TEXT, MessageType.LOCATION):
+        message.media = content.attachments(message.message_type)
+        text = text if content.filename not in (None, content.body) else ""
+        if not message.media:
+            message.unread += ("an encrypted file",)
+    elif message.message_type is MessageType.LOCATION:
+        text = content.positioned(text)
+    else:
+        text = content.with_addresses(text)
+    mentioned, names = _mentions(content, me, text)
+    quoted_sender = _QUOTED_SENDER.match(quote_of_old)
+    answers_us = quoted_sender is not None and quoted_sender[1] == me.user_id
+    message.addressed = message.addressed or mentioned or answers_us
+    message.reply_to_text = quote_of_old.partition(">")[2].partition("> ")[2] if quote_of_old else None
+    message.text = _command(_without_names(text, names) if mentioned else text, me)
+    if message.message_type is MessageType.TEXT and message.is_command():
+        message.message_type = MessageType.COMMAND
+
+
+def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[str, ...]]:
+    """Return whether a message mentions us, and by what words."""
+    pills = _PILL.findall(content.formatted_body or "")
+    names = tuple(clean(shown) for target, shown in pills if unquote(target) == me.user_id and shown)
+    if content.mentions is not None:
+        listed = content.mentions.user_ids
+        mentioned = isinstance(listed, list) and me.user_id in listed
+    else:  # a client from before there were lists of mentions
+        begins = any(re.match(rf"{re.escape(name)}[:,]", text, re.IGNORECASE) for name in me.called)
+        mentioned = bool(names) or me.user_id in text or begins
+    return mentioned, (*names, *me.called)
+
+
+def _without_names(text: str, names: Sequence[str]) -> str:
+    """Return the text without the name that addresses the bot at its beginning, and without full names."""
+    for name in sorted(set(names), key=len, reverse=True):
+        found = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
+        if found is not None:
+            text = text[found.end() :]
+            break
+    full = [name for name in names if name.startswith("@") and ":" in name]
+    for name in full:
+        text = text.replace(name, "")
+    return text.strip()
+
+
+def _without_fallback(text: str) -> tuple[str, str]:
+    """Return a text and the quotation that older clients put in front of an answer."""
+    if not text.startswith("> "):
+        return text, ""
+    head, gap, rest = text.partition("\n\n")
+    lines = head.split("\n")
+    if not gap or not all(line.startswith(">") for line in lines) or _QUOTED_SENDER.match(head) is None:
+        return text, ""
+    return rest, "\n".join([lines[0], *(line.removeprefix(">").removeprefix(" ") for line in lines[1:])])
+
+
+def _command(text: str, me: Ourselves) -> str:
+    """Return a text with a slash if it begins with the alternative prefix of commands."""
+    sign = me.command_prefix
+    if sign and text.startswith(sign) and _COMMAND.match(text[len(sign) :]):
+        return f"/{text[len(sign) :]}"
+    return text
+
+
+def _identifier(value: object, sigil: str) -> str:
+    """Return a valid identifier of the protocol unchanged.
+
+    Raises:
+        Malformed: The value is not an identifier.
+    """
+    if (
+        not isinstance(value, str)
+        or not value.startswith(sigil)
+        or len(value) > 255
+        or not value.isprintable()
+    ):
+        raise Malformed(f"an identifier that should begin with {sigil}")
+    return value
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _name(value: object) -> str | None:
+    return (one_line(value) or None) if isinstance(value, str) else None
+
+
+# Requests to one homeserver, and to no other host (ADR 72). The token is in a header, and in no address,
+# log or failure.
+
+
+LARGEST_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer that is read; a first sync of many rooms is large."""
+READ_ON_THE_LOOP = 128 * 1024
+"""Bytes of JSON that are read at once; more is read on a thread."""
+CONNECT_SECONDS: Final = 15.0
+FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The outcome of a request. Status 0: there was no answer; `lost` is true if it may have arrived."""
+
+    status: int = 0
+    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    lost: bool = False
+    wait_ms: int | None = None
+    """The pause that its header asks for."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was done."""
+        return 200 <= self.status < 300
+
+    @property
+    def errcode(self) -> str:
+        """The protocol's error code, if it is a valid one."""
+        code = self.body.get("errcode")
+        return code if isinstance(code, str) and code.isascii() and code.isidentifier() else ""
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the token is invalid, so that waiting does not help."""
+        return self.status == 401 or self.errcode in FATAL
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """How long the homeserver asks us to wait."""
+        told = self.body.get("retry_after_ms")
+        return min(told, 3_600_000) if isinstance(told, int) and told > 0 else self.wait_ms
+
+    def said(self) -> str:
+        """Return the failure in a few words, without secrets."""
+        return f"{self.status} {self.errcode}".strip() if self.status else "no answer"
+
+
+class Homeserver:
+    """Asks one homeserver as one user. `open` before anything else; `close` as often as one likes."""
+
+    def __init__(self, base_url: str, token: str) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._token = token
+        self._library: Any = None
+        self._client: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked."""
+        return self._client is not None
+
+    async def open(self) -> None:
+        """Load the library and make a client.
+
+        Raises:
+            MissingExtra: The library is not installed.
+        """
+        await self.close()
+        try:
+            self._library, self._client = await asyncio.to_thread(self._made)
+        except ImportError as error:
+            raise MissingExtra(
+                "the library httpx2 for Matrix is not installed",
+                value="matrix",
+                remedy=install_command("matrix"),
+            ) from error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Json] | bytes | None = None,
+        *,
+        content_type: str = "application/json",
+        timeout_ms: int = 30_000,
+    ) -> Answer:
+        """Send a request and return its answer; a failure of the network is an answer with status 0."""
+        data = body if isinstance(body, bytes) else None if body is None else _json(body)
+        try:
+            answer, raw = await self._once(method, path, data, content_type, timeout_ms, LARGEST_ANSWER)
+        except TooLarge:
+            return Answer(lost=True)
+        if raw is None:
+            return answer
+        read = await asyncio.to_thread(_read, raw) if len(raw) > READ_ON_THE_LOOP else _read(raw)
+        return Answer(status=answer.status, body=read, wait_ms=answer.wait_ms)
+
+    async def download(self, path: str, *, max_bytes: int) -> bytes | Answer:
+        """Return the bytes at a path, or the answer with the reason for their absence.
+
+        Raises:
+            TooLarge: There are more than `max_bytes`; nothing beyond that was read.
+        """
+        answer, raw = await self._once("GET", path, None, None, 60_000, max_bytes)
+        return answer if raw is None or not answer.ok else raw
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        content_type: str | None,
+        timeout_ms: int,
+        most: int,
+    ) -> tuple[Answer, bytes | None]:
+        if self._client is None:
+            return Answer(), None
+        httpx = self._library
+        headers = {} if content_type is None else {"Content-Type": content_type}
+        sent = {"content": data, "headers": headers, "timeout": _timeout(httpx, timeout_ms)}
+        try:
+            # No redirect is followed: the token is for this homeserver alone.
+            async with (
+                asyncio.timeout(timeout_ms / 1000),
+                self._client.stream(
+                    method, self._base_url + path, follow_redirects=False, **sent
+                ) as response,
+            ):
+                length = response.headers.get("content-length")
+                pieces = response.aiter_bytes(64 * 1024)
+                limit = most if response.is_success else LARGEST_ANSWER
+                raw = b"".join([piece async for piece in bounded(pieces, limit, length)])
+                return Answer(status=response.status_code, wait_ms=_wait_of(response.headers)), raw
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol):
+            return Answer(), None
+        except (httpx.RequestError, TimeoutError):
+            return Answer(lost=True), None
+
+    def _made(self) -> tuple[Any, Any]:
+        """Load the library and make a client; on a thread, for both read files."""
+        httpx = importlib.import_module("httpx2")
+        # Without TLS no certificates are read; the library still requires a context, so this one trusts
+        # nobody.
+        is_plain = self._base_url.startswith("http://")
+        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
+        headers = {"Authorization": f"Bearer {self._token}"}
+        return httpx, httpx.AsyncClient(verify=trusted, trust_env=False, headers=headers)
+
+
+def _timeout(httpx: Any, milliseconds: int) -> Any:
+    return httpx.Timeout(milliseconds / 1000, connect=min(CONNECT_SECONDS, milliseconds / 1000))
+
+
+def _json(body: Mapping[str, Json]) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _read(raw: bytes) -> Mapping[str, Any]:
+    """Return the object in an answer; an empty one if it is not an object."""
+    try:
+        read = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _wait_of(headers: Mapping[str, str]) -> int | None:
+    told = headers.get("Retry-After", "")
+    return min(int(told), 3_600) * 1000 if told.isascii() and told.isdigit() else None
+
+
+# Incoming events from the homeserver: the position in its stream, and its messages in order.
+
+
+class SyncPosition:
+    """A position in the stream. It belongs to one user, and is useless to others."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = Path(path) if path else None
+        self._user_id = ""
+        self.since: str | None = None
+        self.at = 0
+        """The time at which this position was reached."""
+        self.told: set[str] = set()
+        """Encrypted rooms that know that we cannot read them."""
+
+    async def load(self, user_id: str) -> None:
+        """Use the state in the file, unless this process has a newer one.
+
+        Raises:
+            ConfigError: the file is there and cannot be read, or its folder cannot be written.
+        """
+        if self._user_id == user_id and self.since is not None:
+            return
+        self._user_id = user_id
+        if self._path is None:
+            return
+        try:
+            kept = await asyncio.to_thread(_read_position, self._path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                "Matrix: the file with the stream position cannot be used",
+                value=str(self._path),
+                remedy="correct the file and its folder, or remove the file to begin with new messages",
+            ) from error
+        if kept is not None and kept[0] == user_id:
+            _, self.since, self.at, self.told = kept
+
+    async def move(self, since: str, at: int) -> None:
+        """Advance to a position. If the file cannot be written, later messages may arrive twice."""
+        moved = since != self.since
+        self.since, self.at = since, at
+        if self._path is None or not moved:
+            return
+        kept = {"user_id": self._user_id, "since": since, "at": at, "told": sorted(self.told)}
+        try:
+            await asyncio.to_thread(_write_position, self._path, json.dumps(kept))
+        except OSError as error:
+            _LOG.warning("matrix.place_not_kept", reason=type(error).__name__)
+
+
+def _read_position(path: Path) -> tuple[str, str, int, set[str]] | None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"{path.parent} cannot be written")
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    user_id, since, at = kept["user_id"], kept["since"], kept["at"]
+    if not isinstance(user_id, str) or not isinstance(since, str) or not isinstance(at, int):
+        raise TypeError("no place")
+    return user_id, since, at, set(map(str, kept["told"]))
+
+
+def _write_position(path: Path, text: str) -> None:
+    """Write the whole file or leave the old one; only we may read it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+_UNREADABLE = (
+    "This room is encrypted, and I cannot read encrypted messages. Please write to me in a room "
+    "without encryption."
+)
+_GAP_PAGES = 50
+"""Pages of a hundred events that are requested to fill one gap."""
+_SKEW_MS = 3_600_000
+"""The possible clock difference of homeservers; events older than our last round by more were known then."""
+_NOT_THERE = (400, 403, 404)
+
+
+class Intake:
+    """Processes batches in order. A repeated event is handed over again."""
+
+    def __init__(
+        self,
+        home: Homeserver,
+        position: SyncPosition,
+        me: Ourselves,
+        *,
+        accept: Callable[[MessageEvent], Awaitable[None]],
+        take_in: Callable[[Json, Callable[[], Awaitable[None]]], Awaitable[None]],
+        inbound: Callable[[], Inbound | None],
+    ) -> None:
+        self.me = me
+        self.rooms: dict[str, Room] = {}
+        self.knows_rooms = False
+        """Whether all rooms were received since the start."""
+        self.insists = True
+        """Whether a batch waits for what cannot be looked up; without it, the same is taken without."""
+        self._home = home
+        self._position = position
+        self._accept = accept
+        self._inbound = inbound
+        self._take_in = take_in
+
+    def begin(self, batch: Mapping[str, Any]) -> None:
+        """Learn the rooms; earlier messages in them are history."""
+        for room_id, info in rooms_of(batch, "join"):
+            self._learn(room_id, info)
+        self.knows_rooms = True
+
+    async def take(self, batch: Mapping[str, Any]) -> None:
+        """Hand over the events of a batch, in order; all are stored when this returns.
+
+        Raises:
+            StoreError: A message could not be stored; the batch must be processed again.
+            ServerUnavailable: Related data could not be requested.
+        """
+        joined = rooms_of(batch, "join")
+        rooms = [self._learn(room_id, info) for room_id, info in joined]
+        self.knows_rooms = True
+        for room, (_, info) in zip(rooms, joined, strict=True):
+            await self._take_room(room, info)
+        for room_id, _ in rooms_of(batch, "leave"):
+            self.rooms.pop(room_id, None)
+
+    def _learn(self, room_id: str, info: Mapping[str, Any]) -> Room:
+        room = self.rooms.setdefault(room_id, Room(room_id=room_id))
+        for event in (*events_of(info, "state"), *events_of(info, "timeline")):
+            room.learn(event)
+        room.count(info.get("summary"))
+        return room
+
+    async def _take_room(self, room: Room, info: Mapping[str, Any]) -> None:
+        events = events_of(info, "timeline")
+        belonged = len(after_our_invitation(events, self.me)) == len(events)
+        timeline = info.get("timeline")
+        if belonged and isinstance(timeline, dict) and timeline.get("limited") is True:
+            events = [*await self._gap(room.room_id, timeline.get("prev_batch")), *events]
+        for event in after_our_invitation(events, self.me):
+            await self._take_in(event, partial(self._take_event, event, room))
+
+    async def _gap(self, room_id: str, before: object) -> list[object]:
+        """Return the messages in a room between our last round and this one, the oldest first."""
+        found: list[object] = []
+        floor = self._position.at - _SKEW_MS
+        for _ in range(_GAP_PAGES):
+            if not isinstance(before, str) or self._position.since is None:
+                break
+            query = {"dir": "b", "from": before, "to": self._position.since, "limit": "100"}
+            answer = await self._home.ask("GET", path_of("rooms", room_id, "messages", query=query))
+            if not answer.ok and answer.status not in _NOT_THERE:
+                raise ServerUnavailable(f"a gap could not be filled: {answer.said()}")
+            page = answer.body.get("chunk") if answer.ok else None
+            if not isinstance(page, list) or not page or all_older(page, floor):
+                break
+            found.extend(page)
+            before = answer.body.get("end")
+        else:
+            _LOG.warning("matrix.gap_is_too_long", room=room_id, events=len(found))
+        return found[::-1]
+
+    async def _take_event(self, event: object, room: Room) -> None:
+        """Hand over one event.
+
+        Raises:
+            Malformed: It is not as the protocol says.
+        """
+        if room.joined is None:
+            await self._count_members(room)
+        heard = understood(event, room, self.me)
+        if heard is not None:
+            await self._hand_over(heard, room)
+
+    async def _hand_over(self, heard: Heard, room: Room) -> None:
+        event = heard.event
+        if heard.kind is Kind.ENCRYPTED:
+            await self._tell_unreadable(room)
+        elif heard.kind is Kind.MESSAGE:
+            await self._look_up_answered(event, room)
+            await self._accept(event)
+        elif (inbound := self._inbound()) is not None and event.source is not None:
+            if heard.kind is Kind.TAKEN_BACK:
+                await inbound.deleted(event.source, event.message_id or "")
+            elif await self._is_their_own(event, room):
+                await inbound.edited(event)
+            else:
+                raise Malformed("an edit of another user's message")
+
+    async def _is_their_own(self, event: MessageEvent, room: Room) -> bool:
+        """Return whether an edit is by the original sender: anybody can send one for any message."""
+        old = quoted(await self._event(room, event.message_id or ""))
+        return old is not None and event.source is not None and old[0] == event.source.user_id
+
+    async def _look_up_answered(self, event: MessageEvent, room: Room) -> None:
+        if event.reply_to_message_id is None:
+            return
+        old = quoted(await self._event(room, event.reply_to_message_id))
+        if old is not None:
+            event.reply_to_text, event.reply_to_author = old[1], room.names.get(old[0]) or old[0]
+            if old[0] != self.me.user_id:
+                event.media += Attachment.foreign(file for file in old[2] if file not in event.media)
+            event.addressed = event.addressed or old[0] == self.me.user_id
+
+    async def _event(self, room: Room, event_id: str) -> Mapping[str, Any] | None:
+        return await self._looked_up(path_of("rooms", room.room_id, "event", event_id))
+
+    async def _count_members(self, room: Room) -> None:
+        found = await self._looked_up(path_of("rooms", room.room_id, "joined_members"))
+        joined = found.get("joined") if found is not None else None
+        room.joined = len(joined) if isinstance(joined, dict) else 3
+
+    async def _looked_up(self, path: str) -> Mapping[str, Any] | None:
+        answer = await self._home.ask("GET", path)
+        if not answer.ok and answer.status not in _NOT_THERE and self.insists:
+            raise ServerUnavailable(f"a request failed: {answer.said()}")
+        return answer.body if answer.ok else None
+
+    async def _tell_unreadable(self, room: Room) -> None:
+        room.encrypted = True
+        if room.room_id in self._position.told:
+            return
+        content: dict[str, Json] = {"msgtype": "m.notice", "body": _UNREADABLE, "m.mentions": {}}
+        txn = transaction_id("unreadable", room.room_id)
+        path = path_of("rooms", room.room_id, "send", "m.room.message", txn)
+        answer = await self._home.ask("PUT", path, content)
+        if answer.ok:
+            self._position.told.add(room.room_id)
+
+
 _JOIN_TRIES = 5
 _INSISTS = 5
 """Rounds that wait for events that the homeserver cannot look up: one broken event must not stop all others.
@@ -88,7 +1151,7 @@ class MatrixAdapter(BasePlatformAdapter):
         super().__init__(config, clock=clock, timer=timer)
         self._options = config
         self._home = Homeserver(self._options.base_url, _token(config))
-        self._me = wire.Ourselves(user_id="", command_prefix=self._options.command_prefix)
+        self._me = Ourselves(user_id="", command_prefix=self._options.command_prefix)
         self._position = SyncPosition(self._options.sync_file)
         self._intake = self._fresh_intake()
         self._joining: set[str] = set()
@@ -118,19 +1181,17 @@ class MatrixAdapter(BasePlatformAdapter):
         except BaseException:
             await self.disconnect()
             raise
-        self._connected()
-        self._tasks.start(self._receive(self._look), name="receive")
+        self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
         """End receiving and every connection."""
-        await self._tasks.close()
+        await self._end_tasks()
         await self._home.close()
         self._intake = self._fresh_intake()
         self._joining.clear()
-        self.liveness.state = AdapterState.STOPPED
 
     async def _find_out_who_we_are(self) -> None:
-        answer = await self._home.ask("GET", wire.path_of("account", "whoami"))
+        answer = await self._home.ask("GET", path_of("account", "whoami"))
         if answer.is_fatal or answer.status == 403:
             raise CredentialRefused(
                 f"the homeserver rejected the access token: {answer.said()}",
@@ -149,9 +1210,9 @@ class MatrixAdapter(BasePlatformAdapter):
                 value=wanted,
                 remedy=f"correct user_id, or {secret_remedy('token', 'the token of that user')}",
             )
-        profile = await self._home.ask("GET", wire.path_of("profile", user_id, "displayname"))
+        profile = await self._home.ask("GET", path_of("profile", user_id, "displayname"))
         name = profile.body.get("displayname") if profile.ok else None
-        self._me = wire.Ourselves(
+        self._me = Ourselves(
             user_id=user_id,
             name=name if isinstance(name, str) and name.strip() else None,
             command_prefix=self._options.command_prefix,
@@ -207,18 +1268,18 @@ class MatrixAdapter(BasePlatformAdapter):
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
         """Request new events; with the full state of rooms if this process does not know them yet."""
-        query = {"filter": wire.SYNC_FILTER, "timeout": str(timeout_ms)}
+        query = {"filter": SYNC_FILTER, "timeout": str(timeout_ms)}
         if self._position.since is not None:
             query["since"] = self._position.since
             if not self._intake.knows_rooms:
                 query["full_state"] = "true"
-        return await self._home.ask("GET", wire.path_of("sync", query=query), timeout_ms=timeout_ms + 30_000)
+        return await self._home.ask("GET", path_of("sync", query=query), timeout_ms=timeout_ms + 30_000)
 
     # Invitations.
 
     def _invited(self, batch: Mapping[str, Any]) -> None:
-        for room_id, info in wire.rooms_of(batch, "invite"):
-            sender = wire.inviter(wire.events_of(info, "invite_state"), self._me)
+        for room_id, info in rooms_of(batch, "invite"):
+            sender = inviter(events_of(info, "invite_state"), self._me)
             allowed = sender in self.config.allow or "*" in self.config.allow
             if sender is None or not allowed or room_id in self._joining:
                 _LOG.info("matrix.invitation_passed_over", room=room_id)
@@ -229,7 +1290,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def _join(self, room_id: str) -> None:
         """Join a room while receiving continues: a room on another server may take minutes."""
         for attempt in range(_JOIN_TRIES):
-            answer = await self._home.ask("POST", wire.path_of("join", room_id), {}, timeout_ms=120_000)
+            answer = await self._home.ask("POST", path_of("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):
                 break
             await self._timer.sleep(answer.retry_after_ms or 2_000 * 2**attempt)
@@ -245,14 +1306,14 @@ class MatrixAdapter(BasePlatformAdapter):
         """Send a message to a room; with the same `dedupe_key` the homeserver accepts it only once."""
         thread_id = (metadata or {}).get("thread_id")
         html = await _rendered(content)
-        contents = wire.content_of(content, html, thread_id=thread_id, reply_to=reply_to)
+        contents = content_of(content, html, thread_id=thread_id, reply_to=reply_to)
         return await self._say(chat_id, content, contents, _key(metadata), metadata)
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace a sent message. A repetition is harmless, so that no key is needed."""
-        contents = wire.edit_of(message_id, content, await _rendered(content))
+        contents = edit_of(message_id, content, await _rendered(content))
         result = await self._say(chat_id, content, contents, uuid4().hex, metadata)
         return SendResult.sent(message_id) if result.success else result
 
@@ -260,13 +1321,13 @@ class MatrixAdapter(BasePlatformAdapter):
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Delete a sent message."""
-        txn = wire.transaction_id("redact", chat_id + message_id)
-        answer = await self._home.ask("PUT", wire.path_of("rooms", chat_id, "redact", message_id, txn), {})
+        txn = transaction_id("redact", chat_id + message_id)
+        answer = await self._home.ask("PUT", path_of("rooms", chat_id, "redact", message_id, txn), {})
         return self._result(answer)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for ten seconds that an answer is being written."""
-        path = wire.path_of("rooms", chat_id, "typing", self._me.user_id)
+        path = path_of("rooms", chat_id, "typing", self._me.user_id)
         async with self._turn("typing", None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return
@@ -284,11 +1345,11 @@ class MatrixAdapter(BasePlatformAdapter):
         takes_back: str | None = None,
     ) -> SendResult:
         """Annotate a message; taking that back is a redaction of the annotation."""
-        txn = wire.transaction_id("react", chat_id + (takes_back or message_id))
-        path = wire.path_of("rooms", chat_id, "send", "m.reaction", txn)
-        content: dict[str, Json] = wire.reaction_to(message_id)
+        txn = transaction_id("react", chat_id + (takes_back or message_id))
+        path = path_of("rooms", chat_id, "send", "m.reaction", txn)
+        content: dict[str, Json] = reaction_to(message_id)
         if takes_back:
-            path, content = wire.path_of("rooms", chat_id, "redact", takes_back, txn), {}
+            path, content = path_of("rooms", chat_id, "redact", takes_back, txn), {}
         async with self._turn("react", None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
@@ -307,7 +1368,7 @@ class MatrixAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Upload a file and show it in a room."""
         mime = attachment.mime or "application/octet-stream"
-        path = wire.path_of("upload", base="/_matrix/media/v3")
+        path = path_of("upload", base="/_matrix/media/v3")
         async with self._file_turn:
             raw = await data.whole()
             answer = await self._home.ask("POST", path, raw, content_type=mime, timeout_ms=120_000)
@@ -317,12 +1378,12 @@ class MatrixAdapter(BasePlatformAdapter):
             kind = refused.error_kind if refused.error_kind is not SendErrorKind.UNKNOWN else None
             return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.said()}")
         thread_id = (metadata or {}).get("thread_id")
-        content = wire.media_of(url, attachment, data.size, caption, thread_id)
+        content = media_of(url, attachment, data.size, caption, thread_id)
         return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}", metadata)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
         """Yield a file that came in, by our own homeserver only."""
-        path = wire.media_path(attachment.ref)
+        path = media_path(attachment.ref)
         if path is None:
             raise ServerUnavailable(
                 "this is not a Matrix media URI (mxc://...)", remedy="send the file again in the room"
@@ -356,7 +1417,7 @@ class MatrixAdapter(BasePlatformAdapter):
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
             for number, content in enumerate(contents, start=1):
-                answer = await self._put(chat_id, content, wire.transaction_id(f"say{number}", key))
+                answer = await self._put(chat_id, content, transaction_id(f"say{number}", key))
                 if answer.status not in (400, 413):
                     break
             result = self._result(answer)
@@ -365,9 +1426,7 @@ class MatrixAdapter(BasePlatformAdapter):
             return result
 
     async def _put(self, room_id: str, content: dict[str, Json], txn: str) -> Answer:
-        return await self._home.ask(
-            "PUT", wire.path_of("rooms", room_id, "send", "m.room.message", txn), content
-        )
+        return await self._home.ask("PUT", path_of("rooms", room_id, "send", "m.room.message", txn), content)
 
     def _result(self, answer: Answer) -> SendResult:
         if answer.ok:
@@ -381,7 +1440,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._fail(
                 "unauthorized", f"the access token is no longer valid: {answer.said()}", retryable=False
             )
-        return wire.refusal(answer.status, answer.errcode, answer.retry_after_ms)
+        return refusal(answer.status, answer.errcode, answer.retry_after_ms)
 
 
 def _token(config: PlatformConfig) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import nh3
 from markdown_it import MarkdownIt
 
+from postroom.contracts.messages import Json
+
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BREAKS = re.compile(r"[\x00-\x20\x7f\x85\u2028\u2029]+")
 _NESTING = 60
@@ -21,6 +23,25 @@ def clean(text: str) -> str:
     """Return a text without control characters, and with a mark in the place of halves of surrogate pairs."""
     whole = text.encode("utf-8", "replace").decode("utf-8")
     return _HIDDEN.sub("", whole.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def replace_unstorable(text: str) -> str:
+    """Return text that every store and every JSON can hold, with the same length in UTF-16.
+
+    Halves of surrogate pairs and the null character become replacement characters.
+    """
+    if not text.isascii():
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text.replace("\0", "\ufffd")
+
+
+def storable_json(value: Json) -> Json:
+    """Return JSON whose texts every store can hold."""
+    if isinstance(value, str):
+        return replace_unstorable(value)
+    if isinstance(value, dict):
+        return {name: storable_json(part) for name, part in value.items()}
+    return [storable_json(part) for part in value] if isinstance(value, list) else value
 
 
 def one_line(text: str, *, longest: int = 200) -> str:

@@ -10,81 +10,1159 @@ counts as unknown.
 """
 
 import asyncio
+import hashlib
+import hmac
+import html
+import json
+import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
+from urllib.parse import parse_qs, unquote_to_bytes
+from uuid import UUID, uuid5
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct, structs
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import InvalidArgument, ServerUnavailable
+from postroom.contracts.errors import ConfigError, CredentialRefused, InvalidArgument, ServerUnavailable
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json, storable
-from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
+from postroom.contracts.records import replace
+from postroom.contracts.tables import Secret
+from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit, Rate, RateLimits
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     FILES,
     Attachment,
+    Button,
     ButtonPress,
     Card,
+    Forwarded,
     MessageEvent,
+    MessageType,
     SendErrorKind,
     SendResult,
 )
 from postroom.gateway.platforms.base import TOO_OFTEN, AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.options import Proxy, refuse_address, secret_remedy
-from postroom.gateway.platforms.slack_http import SlackReceiver
-from postroom.gateway.platforms.slack_outgoing import (
-    AS_WANTED,
-    LONGEST_TEXT,
-    TO_REACT,
-    TOKEN_REFUSED,
-    UNREACHABLE,
-    Answer,
-    blocks_fit,
-    card_body,
-    check_scopes,
-    converted,
-    deduped,
-    edit_body,
-    in_thread,
-    off_loop,
-    refuse,
-    refused,
-    result_of,
-    storable_card,
-)
-from postroom.gateway.platforms.slack_text import escape
-from postroom.gateway.platforms.slack_wire import (
-    Bot,
-    Deletion,
-    Edit,
-    Malformed,
-    NewMessage,
-    is_ts,
-    read,
-    said_in_thread,
-)
+from postroom.gateway.platforms.safe_text import storable_json
 from postroom.gateway.session import Platform, SessionSource
+from postroom.gateway.splitting import split
 from postroom.log import get_logger
 
 if TYPE_CHECKING:
-    from postroom.gateway.platforms.slack_api import Network, SlackApi
-    from postroom.gateway.platforms.slack_socket import SlackSocket
+    from postroom.gateway.platforms.slack_library import Network, SlackApi, SlackSocket
+
+_LOG = get_logger(__name__)
 
 
-from typing import TYPE_CHECKING
+# Slack's text dialect, both ways: Markdown becomes mrkdwn, and incoming text becomes plain words. In mrkdwn
+# only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Each `<` of ours
+# is written as an entity, so an agent's text cannot notify a whole channel. Each function takes time in
+# proportion to the text, whatever it contains.
 
-from postroom.contracts.errors import ConfigError
-from postroom.contracts.tables import Secret
-from postroom.gateway.platforms.slack_wire import Rules
 
-if TYPE_CHECKING:
-    from postroom.gateway.platforms.slack_api import SlackApi
+_HELD: Final = re.compile("\ue001(\\d+)\ue002")
+_PRIVATE: Final = re.compile("[\ue000-\ue002]")
+_STRONG: Final = "\ue000"
+"""Stands for the star of strong text, until the stars of stressed text are gone."""
+
+_FENCE: Final = re.compile(r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})[ \t]*([^\n]*)\Z")
+_LANGUAGE: Final = re.compile(r"[\w+#.-]*[ \t]*", re.ASCII)
+_HEADING: Final = re.compile(r" {0,3}#{1,6}[ \t]+(.*)\Z")
+_BULLET: Final = re.compile(r"([ \t]*)[-*+][ \t]+(?=\S)")
+_RULE: Final = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})\Z")
+_QUOTE: Final = re.compile(r" {0,3}((?:>[ ]?)+)")
+_TABLE: Final = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\Z")
+_MARKED: Final = re.compile(r"[*_~`<>&\[#+-]")
+"""The characters that a line must contain to need conversion."""
+
+_LINK: Final = re.compile(
+    r"!?\[([^\[\]\n]+)\]"
+    r"\(<?((?:https?://|mailto:|tel:)[^()\s<>]+(?:\([^()\s<>]*\)[^()\s<>]*)*)>?(?:[ \t]+\"[^\"\n]*\")?\)"
+)
+_ADDRESS: Final = re.compile(r"<((?:https?://|mailto:|tel:)[^\s<>]+)>|(https?://[^\s<>|\ue001]+)")
+_STRIKE: Final = re.compile(r"~~(?=\S)([^~\n]+)(?<=\S)~~")
+_BOTH: Final = re.compile(r"\*\*\*(?=[^\s*])([^*\n]+)(?<=\S)\*\*\*")
+_STARS: Final = re.compile(r"\*\*(?=\S)((?:[^*\n]|\*(?!\*))+)(?<=\S)\*\*")
+_LINES: Final = re.compile(r"(?<!\w)__(?=\S)((?:[^_\n]|_(?!_))+)(?<=\S)__(?!\w)")
+_STRESS: Final = re.compile(r"(?<![\w*])\*(?=\S)([^*\n]+)(?<=\S)\*(?![\w*])")
+
+_ANGLES: Final = re.compile(r"<([@#!][^<>\n]+|[A-Za-z][A-Za-z0-9+.-]*:[^<>\n]+)>")
+_SAME: Final = re.compile(r"\A(?:https?://|mailto:|tel:)?(.*?)/?\Z", re.DOTALL)
+
+
+def escape(text: str) -> str:
+    """Return the text as it stands, so that Slack shows each character of it."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def to_mrkdwn(markdown: str) -> str:
+    """Return Markdown in Slack's dialect; marks that the dialect lacks become words or stay as typed."""
+    shown: list[str] = []
+    lines = _PRIVATE.sub("", markdown).replace("\r\n", "\n").split("\n")
+    at = 0
+    while at < len(lines):
+        if fence := _FENCE.match(lines[at]):
+            at = _code(lines, at, fence, shown)
+        elif _begins_table(lines, at):
+            at = _table(lines, at, shown)
+        else:
+            shown.append(_line(lines[at]))
+            at += 1
+    return "\n".join(shown)
+
+
+def from_slack(text: str) -> str:
+    """Return a person's text as plain words: links and names are spelt out, entities are characters."""
+    return html.unescape(_entities_only(_ANGLES.sub(_spelt, text)))
+
+
+_SILENT_BLOCKS: Final = ("divider", "input", "file")
+
+
+def blocks_text(blocks: Sequence[Json]) -> tuple[str, tuple[str, ...]]:
+    """Return the text of Block Kit's blocks, in the dialect of messages, and the names of unread parts."""
+    said, unread = [], []
+    for block in (one for one in blocks if isinstance(one, dict)):
+        words = _block(block)
+        if words:
+            said.append(words)
+        elif block.get("type") not in _SILENT_BLOCKS:
+            unread.append(f"a block of the kind {block.get('type')}")
+    return "\n".join(said), tuple(unread)
+
+
+def _block(part: object) -> str:
+    """Return the words of a block, or of a part of one."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Sequence):
+        return "".join(_block(one) for one in part)
+    if not isinstance(part, Mapping):
+        return ""
+    kind = part.get("type")
+    read = _INLINE.get(str(kind))
+    if read is not None:
+        return read(part)
+    if kind == "rich_text_list":
+        return "".join(f"- {_block(one)}\n" for one in _parts(part, "elements"))
+    if kind in ("section", "header", "context", "actions"):
+        parts = [part.get("text"), *_parts(part, "fields"), part.get("accessory"), *_parts(part, "elements")]
+        said = [_block(one) for one in parts]
+        return "\n".join(one for one in said if one)
+    words = part.get("text")
+    return words if isinstance(words, str) else _block(part.get("elements"))
+
+
+def _parts(part: Mapping[str, Any], name: str) -> list[Json]:
+    found = part.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _link(part: Mapping[str, Any]) -> str:
+    label = part.get("text")
+    return f"<{part.get('url')}|{label}>" if label else f"<{part.get('url')}>"
+
+
+def _image(part: Mapping[str, Any]) -> str:
+    told = (_block(part.get("title")), part.get("alt_text"), part.get("image_url"))
+    return "image: " + ", ".join(str(one) for one in told if one)
+
+
+def _button_text(part: Mapping[str, Any]) -> str:
+    address = part.get("url")
+    return f"[{_block(part.get('text'))}]" + (f" <{address}>" if address else "")
+
+
+_INLINE: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    "link": _link,
+    "user": lambda part: f"<@{part.get('user_id')}>",
+    "channel": lambda part: f"<#{part.get('channel_id')}>",
+    "usergroup": lambda part: f"<!subteam^{part.get('usergroup_id')}>",
+    "broadcast": lambda part: f"<!{part.get('range')}>",
+    "emoji": lambda part: f":{part.get('name')}:",
+    "image": _image,
+    "video": lambda part: f"video: {_block(part.get('title'))}, {part.get('title_url')}",
+    "button": _button_text,
+}
+
+
+def without_mention(text: str, user_id: str) -> tuple[str, bool]:
+    """Return a line without the mentions of one user, and whether there were any."""
+    mention = rf"<@{re.escape(user_id)}(?:\|[^<>]*)?>"
+    begun = re.sub(rf"\A\s*{mention}[ \t]*[:,]?", "", text)
+    left = re.sub(rf" ?{mention}", "", begun)
+    return left.strip(), left != text
+
+
+def _code(lines: Sequence[str], at: int, fence: re.Match[str], shown: list[str]) -> int:
+    marker, info = fence[1], fence[2]
+    closing = re.compile(rf" {{0,3}}{marker[0]}{{{len(marker)},}}[ \t]*\Z")
+    end = next((one for one in range(at + 1, len(lines)) if closing.match(lines[one])), len(lines))
+    told = [] if _LANGUAGE.fullmatch(info) else [info]
+    shown += ["```", *(_in_code(line) for line in (*told, *lines[at + 1 : end])), "```"]
+    return end + 1
+
+
+def _begins_table(lines: Sequence[str], at: int) -> bool:
+    if at + 1 >= len(lines) or "|" not in lines[at] or "|" not in lines[at + 1]:
+        return False
+    return _TABLE.match(lines[at + 1].strip()) is not None
+
+
+def _table(lines: Sequence[str], at: int, shown: list[str]) -> int:
+    end = next((one for one in range(at, len(lines)) if "|" not in lines[one]), len(lines))
+    shown += ["```", *(_in_code(line) for line in lines[at:end]), "```"]
+    return end
+
+
+def _in_code(line: str) -> str:
+    return escape(line.replace("```", "`\u200b`\u200b`"))
+
+
+def _line(line: str) -> str:
+    if not _MARKED.search(line):
+        return line
+    if _RULE.match(line):
+        return "───"
+    if heading := _HEADING.match(line):
+        words = heading[1].strip()
+        unhashed = words.rstrip("#")
+        words = (unhashed if unhashed.endswith((" ", "\t")) else words).strip()
+        words = words.replace("**", "").replace("__", "")
+        return f"*{_inline(words)}*" if words else ""
+    quote = _QUOTE.match(line)
+    begin, rest = ("> ", line[quote.end() :]) if quote else ("", line)
+    if bullet := _BULLET.match(rest):
+        begin, rest = f"{begin}{bullet[1]}• ", rest[bullet.end() :]
+    return begin + _inline(rest)
+
+
+def _inline(line: str) -> str:
+    """Convert a line: what must not be looked into is held back, then marks become Slack's."""
+    held: list[str] = []
+
+    def hold(shown: str) -> str:
+        held.append(shown)
+        return f"\ue001{len(held) - 1}\ue002"
+
+    def link(match: re.Match[str]) -> str:
+        label = _HELD.sub(lambda kept: held[int(kept[1])].strip("`"), escape(match[1].replace("**", "")))
+        return hold(f"<{_target(match[2])}|{label}>")
+
+    def address(match: re.Match[str]) -> str:
+        return hold(f"<{_target(match[1])}>" if match[1] else escape(match[2]))
+
+    text = _spans(line, hold)
+    text = _ADDRESS.sub(address, _LINK.sub(link, text))
+    text = escape(text)
+    text = _STRIKE.sub(r"~\1~", text)
+    text = _BOTH.sub(rf"{_STRONG}_\1_{_STRONG}", text)
+    text = _LINES.sub(rf"{_STRONG}\1{_STRONG}", _STARS.sub(rf"{_STRONG}\1{_STRONG}", text))
+    text = _STRESS.sub(r"_\1_", text).replace(_STRONG, "*")
+    return _HELD.sub(lambda kept: held[int(kept[1])], text)
+
+
+def _spans(line: str, hold: Callable[[str], str]) -> str:
+    """Hold back the code spans of a line: from a run of backticks to the next run of the same length."""
+    runs = [(match.start(), match.end()) for match in re.finditer("`+", line)]
+    partner: list[int | None] = [None] * len(runs)
+    latest: dict[int, int] = {}
+    for index in range(len(runs) - 1, -1, -1):
+        length = runs[index][1] - runs[index][0]
+        partner[index] = latest.get(length)
+        latest[length] = index
+    pieces: list[str] = []
+    done = index = 0
+    while index < len(runs):
+        other = partner[index]
+        if other is None:
+            index += 1
+            continue
+        inner = line[runs[index][1] : runs[other][0]].replace("`", "\u02cb")
+        pieces += [line[done : runs[index][0]], hold(f"`{escape(inner.strip() or inner)}`")]
+        done = runs[other][1]
+        index = other + 1
+    return "".join([*pieces, line[done:]])
+
+
+def _target(url: str) -> str:
+    return escape(url.replace("|", "%7C"))
+
+
+def _spelt(match: re.Match[str]) -> str:
+    """Spell out one `<…>`: a mention, a channel, a group, a date or a link."""
+    target, _, label = match[1].partition("|")
+    if target.startswith(("@", "#")):
+        return f"{target[0]}{label or target[1:]}"
+    if target.startswith("!"):
+        return label or f"@{target[1:].partition('^')[0]}"
+    plain = _SAME.sub(r"\1", target)
+    if not label or label == target:
+        return target.removeprefix("mailto:").removeprefix("tel:")
+    return label if label.rstrip("/") == plain else f"[{label}]({target})"
+
+
+def _entities_only(text: str) -> str:
+    """Keep Slack's three entities, and escape every other `&`, so that it is unchanged."""
+    return re.sub(r"&(?!(?:amp|lt|gt);)", "&amp;", text)
+
+
+# Incoming requests as our values, without I/O.
+#
+#     events_api       message, app_mention             ─▶ NewMessage
+#                      message_changed, message_deleted ─▶ Edit, Deletion
+#     slash_commands   /name args                       ─▶ NewMessage
+#     interactive      a button of ours                 ─▶ ButtonPress
+#
+# Irrelevant events (joins, topics, our own messages, unfurled links) are None. A message has the same id,
+# place and sender whether it arrives as `message` or as `app_mention`. The latter does not contain the kind
+# of conversation, so every conversation other than a direct message is a channel.
+
+
+EVENTS: Final = "events_api"
+COMMANDS: Final = "slash_commands"
+INTERACTIVE: Final = "interactive"
+KINDS: Final = (EVENTS, COMMANDS, INTERACTIVE)
+
+ACTION: Final = "postroom:"
+"""The prefix of our buttons' ids."""
+REPLAY_WINDOW_S: Final = 300
+
+_TS: Final = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
+_SPOKEN: Final = (None, "file_share", "thread_broadcast", "me_message", "bot_message")
+_READ: Final = (*_SPOKEN, "message_changed", "message_deleted")
+_LONGEST_EARLIER: Final = 2_000
+_GONE: Final = ("tombstone", "hidden_by_limit")
+Ts: TypeAlias = Annotated[str, Meta(pattern=rf"^{_TS.pattern}\Z")]
+"""The id of a message: its time, in seconds with a fraction."""
+Id: TypeAlias = Annotated[str, Meta(pattern=r"\S", max_length=255)]
+S = TypeVar("S", bound=Struct)
+
+
+class Malformed(InvalidArgument):
+    """The data cannot be understood; the message names the field and quotes nothing."""
+
+
+class Rules(PlatformConfig, frozen=True, kw_only=True):
+    """How messages are read: which slash command stands before others; whether messages begin threads."""
+
+    command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
+        "/postroom"
+    )
+    """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
+    reply_in_threads: bool = False
+    """Whether each message in a channel begins a thread, and so a separate session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bot:
+    """Who we are."""
+
+    team_id: str
+    user_id: str
+    bot_id: str | None = None
+
+    @property
+    def account(self) -> str:
+        """The bot's permanent name: two bots never share it, in any team."""
+        return f"{self.team_id}-{self.user_id}"
+
+    def wrote(self, message: "Message") -> bool:
+        """Return whether a message is our own."""
+        is_program = self.bot_id is not None and message.bot_id == self.bot_id
+        return is_program or message.user == self.user_id
+
+
+class File(Struct, frozen=True, kw_only=True):
+    """A file of a message."""
+
+    mode: str | None = None
+    subtype: str | None = None
+    url_private: str | None = None
+    url_private_download: str | None = None
+    mimetype: str | None = None
+    name: str | None = None
+    size: int | None = None
+
+    def as_media(self) -> Attachment | None:
+        """Return it as a file; None if Slack does not provide it."""
+        ref = self.url_private_download or self.url_private
+        if self.mode in _GONE or not ref or not ref.strip():
+            return None
+        is_voice = self.subtype == "slack_audio"
+        return Attachment(
+            kind=MessageType.VOICE if is_voice else MessageType.of_file(self.mimetype),
+            ref=ref,
+            mime=self.mimetype or None,
+            name=self.name or None,
+            size=self.size,
+        )
+
+
+class Field(Struct, frozen=True, kw_only=True):
+    """A line of an attachment."""
+
+    title: str | None = None
+    value: str | None = None
+
+
+class Shared(Struct, frozen=True, kw_only=True):
+    """An attachment of a message: another person's words, or a part of a program's own."""
+
+    pretext: str | None = None
+    title: str | None = None
+    title_link: str | None = None
+    text: str | None = None
+    fallback: str | None = None
+    author_name: str | None = None
+    author_subname: str | None = None
+    service_name: str | None = None
+    author_id: str | None = None
+    from_url: str | None = None
+    is_share: bool | None = None
+    is_msg_unfurl: bool | None = None
+    fields: list[Field] | None = None
+    blocks: list[Json] | None = None
+    message_blocks: list[Json] | None = None
+    files: list[Json] | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another person wrote it."""
+        return bool(self.is_share or self.is_msg_unfurl or self.from_url)
+
+    @property
+    def author(self) -> str | None:
+        """Its author, for show."""
+        return self.author_name or self.author_subname or self.service_name or self.author_id or None
+
+    @property
+    def words(self) -> str:
+        """What it says, in plain words."""
+        held = [one for one in self.message_blocks or () if isinstance(one, dict)]
+        messages = [one["message"] for one in held if isinstance(one.get("message"), dict)]
+        inner = [block for one in messages for block in _parts(one, "blocks")]
+        blocks, _ = blocks_text([*(self.blocks or ()), *inner])
+        named = f"[{self.title}]({self.title_link})" if self.title and self.title_link else self.title
+        lines = [f"{one.title or ''}: {one.value or ''}" for one in self.fields or ()]
+        told = [self.pretext, named, self.text or blocks, *lines]
+        return from_slack("\n".join(one for one in told if one) or self.fallback or "")
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """A message; parts of an unknown form are not read, and named."""
+
+    subtype: str | None = None
+    user: str | None = None
+    bot_id: str | None = None
+    username: str | None = None
+    text: str | None = None
+    ts: Ts | None = None
+    thread_ts: Ts | None = None
+    parent_user_id: str | None = None
+    blocks: list[Json] | None = None
+    attachments: list[Json] | None = None
+    files: Json = None
+
+    def shared(self) -> tuple[list[Shared], tuple[str, ...]]:
+        """Return its attachments, and a name for each that cannot be read."""
+        return _each(self.attachments, Shared, "an attachment")
+
+    def same_words(self, other: "Message") -> bool:
+        """Return whether both have the same words and files; Slack also reports links that it unfurled."""
+        if not other.text and other.blocks != self.blocks:
+            return False
+        return (self.text or None, self.files or None) == (other.text or None, other.files or None)
+
+
+class Event(Message, frozen=True, kw_only=True):
+    """An event of the type `message` or `app_mention`: a message, or the change of one."""
+
+    channel: Id
+    channel_type: str | None = None
+    message: Message | None = None
+    previous_message: Message | None = None
+    deleted_ts: Ts | None = None
+
+
+class Slash(Struct, frozen=True, kw_only=True):
+    """A slash command. It is no message: the permanently unique id of its trigger replaces the id."""
+
+    command: Annotated[str, Meta(pattern="^/", max_length=255)]
+    channel_id: Id
+    user_id: Id
+    trigger_id: Id
+    text: str | None = None
+    channel_name: str | None = None
+    user_name: str | None = None
+
+
+class Named(Struct, frozen=True, kw_only=True):
+    """The channel or the person of a press."""
+
+    id: Id
+
+
+class Container(Struct, frozen=True, kw_only=True):
+    """The card of a press."""
+
+    message_ts: Ts
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """A button; other programs have other ids."""
+
+    action_id: str | None = None
+    value: str | None = None
+
+
+class Press(Struct, frozen=True, kw_only=True):
+    """A press of a button."""
+
+    actions: list[Action]
+    channel: Named
+    user: Named
+    container: Container
+    message: Message | None = None
+    trigger_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """Somebody said something."""
+
+    event: MessageEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A message has other words now."""
+
+    event: MessageEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A message was deleted."""
+
+    source: SessionSource
+    message_id: str
+
+
+Update = NewMessage | Edit | Deletion | ButtonPress
+
+
+def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
+    """Return the update in a request, or None if it is irrelevant.
+
+    Raises:
+        Malformed: A required field is missing, or has another type.
+    """
+    try:
+        told = storable_json(payload)
+        if kind == COMMANDS:
+            return _command(msgspec.convert(told, Slash), bot, rules)
+        if kind == INTERACTIVE:
+            is_button = isinstance(told, dict) and told.get("type") == "block_actions"
+            return _press(told, bot) if is_button else None
+        event = told.get("event") if isinstance(told, dict) else None
+        if not isinstance(event, dict):
+            raise Malformed("no event")
+        if event.get("type") not in ("message", "app_mention") or event.get("subtype") not in _READ:
+            return None
+        return _event(msgspec.convert(event, Event), bot, rules)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Malformed(f"a request of Slack has an unknown form: {error}") from error
+
+
+def is_ts(value: object) -> bool:
+    """Return whether it is the id of a message."""
+    return isinstance(value, str) and _TS.fullmatch(value) is not None
+
+
+def signature(secret: str, stamp: str, body: bytes) -> str:
+    """Return how Slack signs a request."""
+    signed = b"v0:" + stamp.encode() + b":" + body
+    return "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int) -> bool:
+    """Return whether Slack sent this within the last five minutes; the body is not parsed before."""
+    stamp = headers.get("x-slack-request-timestamp", "")
+    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
+        return False
+    given = headers.get("x-slack-signature", "").encode()
+    right = hmac.compare_digest(signature(secret, stamp, body).encode(), given)
+    return right and abs(now // 1000 - int(stamp)) <= REPLAY_WINDOW_S
+
+
+def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[S], tuple[str, ...]]:
+    """Return the parts that can be read, and `name` for each other one."""
+    found: list[S] = []
+    for part in parts or ():
+        try:
+            found.append(msgspec.convert(part, kind))
+        except msgspec.ValidationError:
+            continue
+    return found, (name,) * (len(parts or ()) - len(found))
+
+
+def _files(parts: Json) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
+    """Return the files that Slack provides, and a name for each other one."""
+    name = "a file that Slack does not provide"
+    files, unread = _each(parts if isinstance(parts, list | None) else [parts], File, name)
+    media = tuple(one for file in files if (one := file.as_media()) is not None)
+    return media, (*unread, *(name,) * (len(files) - len(media)))
+
+
+def _event(event: Event, bot: Bot, rules: Rules) -> Update | None:
+    before = event.previous_message
+    if event.subtype == "message_deleted" or (
+        event.subtype == "message_changed" and event.message and event.message.subtype == "tombstone"
+    ):
+        gone = event.deleted_ts or (event.message.ts if event.message else None)
+        if gone is None:
+            raise Malformed("deleted_ts is not the id of a message")
+        known = structs.replace(before or Message(), ts=gone)
+        return None if bot.wrote(known) else Deletion(_place(event, known, bot, rules), gone)
+    if event.subtype == "message_changed":
+        if (changed := event.message) is None:
+            raise Malformed("no message")
+        is_same = before is not None and changed.same_words(before)
+        if bot.wrote(changed) or changed.subtype not in _SPOKEN or is_same:
+            return None
+        return Edit(_spoken(event, changed, bot, rules))
+    if event.subtype not in _SPOKEN or bot.wrote(event):
+        return None
+    return NewMessage(_spoken(event, event, bot, rules))
+
+
+def _place(event: Event, message: Message, bot: Bot, rules: Rules) -> SessionSource:
+    """Return where a message stands, and who wrote it as far as it says."""
+    root = message.thread_ts
+    thread = root if root != message.ts else None
+    is_dm = _is_dm(event.channel, event.channel_type)
+    if rules.reply_in_threads and not is_dm:
+        thread = root or message.ts
+    return SessionSource(
+        platform=Platform.SLACK,
+        chat_id=event.channel,
+        chat_type="dm" if is_dm else "thread" if thread else "channel",
+        user_id=message.user or message.bot_id or None,
+        thread_id=thread,
+        account=bot.account,
+        is_bot=bool(message.bot_id),
+    )
+
+
+def _is_dm(channel: str, kind: str | None) -> bool:
+    return kind == "im" or (kind is None and channel.startswith("D"))
+
+
+def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEvent:
+    source, ts = _place(event, message, bot, rules), message.ts
+    if ts is None or source.user_id is None:
+        raise Malformed("a message without ts or user")
+    blocks, unread = blocks_text(message.blocks or ())
+    shared, unknown = message.shared()
+    own = [escape(one.words) for one in shared if not one.is_foreign]
+    words = message.text or ""
+    if message.bot_id or not words:  # a program's text is a summary of its blocks
+        words = "\n\n".join(dict.fromkeys(part for part in (blocks or words, *own) if part))
+    text, mentioned = without_mention(words, bot.user_id)
+    media, gone = _files(message.files)
+    for one in shared:
+        files, missing = _files(one.files)
+        media += Attachment.foreign(files) if one.is_foreign else files
+        gone += missing
+    seconds, _, fraction = ts.partition(".")
+    is_dm = source.chat_type == "dm"
+    made = MessageEvent(
+        text=from_slack(text),
+        message_type=media[0].kind if media else MessageType.TEXT,
+        source=source,
+        message_id=ts,
+        media=media,
+        reply_to_message_id=message.thread_ts if message.thread_ts != ts else None,
+        forwarded=tuple(Forwarded(text=one.words, author=one.author) for one in shared if one.is_foreign),
+        unread=(*unread, *gone, *unknown),
+        timestamp=int(seconds) * 1000 + int(fraction[:3].ljust(3, "0")),
+        metadata={} if source.thread_id is None or is_dm else {"thread_root": source.thread_id},
+        addressed=is_dm or mentioned or message.parent_user_id == bot.user_id,
+    )
+    if not media and made.is_command():
+        made.message_type = MessageType.COMMAND
+    return made
+
+
+def said_in_thread(told: Json) -> tuple[str, str] | None:
+    """Return the id of an earlier message of a thread, and its author and words as a line; "" without words.
+
+    None if it is not a message.
+    """
+    try:
+        message = msgspec.convert(storable_json(told), Message)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+    if message.ts is None:
+        return None
+    blocks, _ = blocks_text(message.blocks or ())
+    shared, _ = message.shared()
+    files, _ = _each(message.files if isinstance(message.files, list) else (), File, "")
+    parts = [message.text or blocks, *(escape(one.words) for one in shared if not one.is_foreign)]
+    parts += [escape(f"(forwards {one.author}: {one.words})") for one in shared if one.is_foreign]
+    parts += [f"(file {one.name or ''})" for one in files]
+    said = " ".join(from_slack(" ".join(part for part in parts if part)).split())[:_LONGEST_EARLIER]
+    who = message.username or message.user or message.bot_id or "somebody"
+    return message.ts, f"{who}: {said}" if said else ""
+
+
+def _command(form: Slash, bot: Bot, rules: Rules) -> NewMessage:
+    text = from_slack(form.text or "").strip()
+    source = SessionSource(
+        platform=Platform.SLACK,
+        chat_id=form.channel_id,
+        chat_name=form.channel_name or None,
+        chat_type="dm" if _is_dm(form.channel_id, None) else "channel",
+        user_id=form.user_id,
+        user_name=form.user_name or None,
+        account=bot.account,
+    )
+    said = f"{form.command} {text}".strip()
+    if form.command == rules.command:
+        said = f"/{text.removeprefix('/')}" if text else "/help"
+    return NewMessage(
+        MessageEvent(
+            text=said,
+            message_type=MessageType.COMMAND,
+            source=source,
+            message_id=f"command:{form.trigger_id}",
+        )
+    )
+
+
+def _press(told: Json, bot: Bot) -> ButtonPress | None:
+    press = msgspec.convert(told, Press)
+    ours = [one for one in press.actions if (one.action_id or "").startswith(ACTION)]
+    if not ours:
+        return None
+    if not ours[0].value:
+        raise Malformed("no value")
+    card = structs.replace(
+        press.message or Message(), ts=press.container.message_ts, user=press.user.id, bot_id=None
+    )
+    return ButtonPress(
+        source=_place(Event(channel=press.channel.id), card, bot, Rules()),
+        value=ours[0].value,
+        message_id=card.ts,
+        press_id=press.trigger_id,
+    )
+
+
+# Outgoing messages in Slack's form, and their results in the gateway's form.
+
+
+UNREACHABLE: Final = "unreachable"
+ANSWER_LOST: Final = "answer_lost"
+LONGEST_WAIT_MS: Final = 3_600_000
+TO_WRITE: Final = "chat:write"
+TO_REACT: Final = "reactions:write"
+TO_READ: Final = frozenset(
+    {"app_mentions:read", "channels:history", "commands", "groups:history", "im:history", "mpim:history"}
+)
+
+AS_WANTED: Final = frozenset({"already_reacted", "no_reaction"})
+"""A mark is, or is not, there already."""
+TOKEN_REFUSED: Final = frozenset(
+    {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"}
+)
+"""A person must give another token."""
+
+_KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
+    SendErrorKind.TOO_LONG: frozenset({"msg_too_long", "msg_blocks_too_long"}),
+    SendErrorKind.BAD_FORMAT: frozenset(
+        {
+            "invalid_blocks",
+            "invalid_blocks_format",
+            "invalid_attachments",
+            "invalid_arguments",
+            "no_text",
+            "too_many_attachments",
+        }
+    ),
+    SendErrorKind.NOT_FOUND: frozenset(
+        {
+            "channel_not_found",
+            "file_not_found",
+            "message_not_found",
+            "thread_not_found",
+            "user_not_found",
+            "users_not_found",
+        }
+    ),
+    SendErrorKind.RATE_LIMITED: frozenset({"ratelimited", "rate_limited"}),
+    SendErrorKind.TRANSIENT: frozenset(
+        {UNREACHABLE, "service_unavailable", "request_timeout", "team_added_to_org"}
+    ),
+    # For the first two, Slack may have performed a part; for the others, the key was used before.
+    SendErrorKind.UNKNOWN: frozenset(
+        {
+            ANSWER_LOST,
+            "fatal_error",
+            "internal_error",
+            "duplicate_channel_not_found",
+            "duplicate_message_not_found",
+        }
+    ),
+}
+_KIND_OF: Final = {code: kind for kind, codes in _KINDS.items() for code in codes}
+_MARKUP: Final = frozenset(
+    {"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "invalid_arguments"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a call was not done, or that nobody knows."""
+
+    code: str
+    kind: SendErrorKind
+    retry_after_ms: int | None = None
+    needed: str | None = None
+    """The scope that is missing."""
+
+    @property
+    def is_of_markup(self) -> bool:
+        """Whether the same may be taken as plain text."""
+        return self.code in _MARKUP
+
+    def describe(self) -> str:
+        """Return it in a few words, without anything that was sent."""
+        return f"{self.code}: the scope {self.needed} is missing" if self.needed else self.code
+
+    def as_result(self) -> SendResult:
+        """Return it as the result of sending a message."""
+        return SendResult.failed(self.kind, f"slack: {self.describe()}", retry_after_ms=self.retry_after_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of the Web API; with a refusal, the body may be empty."""
+
+    body: Mapping[str, Any] = field(default_factory=dict)
+    scopes: frozenset[str] | None = None
+    """The scopes of the token; None if Slack does not report them."""
+    refusal: Refusal | None = None
+
+    def word(self, name: str) -> str:
+        """Return a text of the body; empty if the field is missing."""
+        found = self.body.get(name)
+        return found if isinstance(found, str) else ""
+
+
+def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
+    """Return the outcome of an error code. One that is not known will not pass by itself."""
+    kind = _KIND_OF.get(code, SendErrorKind.FORBIDDEN)
+    return Refusal(code=code, kind=kind, retry_after_ms=retry_after_ms, needed=needed)
+
+
+def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
+    """Return the content of an HTTP answer.
+
+    After 503 nothing was done. After other failures of the server nobody knows, and neither after an answer
+    that cannot be read.
+    """
+    wait = _wait(headers.get("retry-after"))
+    if status == 429:
+        return Answer(refusal=refused("ratelimited", retry_after_ms=wait))
+    if status == 503:
+        return Answer(refusal=refused("service_unavailable", retry_after_ms=wait))
+    if status >= 500:
+        return Answer(refusal=refused(ANSWER_LOST))
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict) or not isinstance(body.get("ok"), bool):
+        return Answer(refusal=refused(ANSWER_LOST if status < 400 else f"http_{status}"))
+    given = headers.get("x-oauth-scopes")
+    scopes = None if given is None else frozenset(one.strip() for one in given.split(",") if one.strip())
+    if body["ok"]:
+        return Answer(body=body, scopes=scopes)
+    needed = body.get("needed")
+    refusal = refused(
+        str(body.get("error") or "refused")[:64],
+        retry_after_ms=wait,
+        needed=needed[:200] if isinstance(needed, str) else None,
+    )
+    return Answer(body=body, scopes=scopes, refusal=refusal)
+
+
+def _wait(header: str | None) -> int | None:
+    if header is None or not (header.isascii() and header.isdigit()):
+        return None
+    return min(int(header[:9]) * 1000, LONGEST_WAIT_MS)
+
+
+def refuse(answer: Answer, what: str, remedy: str) -> None:
+    """Raise the error for a refusal at connect.
+
+    Raises:
+        ConfigError: A person must fix it.
+        ServerUnavailable: The refusal may be temporary.
+    """
+    refusal = answer.refusal
+    if refusal is None:
+        return
+    if refusal.kind.may_pass:
+        raise ServerUnavailable(
+            f"Slack cannot be reached: {refusal.code}",
+            remedy="postroom retries",
+            details={"retry_after_ms": refusal.retry_after_ms},
+        )
+    if refusal.needed:
+        raise ConfigError(
+            f"the {what} lacks the scope {refusal.needed}", value=refusal.needed, remedy=_give(refusal.needed)
+        )
+    kind = CredentialRefused if refusal.code in TOKEN_REFUSED else ConfigError
+    raise kind(f"Slack rejected the {what}: {refusal.code}", remedy=remedy)
+
+
+def check_scopes(scopes: frozenset[str] | None) -> None:
+    """Refuse a token that cannot write or cannot read; say in the log what else it lacks.
+
+    Raises:
+        ConfigError: it names the scope.
+    """
+    if scopes is None:
+        return
+    if TO_WRITE not in scopes:
+        raise ConfigError(f"the bot token lacks the scope {TO_WRITE}", value=TO_WRITE, remedy=_give(TO_WRITE))
+    if not scopes & TO_READ:
+        wanted = ", ".join(sorted(TO_READ))
+        raise ConfigError(
+            f"the bot token lacks a scope for reading: one of {wanted}", remedy=_give("im:history")
+        )
+    for scope in sorted({"files:read", "files:write", TO_REACT} - scopes):
+        _LOG.warning("slack.scope_missing", scope=scope)
+
+
+def _give(scope: str) -> str:
+    return f"add the scope {scope} in the app's settings, and install the app again"
+
+
+LONGEST_TEXT: Final = 40_000
+"""Characters beyond which Slack cuts a message off without a word."""
+LONGEST_EDIT: Final = 4_000
+"""Maximum bytes of text in an edit; longer text goes into blocks."""
+LONGEST_BLOCKS: Final = 12_000
+"""Maximum characters in all blocks together; Slack accepts some hundred more, but does not document it."""
+LONGEST_SECTION: Final = 3_000
+PIECE: Final = 2_500
+"""Characters of Markdown that go into one section, where not too many become entities."""
+LONGEST_LABEL: Final = 75
+BUTTONS_A_ROW: Final = 25
+_SUMMARY: Final = 500
+
+
+def card_blocks(card: Card) -> list[dict[str, Any]]:
+    """Return a card: its text, then its buttons."""
+    blocks = _sections(card.text)
+    for first in range(0, len(card.buttons), BUTTONS_A_ROW):
+        row = card.buttons[first : first + BUTTONS_A_ROW]
+        blocks.append(
+            {"type": "actions", "elements": [_button(first + at, one) for at, one in enumerate(row)]}
+        )
+    return blocks
+
+
+def card_body(card: Card) -> dict[str, Any]:
+    """Return the request for a card; its text is for notices and for clients without blocks."""
+    return {"text": _short(card.text), "blocks": card_blocks(card)}
+
+
+def edit_body(markdown: str) -> dict[str, Any]:
+    """Return the replacement of a message: as text without blocks if it fits, else in blocks."""
+    text = to_mrkdwn(markdown)
+    if len(text.encode()) <= LONGEST_EDIT:
+        return {"text": text, "blocks": []}
+    return {"text": _short(markdown), "blocks": _sections(markdown)}
+
+
+def blocks_fit(blocks: list[dict[str, Any]]) -> bool:
+    """Return whether Slack accepts this much text in blocks."""
+    return sum(len(block["text"]["text"]) for block in blocks if block["type"] == "section") <= LONGEST_BLOCKS
+
+
+def _short(markdown: str) -> str:
+    text = to_mrkdwn(markdown)
+    return text if len(text.encode()) <= LONGEST_EDIT else f"{escape(markdown[:_SUMMARY])}…"
+
+
+def _button(index: int, button: Button) -> dict[str, Any]:
+    label = {"type": "plain_text", "text": button.label[:LONGEST_LABEL] or "…"}
+    return {"type": "button", "action_id": f"{ACTION}{index}", "text": label, "value": button.value}
+
+
+def _sections(markdown: str) -> list[dict[str, Any]]:
+    """Return a text in sections that are always shown whole; fences go on in the next one."""
+    pieces = split(markdown, limit=PIECE, unit=LengthUnit.CHARACTERS)
+    texts = [text for piece in pieces for text in _within_limit(to_mrkdwn(piece))]
+    return [{"type": "section", "expand": True, "text": {"type": "mrkdwn", "text": text}} for text in texts]
+
+
+def _within_limit(text: str) -> list[str]:
+    """Cut what became too long by its entities: where a line ends, and never within an entity."""
+    pieces: list[str] = []
+    while len(text) > LONGEST_SECTION:
+        cut = text.rfind("\n", 1, LONGEST_SECTION)
+        if cut < 0:
+            entity = text.rfind("&", LONGEST_SECTION - 5, LONGEST_SECTION)
+            cut = entity if entity > 0 else LONGEST_SECTION
+        pieces.append(text[:cut])
+        text = text[cut:].removeprefix("\n")
+    return [piece for piece in (*pieces, text) if piece.strip()]
+
+
+QUICKLY: Final = 4_000
+"""Characters that are converted at once; longer texts are on a thread."""
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+_KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
+
+
+def in_thread(thread_id: object) -> dict[str, str]:
+    """Return the fields that put a message into a thread; none for the id of a slash command."""
+    return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
+
+
+def deduped(told: Metadata) -> dict[str, str]:
+    """Return the field by which Slack recognises a repeated message: permanently the same for a key."""
+    key = told.get("dedupe_key")
+    return {"client_msg_id": str(uuid5(_KEYS, key))} if isinstance(key, str) and key else {}
+
+
+def storable_card(card: Card) -> Card:
+    """Return the card in text that can be sent."""
+    return Card(
+        text=storable(card.text),
+        buttons=tuple(Button(label=storable(one.label), value=one.value) for one in card.buttons),
+    )
+
+
+async def off_loop(work: Callable[[Given], Made], given: Given, length: int) -> Made:
+    """Perform pure work on a text of this length; on a thread if it takes some milliseconds."""
+    return work(given) if length <= QUICKLY else await asyncio.to_thread(work, given)
+
+
+async def converted(content: str) -> str:
+    """Return Markdown in Slack's dialect."""
+    return await off_loop(to_mrkdwn, storable(content), len(content))
+
+
+def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
+    """Return the result of a call; with `nothing_done`, a lost answer is harmless."""
+    refusal = answer.refusal
+    if refusal is None:
+        return SendResult.sent(answer.word("ts") or None)
+    if nothing_done and refusal.kind is SendErrorKind.UNKNOWN:
+        return replace(refusal, kind=SendErrorKind.TRANSIENT).as_result()
+    return refusal.as_result()
+
+
+# The address that Slack calls: signed events, slash commands and buttons. Nothing is parsed before the
+# signature over the raw body is verified. The answer is 200 only if the request was accepted, and 503 if it
+# could not be stored: Slack then sends events again.
+
+
+LARGEST_BODY: Final = 1024 * 1024
+MOST_FIELDS: Final = 100
+
+
+class SlackReceiver:
+    """Answers requests; those that may pass are taken one after another, in the order they came."""
+
+    def __init__(
+        self,
+        secret: str,
+        clock: Clock,
+        *,
+        is_taken: Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]],
+        take: Callable[[str, Json], Awaitable[None]],
+        take_unreadable: Callable[[bytes, str], Awaitable[None]],
+        refused: Callable[[str], None],
+    ) -> None:
+        """`is_taken` does the work, and returns whether its request may be acknowledged."""
+        self._secret = secret
+        self._clock = clock
+        self._is_taken = is_taken
+        self._take = take
+        self._take_unreadable = take_unreadable
+        self._refused = refused
+        self._in_order = asyncio.Lock()
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request: 200, 401 (not signed by Slack, or long ago), 413, or 503 (not kept)."""
+        try:
+            body = await bounded_body(request, LARGEST_BODY)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        if body is None:
+            self._refused("too large")
+            return Response(status_code=413)
+        if not is_signed(self._secret, request.headers, body, now=self._clock.now()):
+            self._refused("the signature is missing, wrong or too old")
+            return Response(status_code=401)
+        try:
+            kind, payload = _parsed(request.headers.get("content-type", ""), body)
+        except Malformed as error:
+            # A form holds its secrets in another spelling.
+            return await self._kept(partial(self._take_unreadable, unquote_to_bytes(body), error.message))
+        if kind == EVENTS and payload.get("type") == "url_verification":
+            return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
+        return await self._kept(partial(self._take, kind, payload))
+
+    async def _kept(self, take: Callable[[], Awaitable[None]]) -> Response:
+        async def in_turn() -> None:
+            async with self._in_order:
+                await take()
+
+        return Response() if await self._is_taken(in_turn) else Response(status_code=503)
+
+
+def _parsed(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:
+    if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        return EVENTS, _object(body)
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise Malformed("the form cannot be read") from None
+    form = {name: values[0] for name, values in fields.items()}
+    if "payload" in form:
+        return INTERACTIVE, _object(form["payload"])
+    return COMMANDS, form
+
+
+def _object(text: str | bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Malformed("not JSON") from None
+    if not isinstance(found, dict):
+        raise Malformed("not a JSON object")
+    return found
 
 
 class SlackOptions(Rules, frozen=True, kw_only=True):
@@ -130,8 +1208,8 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
         Raises:
             MissingExtra: a library is not installed.
         """
-        from postroom.gateway.platforms import slack_socket  # noqa: F401 - to be loaded here and not later
-        from postroom.gateway.platforms.slack_api import Network, SlackApi, tls_context
+        from postroom.gateway.platforms import slack_library  # noqa: F401 - to be loaded here and not later
+        from postroom.gateway.platforms.slack_library import Network, SlackApi, tls_context
 
         network = Network(
             base_url=self.base_url,
@@ -153,7 +1231,6 @@ NOTE: Final = 1_000
 
 Keep = Callable[[Json | bytes, Callable[[], Awaitable[None]]], Awaitable[None]]
 """`take_in`, or `take_until_kept`."""
-_LOG = get_logger(__name__)
 
 
 class SlackAdapter(BasePlatformAdapter):
@@ -265,7 +1342,7 @@ class SlackAdapter(BasePlatformAdapter):
         return Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
 
     def _new_socket(self, network: "Network") -> "SlackSocket":
-        from postroom.gateway.platforms.slack_socket import Dialing, Hooks, SlackSocket
+        from postroom.gateway.platforms.slack_library import Dialing, Hooks, SlackSocket
 
         hooks = Hooks(
             address=self._socket_address,
@@ -279,7 +1356,7 @@ class SlackAdapter(BasePlatformAdapter):
         return SlackSocket(hooks, tasks=self._tasks, timer=self._timer, dialing=dialing)
 
     async def _socket_address(self) -> str:
-        from postroom.gateway.platforms.slack_api import is_of_platform
+        from postroom.gateway.platforms.slack_library import is_of_platform
 
         await self._until_ours()
         answer = await self._called("apps.connections.open", {}, form=True, token=self.config.api_key)
@@ -358,7 +1435,7 @@ class SlackAdapter(BasePlatformAdapter):
                     "slack.thread_not_read", why=None if answer.refusal is None else answer.refusal.code
                 )
                 break
-            found |= {one["ts"]: said_in_thread(one) for one in page if isinstance(one, dict) and "ts" in one}
+            found |= dict(filter(None, map(said_in_thread, page)))
             cursor = following.get("next_cursor") if isinstance(following, dict) else None
             if not cursor:
                 is_whole = not answer.body.get("has_more")

@@ -89,7 +89,6 @@ MOST_CONVERSATIONS: Final = 50
 LONGEST_TITLE: Final = 60
 _UPLOAD_SECONDS: Final = 600
 _SHOWN_INLINE: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_KINDS: Final = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 _MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _CONVERSATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{4,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
@@ -683,7 +682,7 @@ class WebAdapter(HttpAdapter):
 
 
 def _attachment(file: ShownFile) -> Attachment:
-    kind = _KINDS.get(file.media_type.partition("/")[0], MessageType.DOCUMENT)
+    kind = MessageType.of_file(file.media_type)
     return Attachment(kind=kind, ref=file.sha256, mime=file.media_type, name=file.name, size=file.size)
 
 

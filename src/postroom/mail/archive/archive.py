@@ -299,6 +299,8 @@ class Archive:
         self._marking = threading.Lock()
         self._slugs: dict[int, str] = {}
         """Slugs of the written projects by id; a project's slug never changes."""
+        self._repositories: dict[str, ArchiveRepository] = {}
+        """The open repositories by slug."""
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by slug, each held from the read of a project to the write, so that no older view is written
         last."""
@@ -309,12 +311,15 @@ class Archive:
         Raises:
             ArchiveUnavailable: Git is missing or the folder is not writable.
         """
-        return ArchiveRepository.open(
-            self.root / f"{slug}.git",
-            author_name=self._author.name,
-            author_email=self._author.email,
-            timeout=self._timeout,
-        )
+        known = self._repositories.get(slug)
+        if known is None or not known.is_made:
+            known = self._repositories[slug] = ArchiveRepository.open(
+                self.root / f"{slug}.git",
+                author_name=self._author.name,
+                author_email=self._author.email,
+                timeout=self._timeout,
+            )
+        return known
 
     def serves(self, target: str) -> bool:
         """Return True: every project has its repository here, and one server writes them all."""
@@ -338,7 +343,9 @@ class Archive:
         records = [record for one in payloads for record in records_of(one)]
         if project_id in self._slugs and (records or deletions):
             await self._write(project_id, records, deletions, may_write=self._may_write)
-        for former in (one for one in payloads if one["record"] == MOVED):
+        for former in payloads:
+            if former["record"] != MOVED:
+                continue
             told = {name: str(former[name]) for name in _OF_MOVED}
             async with self._views[told["slug"]]:
                 await asyncio.to_thread(self._empty, **told)
@@ -367,7 +374,8 @@ class Archive:
             if project is None:
                 return None
             batch = gather(tx, project, records)
-            gather_deletions(tx, batch, deletions)
+            if deletions:
+                gather_deletions(tx, batch, deletions)
             batch.newest_entry = tx.newest_entry(project_id)
             return batch
 
@@ -392,7 +400,7 @@ class Archive:
             ) from error
         repository.write(
             batch.files,
-            removed=[*batch.removed, *_places(repository, batch.deleted)],
+            removed=[*batch.removed, *(_places(repository, batch.deleted) if batch.deleted else ())],
             subject=batch.subject,
             trailers=[("Message-Id", str(message.id)) for message in batch.messages],
             now=self._clock.now(),

@@ -437,12 +437,21 @@ class ArchiveRepository:
             InvalidArgument: The author is not valid in a commit.
             ArchiveUnavailable: Git is missing, or the folder cannot be created or has other contents.
         """
-        identity = checked_identity(author_name, author_email)
-        git = GitProgram(program, path.absolute(), timeout)
-        if not _is_made(git.folder):
-            _create(git)
-        git.run("rev-parse", "--git-dir")
-        return cls(git, identity)
+        opened = cls(
+            GitProgram(program, path.absolute(), timeout), checked_identity(author_name, author_email)
+        )
+        if not opened.is_made:
+            _create(opened._git)
+        opened._git.run("rev-parse", "--git-dir")
+        return opened
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the folder has a repository; creating one in an unreadable place gives the reason."""
+        try:
+            return (self._git.folder / "HEAD").exists()
+        except OSError:
+            return False
 
     def write(
         self,
@@ -469,7 +478,7 @@ class ArchiveRepository:
         if now < 0:
             raise InvalidArgument(f"{now} is not a valid time for a commit", value=now)
         text = message(subject, body, trailers)
-        changes = file_removals(removed) + file_changes(files)
+        changes = (file_removals(removed) if removed else b"") + file_changes(files)
         if not files and not removed:
             return None
         with self._turn():
@@ -478,8 +487,11 @@ class ArchiveRepository:
                 built = self._build(parent, text, changes, now)
                 if not self._changes_something(parent, built, removed):
                     return None
-                if self._move_branch(parent, built):
+                answer = self._git.ask("update-ref", BRANCH, built, parent or UNBORN)
+                if answer.code == 0:
                     return built
+                if self.tip() == parent:  # else another writer moved the branch
+                    raise self._git.failure("update-ref", answer)
         raise ArchiveUnavailable(
             f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
             value=str(self._git.folder),
@@ -650,15 +662,6 @@ class ArchiveRepository:
                 )
         return bool(changed)
 
-    def _move_branch(self, parent: str | None, built: str) -> bool:
-        """Set the branch to `built` if it is still at `parent`; return False if another writer moved it."""
-        answer = self._git.ask("update-ref", BRANCH, built, parent or UNBORN)
-        if answer.code == 0:
-            return True
-        if self.tip() != parent:
-            return False
-        raise self._git.failure("update-ref", answer)
-
     def _list(self, tip: str, paths: Sequence[str], *, below: bool = False) -> list[_Entry]:
         """Return the files at `paths` in a commit, or with `below` also all files under them."""
         options = ["-r"] if below else []
@@ -707,13 +710,6 @@ class ArchiveRepository:
                     ) from error
 
 
-def _is_made(folder: Path) -> bool:
-    try:
-        return (folder / "HEAD").exists()
-    except OSError:  # an unreadable place; creating something there gives the reason
-        return False
-
-
 def _create(git: GitProgram) -> None:
     """Create the repository in a temporary folder and rename it; a second creator finds it complete."""
     folder = git.folder
@@ -725,7 +721,7 @@ def _create(git: GitProgram) -> None:
         fresh.run("config", "core.logAllRefUpdates", "false")
         fresh.folder.rename(folder)
     except OSError as error:
-        if not _is_made(folder):
+        if not (folder / "HEAD").exists():
             raise ArchiveUnavailable(
                 f"cannot create a repository at {folder}: {error}",
                 value=str(folder),

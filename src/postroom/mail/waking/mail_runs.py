@@ -12,7 +12,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.limits import BUDGET_TOOL
-from postroom.contracts.mail import AddressedAgent, Agent, Message, Project, Received
+from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
 from postroom.contracts.messages import Boundary
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.quoting import without_escapes
@@ -51,6 +51,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.store import Transaction
 
+_ENDS_WELL = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
 AgentName = tuple[str, str]
 """Slug of the project, and name."""
 
@@ -139,7 +140,7 @@ def _assigned(
     agent = addressed.agent
     is_run = agent.retired_at is None and addressed.runner is not None
     received, assigned = tx.received(agent.id, ids) if ids else {}, list[Received]()
-    for one in (received[number] for number in ids if number in received):
+    for one in filter(None, map(received.get, ids)):
         is_new = one.run_id != run_id or one.ended_at is not None
         if one.recalled_at is not None or (is_new and (not is_run or (one.read_at is not None and not told))):
             continue
@@ -217,7 +218,7 @@ class MailRunExecutor(ExecutorAround):
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
             result = await self._executed(told, sink, span)
-            if _failed(result):
+            if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
             return result
 
@@ -322,11 +323,6 @@ class LiveMail:
         await self._within.stage(boundary, messages)
 
 
-def _failed(result: AgentRunResult) -> bool:
-    ends_well = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
-    return result.waiting is None and result.termination.type not in ends_well
-
-
 async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
     """Return the request of a run that continues with all its input, and the run as it was stored.
 
@@ -396,11 +392,11 @@ class RunCompletion:
         if not concerned:
             return
         messages = tx.messages(concerned)
-        found = (
-            _asker(context, agent, messages[one], is_answer=received[one].answer_of is not None)
-            for one in reversed(concerned)
-        )
-        askers = {one.id: one for one in found if one is not None}
+        askers = dict[int, Agent]()
+        for number in reversed(concerned):
+            is_answer = received[number].answer_of is not None
+            if (asker := _asker(context, agent, messages[number], is_answer=is_answer)) is not None:
+                askers[asker.id] = asker
         if askers:
             self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
         for message in messages.values():
@@ -420,7 +416,7 @@ class RunCompletion:
     def _handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
         """Mark the messages that this end handles, and return them."""
         found = list[int]()
-        for one in (received[number] for number in self.message_ids if number in received):
+        for one in filter(None, map(received.get, self.message_ids)):
             if one.run_id == self.run_id and one.delivered_at is not None:
                 if one.ended_at is not None:
                     continue
@@ -533,28 +529,22 @@ class MessageEffects(RunEffects):
             tx.mail.lock_projects({one.project_id for one in reserved})
             context = replace(self._context_of(tx, None), now=tx.now())
             release_reserved_in(context, place, reason="run ended")
-        failed = run.status is RunStatus.DONE and _reason(run) is not None
-        tickets = run.waiting.tickets if run.waiting else ()
-        asked = {one.tool_call_id: one.updated_at for one in tickets}
-        waits = None if run.status is RunStatus.DONE else asked
-        end = run.termination
-        cancelled = failed and end is not None and end.type is TerminationKind.CANCELLED
-        holds_tasks = tx.mail.end_run(
-            run.run_id,
-            now=tx.now(),
-            failed=failed,
-            cancelled=cancelled,
-            error=(_reason(run) or "") if failed else "",
-            waits_for=waits,
-        )
-        if holds_tasks and run.status is RunStatus.DONE:
+        if run.status is not RunStatus.DONE:
+            tickets = run.waiting.tickets if run.waiting else ()
+            asked_at = {one.tool_call_id: one.updated_at for one in tickets}
+            tx.mail.end_run(run.run_id, "waiting", now=tx.now(), asked_at=asked_at)
+            return
+        reason, end = _reason(run), run.termination
+        is_cancelled = end is not None and end.type is TerminationKind.CANCELLED
+        outcome: Outcome = "done" if reason is None else "cancelled" if is_cancelled else "failed"
+        if tx.mail.end_run(run.run_id, outcome, now=tx.now(), error=reason or "", usage=run.usage):
             context = replace(self._context_of(tx, None), now=tx.now())
             for task in tx.mail.tasks_claimed_in(run.run_id):
                 give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Record that a run is not active until it is retried."""
-        tx.mail.end_run(row.run_id, now=tx.now(), failed=True, error=row.last_error or "")
+        tx.mail.end_run(row.run_id, "failed", now=tx.now(), error=row.last_error or "")
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Record that the questions of an agent's run are withdrawn, and that the run has failed."""

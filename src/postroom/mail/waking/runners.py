@@ -1,13 +1,16 @@
 """The stored form of an agent's runner: complete JSON, which is checked each time it is read."""
 
+from functools import lru_cache
+
 import msgspec
 
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.runners import AnyRunner, ModelRunner, Runner, runner_of
 
 
+@lru_cache(maxsize=1_024)
 def read_runner(kept: str) -> AnyRunner:
-    """Return a stored runner.
+    """Return a stored runner; the same text gives the same runner, which never changes.
 
     Raises:
         InvalidRunner: It cannot be read, or breaks a rule.

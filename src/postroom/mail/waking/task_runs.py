@@ -19,7 +19,7 @@ from postroom.mail.service import Mail
 from postroom.mail.tasks import end_leases, next_ready, place_in_message, take
 from postroom.mail.waking.waker import AFTER_FAILURE, POLL, OpenChange, Waker
 from postroom.stores.changes import TASKS
-from postroom.stores.mail.access import MailReads
+from postroom.stores.mail.access import MailReads, MailWrites
 
 _LOG = get_logger(__name__)
 _BATCH: Final = 500
@@ -64,8 +64,7 @@ class TaskRuns:
     async def _give(self, project: Project, agent_id: int) -> bool:
         """Claim the next task for an agent and send it; return False if there is none, or no room."""
 
-        def change(made: OpenChange) -> bool:
-            tx = made.tx.mail
+        def change(tx: MailWrites, made: OpenChange) -> bool:
             people = tx.project(PEOPLE_KEY)
             tx.lock_projects({project.id, *([] if people is None else [people.id])})
             context = self._mail.context(tx, Caller(postroom=True), waking=made)

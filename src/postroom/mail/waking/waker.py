@@ -36,7 +36,7 @@ from postroom.mail.waking.prompts import (
 )
 from postroom.ports import ChatDelivery, ChatOutbox
 from postroom.stores.changes import WAKES
-from postroom.stores.mail.access import MailReads
+from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.store import Transaction
 
@@ -234,7 +234,7 @@ class Waker:
 
     async def write(
         self,
-        change: Callable[[OpenChange], T],
+        change: Callable[[MailWrites, OpenChange], T],
         *,
         key: str,
         readers: Hashable = None,
@@ -251,7 +251,7 @@ class Waker:
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
             made = self.opened(tx, accept)
             made.refuses_full = True
-            return change(made), made
+            return change(tx.mail, made), made
 
         thread_ids |= self._woken_by.get(readers, frozenset())
         while True:
@@ -304,8 +304,7 @@ class Waker:
             )
             return True
 
-        def change(open_change: OpenChange) -> bool:
-            mail = open_change.tx.mail
+        def change(mail: MailWrites, open_change: OpenChange) -> bool:
             mail.lock_projects({seen.message.project_id, seen.reader[0].id})
             left, message = look(mail), seen.message
             if not is_person(seen.reader) and not open_change.has_room(

@@ -10,6 +10,7 @@ This module makes no decisions about mail. `EventRecorder` writes the changes in
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice, starmap
+from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
@@ -68,7 +69,7 @@ from postroom.contracts.mail import (
     check_value,
 )
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.runs import OnTimeout, RunRecord
+from postroom.contracts.runs import OnTimeout, RunRecord, Usage
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
 from postroom.contracts.tokens import KeptToken
 from postroom.contracts.waking import (
@@ -220,28 +221,25 @@ class EventRecorder:
             detail: Detail = {"messages": len(ids), "ids": " ".join(map(str, ids))}
             self._record([concerned], Happening(kind="message.deleted", at=now, detail=detail))
 
-    def delivery(
-        self, kind: EventKind, message_id: int, agent_id: int, reader: RecipientKind, now: int, by: str = ""
+    def delivery(  # noqa: PLR0913 - the fields of one step, by name
+        self,
+        kind: EventKind,
+        message_id: int,
+        agent_id: int,
+        reader: RecipientKind,
+        now: int,
+        *,
+        by: str = "",
+        run_id: str | None = None,
     ) -> None:
         """Record one step of a delivery, in the logs of the message's project and the recipient's."""
         happening = Happening(
-            kind=kind, at=now, agent_id=agent_id, message_id=message_id, detail={"by": by} if by else {}
-        )
-        self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
-
-    def of_message_run(self, message_run: MessageRun, reader: RecipientKind) -> None:
-        """Record the state of a message in a run."""
-        kind: EventKind = "delivery.handled"
-        if message_run.ended_at is None:
-            kind = "delivery.delivered"
-        elif message_run.failure:
-            kind = "delivery.failed"
-        happening = Happening(
             kind=kind,
-            at=message_run.delivered_at if message_run.ended_at is None else message_run.ended_at,
-            agent_id=message_run.agent_id,
-            message_id=message_run.message_id,
-            run_id=message_run.run_id,
+            at=now,
+            agent_id=agent_id,
+            message_id=message_id,
+            run_id=run_id,
+            detail={"by": by} if by else {},
         )
         self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
 
@@ -278,9 +276,21 @@ class EventRecorder:
         happening = Happening(kind=OF_CONTACT[link.status], at=now, agent_id=who, detail={OTHER: other})
         self._record_where_concerned(happening, other_id=other)
 
-    def of_run(self, kind: EventKind, run_id: str, agent_id: int, now: int, question_id: str = "") -> None:
-        """Record an event of an agent's run."""
-        detail = {"question_id": question_id} if question_id else {}
+    def of_run(
+        self,
+        kind: EventKind,
+        run_id: str,
+        agent_id: int,
+        now: int,
+        question_id: str = "",
+        usage: Usage | None = None,
+    ) -> None:
+        """Record an event of an agent's run, with its usage if it reported any."""
+        detail: dict[str, str | int | bool] = {"question_id": question_id} if question_id else {}
+        if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
+            detail["tokens"] = tokens
+        if usage is not None and usage.cost_micros:
+            detail["cost_micros"] = usage.cost_micros
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_where_concerned(happening)
 
@@ -303,14 +313,12 @@ class EventRecorder:
     ) -> list[int]:
         asked = message_id, agent_id, other_id
         if asked not in self._concerned:
-            named = [
-                pair for pair in zip(("message", "agent", "agent"), asked, strict=True) if pair[1] is not None
-            ]
-            homes = {self._homes[pair] for pair in named if pair in self._homes}
-            if any(pair not in self._homes for pair in named):
-                values = dict(zip(("message_id", "agent_id", "other_id"), asked, strict=True))
+            named = ("message", message_id), ("agent", agent_id), ("agent", other_id)
+            homes = set(map(self._homes.get, filter(itemgetter(1), named)))
+            if None in homes:
+                values = {"message_id": message_id, "agent_id": agent_id, "other_id": other_id}
                 homes = {row[0] for row in self._tx.all("project_log.projects_concerned", values)}
-            self._concerned[asked] = sorted(homes)
+            self._concerned[asked] = sorted(filter(None, homes))
         return self._concerned[asked]
 
     def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
@@ -332,6 +340,12 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
 
 LONGEST_ERROR = 2_000
 """Maximum number of characters of an attempt's error; the run and its dispatch have the full text."""
+_END_EVENTS: Mapping[Outcome, EventKind] = {
+    "done": "run.ended",
+    "waiting": "run.waiting",
+    "failed": "run.failed",
+    "cancelled": "run.failed",
+}
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
@@ -495,7 +509,14 @@ class WakingWrites(WakingReads):
                 value=message_run.message_id,
             )
         self._tx.run("mail.put_message_run", values)
-        self._events.of_message_run(message_run, kind)
+        happened: EventKind = "delivery.handled"
+        if message_run.ended_at is None:
+            happened = "delivery.delivered"
+        elif message_run.failure:
+            happened = "delivery.failed"
+        at = message_run.delivered_at if message_run.ended_at is None else message_run.ended_at
+        message_id, agent_id = message_run.message_id, message_run.agent_id
+        self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
 
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
         """Record that a run of an agent is active; a repeated start removes its questions.
@@ -538,33 +559,31 @@ class WakingWrites(WakingReads):
     def end_run(
         self,
         run_id: str,
+        outcome: Outcome = "done",
         *,
         now: int,
-        failed: bool = False,
-        cancelled: bool = False,
         error: str = "",
-        waits_for: Mapping[str, int] | None = None,
+        asked_at: Mapping[str, int] | None = None,
+        usage: Usage | None = None,
     ) -> bool:
         """Record that a run is no longer active; do nothing if it is not active.
 
         Return whether a task that was claimed in the run is still held.
 
-        A `cancelled` run has not completed its work; `error` is stored with the attempt. `waits_for` is given
-        for a run that waits: its questions, each with the time of asking. Questions asked since its start,
-        but not by `ask`, are recorded too.
+        `error` is stored with the attempt. `asked_at` has the questions of a run that waits, each with the
+        time of asking. Questions asked since its start, but not by `ask`, are recorded too. `usage` is that
+        of the whole run, given at its end.
         """
-        told = {one.id for one in self.questions(run_id)} if waits_for else ()
+        told = {one.id for one in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
         if ended_run is None:
             return False
         agent_id, began_at, holds_tasks = ended_run
-        for question_id, asked_at in (waits_for or {}).items():
-            if asked_at >= began_at and question_id not in told:
+        for question_id, at in (asked_at or {}).items():
+            if at >= began_at and question_id not in told:
                 self._events.of_run("question.asked", run_id, agent_id, now, question_id)
-        ended: EventKind = "run.ended" if waits_for is None else "run.waiting"
-        self._events.of_run("run.failed" if failed else ended, run_id, agent_id, now)
-        well: Outcome = "done" if waits_for is None else "waiting"
-        self._end_attempt(run_id, "cancelled" if cancelled else "failed" if failed else well, now, error)
+        self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, usage=usage)
+        self._end_attempt(run_id, outcome, now, error)
         return bool(holds_tasks)
 
     def drop_attempts(self, run_ids: Sequence[str]) -> None:
@@ -1891,7 +1910,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
             self._events.lock_concerned(message_id, agent_id)
             values = {"message_id": message_id, "agent_id": agent_id, "now": now, "by": by}
             if row := self._tx.one("mail.mark_announced", values):
-                self._events.delivery("delivery.announced", message_id, agent_id, row[0], now, by)
+                self._events.delivery("delivery.announced", message_id, agent_id, row[0], now, by=by)
                 new += 1
         return new
 

@@ -265,21 +265,3 @@ class FakeChannel(BasePlatformAdapter):
         if answer.error_kind is SendErrorKind.UNKNOWN:
             shown()
         return answer
-
-
-async def settled(*conditions: Any, within_s: float = 90.0) -> None:
-    """Return when every condition holds; other tasks run during the wait.
-
-    The bound is long because a disk may need half a minute for a commit.
-
-    Raises:
-        TimeoutError: A condition does not hold after `within_s` seconds. The text counts them.
-    """
-    open_ones = list(conditions)
-    try:
-        async with asyncio.timeout(within_s):
-            while open_ones := [one for one in conditions if not one()]:  # noqa: ASYNC110 - no condition tells its change
-                await asyncio.sleep(0)
-    except TimeoutError:
-        text = f"{len(open_ones)} of {len(conditions)} conditions do not hold after {within_s:g} s"
-        raise TimeoutError(text) from None

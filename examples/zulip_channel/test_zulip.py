@@ -1,0 +1,16 @@
+"""The promises of every channel, kept by the Zulip channel. Run `pytest` in this folder."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fake_zulip import FakeZulip, ZulipDriver
+
+from postroom.testing.channels import ChannelDriver, ChannelPromises
+
+
+class TestZulip(ChannelPromises):
+    @asynccontextmanager
+    async def driver(self, folder: Path) -> AsyncIterator[ChannelDriver]:
+        async with FakeZulip().serving() as fake:
+            yield ZulipDriver(fake)

@@ -1,0 +1,121 @@
+"""`catch_up`: what happened in a project since a cursor, for a caller that was away."""
+
+from datetime import timedelta
+from typing import Any
+
+from mail_room import HARBOR, SHORE, Room, room_in_memory
+from postroom.contracts.errors import CursorAhead, CursorExpired, InvalidArgument
+from postroom.contracts.runs import Usage
+from postroom.mail.catching_up import MOST
+from postroom.mail.context import Caller, token_hash
+from postroom.stores.mail.access import MailWrites
+
+room = room_in_memory
+OPERATOR = Caller(operator=True)
+
+
+async def caught_up(room: Room, caller: Caller = OPERATOR, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = await room.call("catch_up", caller=caller, **more)
+    return found
+
+
+async def test_it_names_the_new_messages_and_the_reserved_paths(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben", subject="Lights", thread_id="lights")
+    newest = await room.send("Ben", "Ada", subject="Re: Lights", thread_id="lights")
+    recalled = await room.send("Cyd", "Ada", subject="Oops", thread_id="oops")
+    await room.call("recall_message", sender_name="Cyd", message_id=recalled)
+    await room.call("file_reservation_paths", agent_name="Ben", paths=["piers/**"])
+    found = await caught_up(room)
+    assert found["threads"] == [
+        {
+            "thread_id": "lights",
+            "subject": "Re: Lights",
+            "messages": 2,
+            "newest_id": newest,
+            "senders": ["Ben", "Ada"],
+        }
+    ]
+    assert found["threads_in_all"] == 1
+    assert found["reserved"] == [{"agent": "Ben", "path": "piers/**"}]
+    assert found["counts"]["message.recalled"] == 1
+    assert found["skipped"] == 0
+
+
+async def test_the_next_summary_begins_where_this_one_ends(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben")
+    cursor = (await caught_up(room))["next"]
+    assert (await caught_up(room, after=cursor))["events"] == 0
+    await room.send("Ben", "Ada", subject="After lunch")
+    later = await caught_up(room, after=cursor)
+    assert [one["subject"] for one in later["threads"]] == ["After lunch"]
+    assert later["next"] == cursor + 1
+
+
+async def test_without_a_cursor_it_covers_the_last_hours(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben", subject="Yesterday")
+    room.clock.advance(timedelta(hours=25))
+    await room.send("Ada", "Ben", subject="Today")
+    assert [one["subject"] for one in (await caught_up(room))["threads"]] == ["Today"]
+    assert len((await caught_up(room, hours=48))["threads"]) == 2
+
+
+async def test_it_tells_the_state_of_each_run_and_what_runs_used(room: Room) -> None:
+    await room.open()
+
+    def work(tx: MailWrites) -> None:
+        project = tx.project(HARBOR)
+        ada = tx.agent(project.id, "Ada") if project else None
+        assert ada is not None
+        for run_id in ("well", "badly", "again", "asks"):
+            tx.begin_run(run_id, ada.id, 1)
+        tx.end_run("well", now=2, usage=Usage(input_tokens=900, output_tokens=100, cost_micros=20_000))
+        tx.end_run("badly", "failed", now=3, usage=Usage(cost_micros=5_000))
+        tx.end_run("again", "failed", now=3)
+        tx.begin_run("again", ada.id, 4)
+        tx.end_run("asks", "waiting", now=5, asked_at={"q1": 5})
+
+    await room.store.write(work)
+    found = await caught_up(room, after=0)
+    assert found["runs"] == {"active": 1, "waiting": 1, "succeeded": 1, "failed": 1}
+    assert [one["run_id"] for one in found["failed"]] == ["badly"]
+    assert [(one["question_id"], one["agent"]) for one in found["questions"]] == [("q1", "Ada")]
+    assert found["spent"] == {"tokens": 1_000, "cost_micros": 25_000}
+    await room.store.write(lambda tx: tx.begin_run("asks", 1, 6, answered=["q1"]))
+    later = await caught_up(room, after=0)
+    assert (later["questions"], later["answered"]) == ([], 1)
+
+
+async def test_a_long_absence_is_summarised_by_its_newest_events(room: Room) -> None:
+    await room.open()
+    for part in range(5):
+        paths = [f"{part}/{number}" for number in range(500)]
+        await room.call("file_reservation_paths", agent_name="Ada", paths=paths)
+    newest = (await caught_up(room))["next"]
+    found = await caught_up(room, after=2)
+    assert (found["events"], found["skipped"]) == (MOST, newest - MOST - 2)
+    assert (await caught_up(room))["skipped"] == newest - MOST
+    assert len(found["reserved"]) == 10
+
+
+async def test_an_agent_reads_nothing_that_its_log_hides(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben", subject="For Ben only")
+    await room.mail.issue_token(HARBOR, "Cyd", token_hash("pra_cyd"))
+    cyd = Caller(agent_token="pra_cyd")
+    assert (await caught_up(room, cyd))["threads"] == []
+    await room.send("Ada", "Cyd", subject="For Cyd")
+    assert [one["subject"] for one in (await caught_up(room, cyd))["threads"]] == ["For Cyd"]
+
+
+async def test_a_wrong_cursor_is_refused(room: Room) -> None:
+    await room.open()
+    await room.refused(CursorAhead, "catch_up", after=99)
+    await room.store.write(lambda tx: tx.trim_log(1, keep=2, limit=9))
+    await room.refused(CursorExpired, "catch_up", after=1)
+    assert (await caught_up(room))["skipped"] == 0
+    await room.refused(InvalidArgument, "catch_up", hours=0)
+    await room.open(project=SHORE)
+    assert (await caught_up(room, project_key=SHORE))["events"] == 4
