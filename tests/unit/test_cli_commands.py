@@ -27,10 +27,8 @@ from table_rows import each_row
 
 ROOT = Path(__file__).resolve().parents[2]
 SEND = ("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "S")
-ON_POSIX = pytest.mark.skipif(os.name == "nt", reason="POSIX paths")
 
 
-@ON_POSIX
 def test_a_project_is_a_path_made_absolute_or_a_slug(run: Run, fake: FakePostroom, folder: Path) -> None:
     assert (run("reservations", "release", "--as", "Ada").code, fake.seen) == (2, []), "not everything"
     fake.tools["list_agents"] = lambda _: {"agents": [], "next": None}
@@ -451,7 +449,6 @@ def test_the_stdio_entry_has_help_and_refuses_what_it_does_not_know(bare: Run) -
         assert bare("mcp", *words.split()).code == 2, words
 
 
-@ON_POSIX
 def test_a_reader_that_goes_away_ends_a_command_quietly(fake: FakePostroom, tmp_path: Path) -> None:
     fake.tools["list_agents"] = lambda _: {"agents": [AGENT] * 1000, "next": None}
     ours, theirs = os.pipe()
@@ -530,7 +527,6 @@ def test_the_files_of_a_message_are_saved_and_replace_none(
     assert "cannot be written" in save("file").err
 
 
-@ON_POSIX
 def test_the_projects_to_merge_and_to_move_may_be_folders_named_plainly(
     run: Run, fake: FakePostroom, folder: Path
 ) -> None:

@@ -17,16 +17,15 @@ from conformance.promises.given import an_office, put_message
 from fake_postroom import FakePostroom
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
-from postroom.cli import restoring
 from postroom.cli.main import main
-from postroom.cli.restoring import RestoreOptions, restore
 from postroom.contracts import errors, progress
 from postroom.stores.migrations import shipped_migrations
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite import SqliteStore, restoring
 from postroom.stores.sqlite.connection import connect
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
+from postroom.stores.sqlite.restoring import RestoreOptions, restore
 from postroom.testing import ManualClock
 from sqlite_files import open_new, with_the_newest_schema
 from table_rows import each_row

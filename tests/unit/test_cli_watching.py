@@ -19,6 +19,7 @@ from postroom.cli import completion, runs, show, top, watch
 from postroom.cli.commands import tree
 from postroom.cli.help_text import GROUPS
 from postroom.cli.show import rendered
+from postroom.cli.span import since
 from postroom.contracts.errors import ServerUnavailable
 
 QUESTION = {
@@ -212,6 +213,13 @@ def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
     assert "No runs, no tasks, no waiting messages" in rendered(top.drawn(empty))
 
 
+def test_a_span_is_told_in_its_largest_unit() -> None:
+    for seconds, told in ((0, "0s"), (59, "59s"), (60, "1m"), (3_599, "59m"), (7_200, "2h"), (200_000, "2d")):
+        assert since("1970-01-01T00:00:00Z", seconds * 1000) == told
+    assert since(None, 5) == "-"
+    assert since("1970-01-01T00:00:09Z", 0) == "0s"  # a clock that was set back
+
+
 class Context:
     def __init__(self, **params: Any) -> None:
         self.params = params
@@ -339,4 +347,4 @@ def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
     why = ("gateway", "routes", "--why")
     assert bare(*why, "web/ada", "--text", "@bo hi").out == "Bo@harbour: rule 1: mention bo\n"
     assert bare(*why, "web/ada", "--json").document["agent"] == "default"
-    assert bare(*why, "irc/ada").code == 2
+    assert bare(*why, "no name/ada").code == 2

@@ -19,7 +19,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.operations import Operation
 from postroom.mail.commands import Command, read_command
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from rest_room import Edge, arguments_of
 from table_rows import each_row
 
@@ -58,7 +58,7 @@ def shaped(template: Any, arguments: dict[str, Any], tool: str) -> Any:
 
 
 def tools_with(field: str) -> list[Operation]:
-    return [one for one in ALL_OPERATIONS if field in one.command.__struct_fields__]
+    return [one for one in MAIL_OPERATIONS if field in one.command.__struct_fields__]
 
 
 def read(operation: Operation, arguments: dict[str, Any]) -> Command:
@@ -90,7 +90,7 @@ def test_the_corpus_has_two_hundred_rows_and_more() -> None:
     assert all(tools_with(row["field"]) for row in CORPUS["fields"])
 
 
-@each_row("operation", ALL_OPERATIONS)
+@each_row("operation", MAIL_OPERATIONS)
 def test_each_argument_is_read_as_a_person_reads_it_or_refused(operation: Operation) -> None:
     good, wrong = arguments_of(operation.name), []
     for row in CORPUS["fields"]:
@@ -135,7 +135,7 @@ def is_optional_null(row: dict[str, Any], operation: Operation) -> bool:
     return row["given"] in (None, "") and row["field"] not in _required(operation)
 
 
-@each_row("operation", ALL_OPERATIONS)
+@each_row("operation", MAIL_OPERATIONS)
 def test_each_shape_of_all_arguments_is_read_as_a_person_reads_it_or_refused(operation: Operation) -> None:
     good, wrong = arguments_of(operation.name), []
     if not good:
@@ -151,7 +151,7 @@ def test_each_shape_of_all_arguments_is_read_as_a_person_reads_it_or_refused(ope
 
 
 def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
-    operation = next(one for one in ALL_OPERATIONS if one.name == "whois")
+    operation = next(one for one in MAIL_OPERATIONS if one.name == "whois")
     good = arguments_of("whois")
     assert read(operation, {**good, "agentName": good["agent_name"]}) == read(operation, good)
     with pytest.raises(InvalidArgument, match="agent_name is given twice, with two values"):
@@ -160,7 +160,7 @@ def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
 
 @each_row("ids", [[12, 13], "[12, 13]", "12, 13", "(12, 13)", ["12", "#13"], {"item": [12, 13]}])
 def test_several_ids_under_the_name_for_one_are_acknowledged_together(ids: object) -> None:
-    operation = next(one for one in ALL_OPERATIONS if one.name == "acknowledge_message")
+    operation = next(one for one in MAIL_OPERATIONS if one.name == "acknowledge_message")
     good = {"project_key": "/srv/harbour", "agent_name": "Ada"}
     assert read(operation, {**good, "message_id": ids}) == read(operation, {**good, "message_ids": [12, 13]})
     assert read(operation, {**good, "message_id": ids, "message_ids": []}) == read(
@@ -170,7 +170,7 @@ def test_several_ids_under_the_name_for_one_are_acknowledged_together(ids: objec
 
 @each_row("ids", ["1,234", "12 or 13", [12, "x"], {"a": 12}])
 def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: object) -> None:
-    operation = next(one for one in ALL_OPERATIONS if one.name == "acknowledge_message")
+    operation = next(one for one in MAIL_OPERATIONS if one.name == "acknowledge_message")
     with pytest.raises(InvalidArgument) as caught:
         read(operation, {"project_key": "/srv/harbour", "agent_name": "Ada", "message_id": ids})
     assert caught.value.remedy
@@ -195,7 +195,7 @@ def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: ob
 def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
     tool: str, other: str, ours: str
 ) -> None:
-    operation = next(one for one in ALL_OPERATIONS if one.name == tool)
+    operation = next(one for one in MAIL_OPERATIONS if one.name == tool)
     some = {"reserve_paths": ["a"], "ttl_seconds": 60, "name": "a.txt", "ids": [1], "importance": "high"}
     good = {**arguments_of(tool), ours: arguments_of(tool).get(ours, some.get(ours))}
     rest = {name: value for name, value in good.items() if name != ours}
@@ -204,7 +204,7 @@ def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
         read(operation, {**good, other: "something else"})
 
 
-@each_row("operation", ALL_OPERATIONS)
+@each_row("operation", MAIL_OPERATIONS)
 def test_an_unknown_argument_is_refused_with_the_nearest_name(operation: Operation) -> None:
     for name in operation.command.__struct_fields__:
         with pytest.raises(InvalidArgument) as caught:
@@ -214,7 +214,7 @@ def test_an_unknown_argument_is_refused_with_the_nearest_name(operation: Operati
 
 def test_a_wrong_choice_is_refused_with_the_choices_of_every_argument_that_has_some() -> None:
     seen = set[str]()
-    for operation in ALL_OPERATIONS:
+    for operation in MAIL_OPERATIONS:
         for name, kind in get_type_hints(operation.command).items():
             choices = get_args(kind) if get_origin(kind) is Literal else ()
             choices = EVENT_KINDS if name == "kinds" else choices

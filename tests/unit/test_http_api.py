@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from log_lines import capture_logs
 from postroom.app.admin_service import AdminService
-from postroom.app.operations import ADMINISTRATION, TABLE
+from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
 from postroom.app.tokens import token_check
 from postroom.contracts import errors
 from postroom.contracts.operations import Operation
@@ -109,7 +109,7 @@ class Server:
         made = self.routes(desk)
         pages = [Route("/", _home), Route("/p/{slug}", _home)]
         self.app = Guard(
-            application([*made, *pages], permissions=table(TABLE)),
+            application([*made, *pages], permissions=table(ALL_OPERATIONS)),
             rules,
             Credentials(is_operator=is_operator, sessions=sessions),
         )
@@ -120,7 +120,7 @@ class Server:
             ready=self.operations.ready,
             registry=self.registry,
             clock=self.clock,
-            operations=map(_of_a_fake, ADMINISTRATION),
+            operations=tuple(map(_of_a_fake, ADMINISTRATION)),
             services={AdminService: self.operations},
         )
 
@@ -284,7 +284,7 @@ async def test_an_order_that_cannot_be_read_is_refused(
 
 async def test_without_the_guard_the_operators_routes_refuse_everybody(server: Server) -> None:
     desk = LoginService(server.sessions, server.codes, server.clock, is_operator=lambda _: True)
-    bare = application([*server.routes(desk)], permissions=table(TABLE))
+    bare = application([*server.routes(desk)], permissions=table(ALL_OPERATIONS))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=bare), base_url=BASE) as client:
         reply = await client.get("/admin/status", headers=BEARER)
     assert (reply.status_code, reply.json()["code"]) == (403, "not_permitted")

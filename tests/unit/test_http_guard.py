@@ -467,7 +467,7 @@ async def test_a_typed_failure_keeps_its_code_and_remedy() -> None:
 
     reply = await ask(guarded(unknown), headers=head())
     assert (reply.status, reply.json()["code"], reply.json()["value"]) == (404, "unknown_agent", "x\udcff")
-    assert reply.json()["remedy"].startswith("call register_agent")
+    assert reply.json()["remedy"].startswith("call `POST /v1/register_agent`")
 
     async def away(scope: Scope, receive: Receive, send: Send) -> None:
         raise StoreUnavailable("the store is closed")

@@ -10,7 +10,7 @@ from postroom.contracts import errors
 from postroom.contracts.operations import Operation
 from postroom.mail import sending
 from postroom.mail.context import Rules
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -45,7 +45,7 @@ def _nested(step: Any) -> Any:
     return deep
 
 
-@each_row("operation", ALL_OPERATIONS)
+@each_row("operation", MAIL_OPERATIONS)
 async def test_every_operation_refuses_arguments_that_are_unknown_missing_or_of_another_type(
     room: Room, operation: Operation
 ) -> None:
@@ -88,7 +88,7 @@ FREE = {
 """Operations of a project that name no agent who acts."""
 
 
-@each_row("operation", [one for one in ALL_OPERATIONS if one.name not in UNNAMED])
+@each_row("operation", [one for one in MAIL_OPERATIONS if one.name not in UNNAMED])
 async def test_every_operation_names_the_projects_and_agents_nearest_to_what_it_does_not_know(
     room: Room, operation: Operation
 ) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from mail_room import CHANGES, SHORE, Room, a_room, everything, furnish, in_memory, room_in_memory
 from postroom.contracts.errors import IdempotencyConflict, InvalidPattern, UnknownAgent
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -15,7 +15,7 @@ EVERY_CHANGE = each_row("name", CHANGES)
 
 
 def test_every_change_but_the_rotation_of_a_token_is_in_the_table() -> None:
-    changing = {one.name for one in ALL_OPERATIONS if one.changes}
+    changing = {one.name for one in MAIL_OPERATIONS if one.changes}
     assert set(CHANGES) == changing - {"rotate_agent_token"}
 
 

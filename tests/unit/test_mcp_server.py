@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import PromptReference, ResourceTemplateReference
 
 from postroom.mail.context import Rules
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server.profiles import CORE
 from postroom.mcp_server.resources import RESOURCES
@@ -59,7 +59,7 @@ def test_the_core_profile_is_small() -> None:
 
 
 def test_the_full_profile_offers_every_operation_in_one_order() -> None:
-    assert [tool.name for tool in tools_of("full")] == [operation.name for operation in ALL_OPERATIONS]
+    assert [tool.name for tool in tools_of("full")] == [operation.name for operation in MAIL_OPERATIONS]
     assert {tool.name for tool in tools_of("core")} == set(CORE) <= {tool.name for tool in tools_of("full")}
 
 
@@ -75,7 +75,7 @@ def test_schemas_name_no_nulls_and_no_references() -> None:
 def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approval() -> None:
     """Codex runs a tool without asking only when both `destructiveHint` and `openWorldHint` are false."""
     asking = set()
-    for tool, operation in zip(tools_of("full"), ALL_OPERATIONS, strict=True):
+    for tool, operation in zip(tools_of("full"), MAIL_OPERATIONS, strict=True):
         assert tool.annotations is not None
         hints = tool.annotations.model_dump(by_alias=True)
         assert hints.pop("title") is None
@@ -91,14 +91,14 @@ def test_every_tool_says_all_four_hints_and_only_destructive_ones_ask_for_approv
 
 
 def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are() -> None:
-    names = {operation.name for operation in ALL_OPERATIONS}
+    names = {operation.name for operation in MAIL_OPERATIONS}
     hints = {
         *("reply_all", "unread_only", "ack_required", "enforced_by", "ttl_seconds", "message_id"),
         "next_offset",
         "task_id",
         "depends_on",
     }
-    for operation in ALL_OPERATIONS:
+    for operation in MAIL_OPERATIONS:
         assert "\n" not in operation.description
         assert operation.description.startswith(operation.summary)
         assert len(operation.description) < 330, operation.name
@@ -106,7 +106,7 @@ def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are(
         assert named <= names | hints | {"contact_required", "same_owner"}, operation.name
         if operation.name in CORE:
             assert named & names <= set(CORE), "a model at this address has no such tool"
-    without_more = {one.name for one in ALL_OPERATIONS if one.description == one.summary}
+    without_more = {one.name for one in MAIL_OPERATIONS if one.description == one.summary}
     assert without_more == {"unretire_agent", "respond_contact", "set_contact_policy"}
 
 

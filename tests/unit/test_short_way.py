@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from mail_room import HARBOR
-from postroom.app.operations import TABLE
+from postroom.app.operations import ALL_OPERATIONS
 from postroom.app.tokens import token_check
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.permissions import table
@@ -54,7 +54,7 @@ class Way:
         stack.callback(self.edge.close)
         stack.callback(mcp.end)
         door = Guard(
-            application([Route("/mcp", mcp)], permissions=table(TABLE)),
+            application([Route("/mcp", mcp)], permissions=table(ALL_OPERATIONS)),
             GuardRules(max_request_bytes=LIMIT),
             Credentials(
                 is_operator=token_check(TOKEN),

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from log_lines import capture_logs
 from mail_room import HARBOR, SHORE, THE_PLAN, everything, furnish
-from postroom.app.operations import ADMINISTRATION, TABLE
+from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreClosed, UnknownProject
 from postroom.contracts.operations import Operation
@@ -26,7 +26,7 @@ from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application
 from postroom.mail.commands import HealthCheck
 from postroom.mail.context import Caller
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
 from postroom.mail.tokens import NamedTokens
 from postroom.mcp_server import resources
 from postroom.mcp_server.endpoint import Endpoint
@@ -55,7 +55,7 @@ async def edge() -> AsyncIterator[Edge]:
         yield made
 
 
-EACH = each_row("operation", ALL_OPERATIONS)
+EACH = each_row("operation", MAIL_OPERATIONS)
 
 
 def grant(*scopes: Any, **more: Any) -> Grant:
@@ -66,7 +66,7 @@ def grant(*scopes: Any, **more: Any) -> Grant:
 
 
 def test_every_operation_declares_its_scopes_and_one_that_does_not_cannot_be_made() -> None:
-    for one in ALL_OPERATIONS:
+    for one in MAIL_OPERATIONS:
         assert one.needs
         assert one.needs <= EVERY
         assert not (one.changes and one.needs <= {"mail:read"}), one.name
@@ -75,16 +75,16 @@ def test_every_operation_declares_its_scopes_and_one_that_does_not_cannot_be_mad
     assert [name for name in shows if "mail:read" not in OPERATIONS[name].needs] == []
     for wrong in (frozenset(), frozenset({"everything"}), frozenset({"mail:read", ""})):
         with pytest.raises(ValueError, match="declares an unknown scope"):
-            replace(ALL_OPERATIONS[0], needs=wrong)
+            replace(MAIL_OPERATIONS[0], needs=wrong)
     with pytest.raises(TypeError):
-        Operation(name="x", command=HealthCheck, run=ALL_OPERATIONS[0].run, changes=False)  # type: ignore[call-arg]
+        Operation(name="x", command=HealthCheck, run=MAIL_OPERATIONS[0].run, changes=False)  # type: ignore[call-arg]
 
 
 def test_an_operation_that_does_not_say_so_is_refused_to_a_bound_token() -> None:
     new = Operation(
         name="new",
         command=HealthCheck,
-        run=ALL_OPERATIONS[0].run,
+        run=MAIL_OPERATIONS[0].run,
         changes=False,
         needs=frozenset({"mail:read"}),
     )
@@ -273,7 +273,7 @@ def _guard(edge: Edge) -> Guard:
 
     made = administration_routes(ADMINISTRATION, {NamedTokens: edge.tokens})
     open_to = [Route(path, Endpoint(passed)) for path in ("/mcp", "/admin/status")]
-    app = application([*made, *open_to], permissions=table(TABLE))
+    app = application([*made, *open_to], permissions=table(ALL_OPERATIONS))
     credentials = Credentials(
         is_operator=lambda token: OPERATOR["Authorization"].endswith(token),
         sessions=edge.sessions,

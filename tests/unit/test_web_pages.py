@@ -14,7 +14,7 @@ from postroom.contracts.mail import Attachment
 from postroom.contracts.quoting import sentence
 from postroom.contracts.records import replace
 from postroom.contracts.waking import MessageRun
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from postroom.web.agents import AGENTS
 from postroom.web.files import asset_link
@@ -840,7 +840,7 @@ async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_g
         assert "data-project" not in seen.raw, "it is not live: it would only fail again"
         ways = [one["href"] for one in seen.all("a") if "button" in one.get("class", "")]
         assert ways == [*([f"/p/orchard/{where}"] if where else []), "/p/orchard", "/"], address
-        assert not [one.name for one in ALL_OPERATIONS if one.name in seen.text], "a tool is no remedy"
+        assert not [one.name for one in MAIL_OPERATIONS if one.name in seen.text], "a tool is no remedy"
         assert where in (None, "timeline") or re.search("[Ss]ee ", seen.text), address
     for address, status in (("t/none?part=main,tabs", 404), ("search?part=a!", 400)):
         assert 'data-key="tab-threads"' in (await page(client, f"/p/orchard/{address}", status=status)).raw
@@ -848,7 +848,7 @@ async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_g
         seen = await page(client, address, status=404)
         assert "tab-threads" not in seen.raw
         assert [one["href"] for one in seen.all("a") if "button" in one.get("class", "")] == ["/"]
-        assert not [one.name for one in ALL_OPERATIONS if one.name in seen.text], "a tool is no remedy"
+        assert not [one.name for one in MAIL_OPERATIONS if one.name in seen.text], "a tool is no remedy"
 
 
 class Failing:

@@ -35,6 +35,7 @@ from postroom.mail.service import Mail
 from postroom.mail.tasks import decide_task
 from postroom.mail.tasks import views as task_views
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.administration import DeadLetterView, DecidedTaskView, OpenTaskView
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import newest_events, output_in
@@ -90,12 +91,12 @@ class WorkService:
         """
         return await self._mail.slug(project)
 
-    async def open_tasks(self, project: str | None) -> Sequence[Mapping[str, object]]:
+    async def open_tasks(self, project: str | None) -> Sequence[OpenTaskView]:
         """Return open tasks of a project, or of all projects: claimed ones first, at most 50 of a project."""
 
-        def look(tx: MailReads) -> list[Mapping[str, object]]:
+        def look(tx: MailReads) -> list[OpenTaskView]:
             projects = tx.projects(limit=MAX_PAGE) if project is None else [find_project(tx, project)]
-            found = list[Mapping[str, object]]()
+            found = list[OpenTaskView]()
             for one in projects:
                 tasks = [
                     task
@@ -110,7 +111,7 @@ class WorkService:
 
     async def decide_task(
         self, project: str, task: int, name: str, *, accepts: bool, why: str
-    ) -> Mapping[str, object]:
+    ) -> DecidedTaskView:
         """Accept or reject a finished task for a person; the agent that did it gets a message.
 
         Raises:
@@ -118,7 +119,7 @@ class WorkService:
             TaskNotReady: The task is not in review, because a person has decided meanwhile, for example.
         """
 
-        def change(tx: MailWrites) -> Mapping[str, object]:
+        def change(tx: MailWrites) -> DecidedTaskView:
             home, person = find_person(tx, tx, f"{HUMAN}{name}")
             of = find_project(tx, project)
             tx.lock_projects({home.id, of.id})
@@ -128,7 +129,7 @@ class WorkService:
 
         return await self._mail.store.write(change)
 
-    async def dead(self) -> Sequence[Mapping[str, object]]:
+    async def dead(self) -> Sequence[DeadLetterView]:
         """Return the dead letters, also those of chats, oldest first, up to 500."""
         return [_shown(one) for one in await self.store.read(lambda tx: _dead(tx, ""))]
 
@@ -439,7 +440,7 @@ def _gone(run_id: str) -> IllegalTransition:
     )
 
 
-def _shown(dispatch: RunDispatch) -> dict[str, object]:
+def _shown(dispatch: RunDispatch) -> DeadLetterView:
     agent, project, chat = owner_of(dispatch.thread_id)
     return {
         "agent": agent,
