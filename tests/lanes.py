@@ -57,7 +57,6 @@ IN_CI = {
     "e2e/test_hooks_and_guard.py": (
         "test_a_session_from_its_start_to_its_end",
         "test_commits_and_pushes_are_held_in_every_worktree",
-        "test_nobody_but_the_operator_asks",
     ),
     "e2e/test_lost_addresses.py": ("test_a_data_folder_of_a_store_on_postgresql_starts_on_no_new_store",),
     "e2e/test_lost_stores.py": (

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from e2e.browser import Browser
+from e2e.browser import Browser, log_in
 from e2e.running import RunningServer, soon
 from e2e.test_accessibility import axe, examined
-from e2e.test_live_pages import log_in
 from e2e.test_work_in_a_browser import agent, fill, press
 
 pytestmark = pytest.mark.long

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import count
-from typing import Any
 
 import mcp.server.subscriptions  # noqa: F401 - loaded before an event loop runs
 import psycopg
@@ -13,7 +12,7 @@ from psycopg import sql
 
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.app.tokens import new_named_token
-from postroom.contracts.errors import PostroomError, TaskNotHeld
+from postroom.contracts.errors import TaskNotHeld
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
 from postroom.mail.operations import MAIL_OPERATIONS
@@ -54,22 +53,6 @@ async def test_who_waits_at_one_server_is_answered_when_another_takes_the_messag
     assert [one["id"] for one in wait.result()["events"]] == [sent]
 
 
-async def test_both_servers_send_at_once_and_no_number_is_given_twice_or_left_out(rooms: list[Room]) -> None:
-    """Within a project, and from one into another: inboxes and both event logs stay without gaps."""
-    each = 20
-
-    async def sends(room: Room, sender: str) -> list[int]:
-        return [await room.send(sender, "Ben", f"Eve@{SHORE}") for _ in range(each)]
-
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(sends(room, sender)) for room in rooms for sender in SENDERS]
-    sent = [one for task in tasks for one in task.result()]
-    assert len(set(sent)) == len(sent) == each * 6
-    for room in rooms:
-        assert await _inbox(room, HARBOR, "Ben") == await _inbox(room, SHORE, "Eve")
-        assert await _log(room, HARBOR) == await _log(room, SHORE)
-
-
 async def test_a_message_writes_no_row_of_a_project_or_an_agent(
     rooms: list[Room], postgres_dsn: str, a_schema: str
 ) -> None:
@@ -86,30 +69,6 @@ async def test_a_message_writes_no_row_of_a_project_or_an_agent(
         assert await (await session.execute(names)).fetchall() == before
 
 
-async def _inbox(room: Room, project: str, agent: str) -> int:
-    """Return how many entries an inbox has, numbered without a gap."""
-    seqs = []
-    while True:
-        asked = {"project_key": project, "agent_name": agent, "after": len(seqs), "limit": 200}
-        page: list[Any] = (await room.call("fetch_inbox_events", **asked))["events"]
-        if not page:
-            break
-        seqs += [one["seq"] for one in page]
-    assert seqs == list(range(1, len(seqs) + 1))
-    return len(seqs)
-
-
-async def _log(room: Room, project: str) -> int:
-    """Return how many messages a project's log names; its entries are numbered without a gap."""
-    entries: list[Any] = []
-    while page := (await room.call("fetch_events", project_key=project, after=len(entries), limit=200))[
-        "events"
-    ]:
-        entries += page
-    assert [one["seq"] for one in entries] == list(range(1, len(entries) + 1))
-    return sum(one["kind"] == "message.sent" for one in entries)
-
-
 async def test_a_file_that_two_want_alone_at_two_servers_is_given_to_one(rooms: list[Room]) -> None:
     wanted = {"paths": ["quay/**"], "exclusive": True}
     for path in map("quay{}/**".format, range(10)):
@@ -121,18 +80,6 @@ async def test_a_file_that_two_want_alone_at_two_servers_is_given_to_one(rooms: 
             )
         )
         assert sorted(len(one["conflicts"]) for one in answers) == [0, 1]
-
-
-async def test_a_call_that_is_repeated_at_another_server_is_done_once(rooms: list[Room]) -> None:
-    keys = count()
-    for _ in range(10):
-        key = f"key-{next(keys)}"
-        sent = await asyncio.gather(
-            *(room.send("Ada", "Ben", idempotency_key=key) for room in rooms), return_exceptions=True
-        )
-        assert not any(isinstance(one, PostroomError) for one in sent), sent
-        assert sent[0] == sent[1]
-    assert await _inbox(rooms[1], HARBOR, "Ben") == 10
 
 
 async def test_what_waits_for_a_project_that_another_server_merges_is_done_in_the_other(
