@@ -147,7 +147,7 @@ def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, r
         {**dead, **{name: one[name] for name in ("agent", "project", "chat")}} for one in (QUESTION, in_chat)
     ]
     fake.admin["GET", "/admin/runs/dead"] = lambda _: {"dead": both}
-    for command in (("questions", "list"), ("runs", "dead"), ("top",)):
+    for command in (("questions", "list"), ("runs", "dead"), ("inbox",), ("top",)):
         if command == ("top",):
             fake.admin["GET", "/admin/runs"] = lambda _: {"runs": [], "waiting": []}
             fake.admin["GET", "/admin/status"] = lambda _: STATUS
@@ -156,6 +156,27 @@ def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, r
         assert "Ada@p" in shown
         assert "default in telegram/4711" in shown
         assert "agent:p/Ada" not in shown
+
+
+def test_the_inbox_lists_questions_and_joins_equal_failures(fake: FakePostroom, run: Run) -> None:
+    dead = {"agent": "Fay", "project": "p", "chat": "", "since": "2026-11-26T09:00:00Z", "error": "disk full"}
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION]}
+    fake.admin["GET", "/admin/runs/dead"] = lambda _: {
+        "dead": [
+            {**dead, "run_id": "old"},
+            {**dead, "run_id": "other", "error": "exit 3"},
+            {**dead, "run_id": "new"},
+        ]
+    }
+    lines = [line.split("\t")[:3] for line in run("inbox").out.splitlines()[1:]]
+    assert lines == [
+        ["asks", QUESTION["number"], "Ada@p"],
+        ["failed 2 times", "new", "Fay@p"],
+        ["failed", "other", "Fay@p"],
+    ]
+    found = json.loads(run("inbox", "--json").out)
+    assert [one["runs"] for one in found["failed"]] == [["new", "old"], ["other"]]
+    assert found["questions"] == [QUESTION]
 
 
 def test_without_a_terminal_an_answer_must_be_given(fake: FakePostroom, run: Run) -> None:

@@ -93,7 +93,7 @@ _PAGES: Final = tuple(
     _rows(
         Who.PEOPLE,
         "POST /logout",
-        "GET /",
+        "GET POST /",
         "GET /p",
         "GET /p/{slug}",
         "GET /p/{slug}/agents",

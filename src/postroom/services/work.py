@@ -16,6 +16,7 @@ from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.work import (
     SHOWN_STATES,
     ChatWork,
+    FailedRuns,
     FoundRuns,
     HealthFact,
     Output,
@@ -27,6 +28,7 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
+from postroom.gateway.replies import has_waiting_caller
 from postroom.mail.context import Caller
 from postroom.mail.conversation import here
 from postroom.mail.identity import find_person
@@ -145,9 +147,23 @@ class WorkService:
                 found.append(ChatWork(work_of(run, row), asked, *place_of(tx, run)))
         return found
 
-    def count_dead_in_chats(self, tx: Transaction) -> int:
-        """Count the failed runs of chats, up to 500."""
-        return tx.runs.dispatches.count_dead(CHAT_THREAD, MOST_DEAD)
+    def failed(self, tx: Transaction) -> Sequence[FailedRuns]:
+        """Return all dead letters, also those of chats, in groups of equal errors, the newest group first."""
+        groups = dict[tuple[str, str, str, str], list[RunDispatch]]()
+        for row in reversed(_dead(tx, "")):
+            groups.setdefault((*owner_of(row.thread_id), row.last_error or ""), []).append(row)
+        return [
+            FailedRuns(
+                agent=agent,
+                project=project,
+                chat=chat,
+                why=why,
+                run_ids=[one.run_id for one in rows],
+                newest_at=rows[0].updated_at,
+                can_replay=not has_waiting_caller(chat),
+            )
+            for (agent, project, chat, why), rows in groups.items()
+        ]
 
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents, or with "" of all agents and chats.

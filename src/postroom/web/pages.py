@@ -17,7 +17,7 @@ from postroom.web.chats import chat_run, chats
 from postroom.web.control_room import control_room
 from postroom.web.files import asset_routes
 from postroom.web.messages import attachment, mark, message, preview, source
-from postroom.web.projects import projects
+from postroom.web.projects import home, projects
 from postroom.web.questions import questions
 from postroom.web.reservations import decide, reservations
 from postroom.web.run import run
@@ -43,6 +43,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
     if services is not None:
         site = working = WorkingSite(store=store, clock=clock, services=services)
         works = [
+            working.route("/", home, _FORM),
             working.route("/chats", chats),
             working.route("/p/{slug}/questions", questions, _FORM),
             working.route("/p/{slug}/write", write, _FORM),

@@ -277,20 +277,9 @@ class EventRecorder:
         self._record_where_concerned(happening, other_id=other)
 
     def of_run(
-        self,
-        kind: EventKind,
-        run_id: str,
-        agent_id: int,
-        now: int,
-        question_id: str = "",
-        usage: Usage | None = None,
+        self, kind: EventKind, run_id: str, agent_id: int, now: int, **detail: str | int | bool
     ) -> None:
-        """Record an event of an agent's run, with its usage if it reported any."""
-        detail: dict[str, str | int | bool] = {"question_id": question_id} if question_id else {}
-        if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
-            detail["tokens"] = tokens
-        if usage is not None and usage.cost_micros:
-            detail["cost_micros"] = usage.cost_micros
+        """Record an event of an agent's run."""
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_where_concerned(happening)
 
@@ -535,7 +524,7 @@ class WakingWrites(WakingReads):
         self._tx.run("timeline.end_wait", values)
         self._tx.run("timeline.begin_attempt", values)
         for question_id in answered:
-            self._events.of_run("question.answered", run_id, agent_id, now, question_id)
+            self._events.of_run("question.answered", run_id, agent_id, now, question_id=question_id)
         self._events.of_run("run.began", run_id, agent_id, now)
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
@@ -553,7 +542,7 @@ class WakingWrites(WakingReads):
             "on_timeout": question.on_timeout.value,
         }
         if self._tx.changed("mail.ask", values):
-            self._events.of_run("question.asked", run_id, agent_id, now, question.id)
+            self._events.of_run("question.asked", run_id, agent_id, now, question_id=question.id)
         return self._tx.one("mail.is_active", values) is not None
 
     def end_run(
@@ -581,8 +570,13 @@ class WakingWrites(WakingReads):
         agent_id, began_at, holds_tasks = ended_run
         for question_id, at in (asked_at or {}).items():
             if at >= began_at and question_id not in told:
-                self._events.of_run("question.asked", run_id, agent_id, now, question_id)
-        self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, usage=usage)
+                self._events.of_run("question.asked", run_id, agent_id, now, question_id=question_id)
+        detail: dict[str, int | bool] = {"cancelled": True} if outcome == "cancelled" else {}
+        if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
+            detail["tokens"] = tokens
+        if usage is not None and usage.cost_micros:
+            detail["cost_micros"] = usage.cost_micros
+        self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, **detail)
         self._end_attempt(run_id, outcome, now, error)
         return bool(holds_tasks)
 
@@ -595,7 +589,7 @@ class WakingWrites(WakingReads):
     ) -> None:
         """Record that a waiting run was ended, so that its questions cannot be answered."""
         for question_id in question_ids:
-            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id)
+            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
         self._events.of_run("run.failed", run_id, agent_id, now)
         self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
 
