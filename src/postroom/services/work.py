@@ -29,10 +29,15 @@ from postroom.contracts.work import (
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.gateway.replies import has_waiting_caller
+from postroom.mail.context import Caller
 from postroom.mail.conversation import here
+from postroom.mail.identity import find_person
+from postroom.mail.projects import HUMAN, find_project
 from postroom.mail.service import Mail
+from postroom.mail.tasks import decide_task
+from postroom.mail.tasks import views as task_views
 from postroom.mail.waking.prompts import messages_named
-from postroom.services.administration import DeadLetterView
+from postroom.services.administration import DeadLetterView, DecidedTaskView, OpenTaskView
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import newest_events, output_in
@@ -46,6 +51,7 @@ from postroom.services.runs import (
     project_threads,
     whose,
 )
+from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.store import Transaction
 
 _TWO: Final = 2
@@ -86,6 +92,44 @@ class WorkService:
             UnknownProject: No such project exists.
         """
         return await self._mail.slug(project)
+
+    async def open_tasks(self, project: str | None) -> Sequence[OpenTaskView]:
+        """Return open tasks of a project, or of all projects: claimed ones first, at most 50 of a project."""
+
+        def look(tx: MailReads) -> list[OpenTaskView]:
+            projects = tx.projects(limit=MAX_PAGE) if project is None else [find_project(tx, project)]
+            found = list[OpenTaskView]()
+            for one in projects:
+                tasks = [
+                    task
+                    for state in ("claimed", "review", "blocked", "ready")
+                    for task in tx.tasks_in(one.id, state, after=(-1, 0), limit=FOUND)
+                ]
+                shown = task_views(tx, one, tasks[:FOUND], now=tx.now())
+                found += [{**task, "project": one.slug} for task in shown]
+            return found
+
+        return await self._mail.store.read(look)
+
+    async def decide_task(
+        self, project: str, task: int, name: str, *, accepts: bool, why: str
+    ) -> DecidedTaskView:
+        """Accept or reject a finished task for a person; the agent that did it gets a message.
+
+        Raises:
+            UnknownAgent, UnknownTask: No such person or task exists.
+            TaskNotReady: The task is not in review, because a person has decided meanwhile, for example.
+        """
+
+        def change(tx: MailWrites) -> DecidedTaskView:
+            home, person = find_person(tx, tx, f"{HUMAN}{name}")
+            of = find_project(tx, project)
+            tx.lock_projects({home.id, of.id})
+            context = self._mail.context(tx, Caller(postroom=True, operator=True))
+            decided = decide_task(context, of, task, home=home, by=person, accepts=accepts, why=why)
+            return {"task": decided.id, "state": decided.state}
+
+        return await self._mail.store.write(change)
 
     async def dead(self) -> Sequence[DeadLetterView]:
         """Return the dead letters, also those of chats, oldest first, up to 500."""
