@@ -14,11 +14,13 @@ A runner names the environment variable of the server that holds its key or secr
 when it needs it; the value is stored nowhere.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -587,3 +589,39 @@ def _refuse_name(name: str, of: str) -> None:
     refuse_variable(name, of)
     if name in RESERVED_ENV:
         raise refused(of, name, f"the server sets {name} itself", "use another name")
+
+
+@lru_cache(maxsize=1_024)
+def read_runner(kept: str) -> AnyRunner:
+    """Return a stored runner; the same text gives the same runner, which never changes.
+
+    Raises:
+        InvalidRunner: It cannot be read, or breaks a rule.
+    """
+    try:
+        plain = json.loads(kept)
+    except ValueError as error:
+        raise InvalidRunner("the stored runner cannot be read", value=kept[:80]) from error
+    return runner_of(plain)
+
+
+def written_runner(runner: AnyRunner) -> str:
+    """Return the stored form of a runner."""
+    return json.dumps(runner.to_dict(), ensure_ascii=False, separators=(",", ":"))
+
+
+def place_of(runner: AnyRunner) -> str:
+    """Return the host or label where its program must be started; '' for anywhere."""
+    return runner.runs_on if isinstance(runner, Runner) else ""
+
+
+def reads_at_work(kept: str) -> bool:
+    """Return whether a run reads messages that arrive on its thread while it works.
+
+    Most programs read their input once; they ask for later messages, or a hook shows them.
+    """
+    try:
+        runner = read_runner(kept)
+    except InvalidRunner:
+        return False
+    return isinstance(runner, ModelRunner) or (isinstance(runner, Runner) and runner.is_steered)
