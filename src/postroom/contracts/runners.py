@@ -2,17 +2,12 @@
 
 A runner of the kind `command` starts a program for each run: the program gets the prompt, and its output is
 the answer. The recipe says how the output is read. A runner of the kind `acp` starts a program and talks with
-it while it works. `remote_runners` has the kinds that start no program.
+it while it works. The kinds `model` and `http` start no program: they are the built-in loop with a model's
+endpoint, and another server.
 
-Checks of runner fields, with the same refusals for every kind.
-
-A refusal names the field and the remedy. It never contains a value that may be secret.
-
-Runners that start no program: the built-in loop with a model's endpoint, and another server.
-
-A runner names the environment variable of the server that holds its key or secret. A run reads the variable
-when it needs it; the value is stored nowhere.
-"""
+The fields of all kinds are checked with the same refusals. A refusal names the field and the remedy, and
+never contains a value that may be secret. A runner names the environment variable of the server that holds
+its key or secret. A run reads the variable when it needs it; the value is stored nowhere."""
 
 import json
 import re

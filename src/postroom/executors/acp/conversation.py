@@ -6,12 +6,10 @@
 
 Of the optional capabilities we declare only notices; we refuse requests for files and terminals.
 
-JSON-RPC 2.0 with a program, one JSON object per line: messages as values, anything else as a fault.
+`Peer` speaks JSON-RPC 2.0 with a program, one JSON object per line; anything else is a fault. It does no I/O.
+Its memory is bounded: one line, and the requests that it has sent and that are open.
 
-The peer does no I/O. Its memory is bounded: one line, and the requests that it has sent and that are open.
-
-Permission requests: the question for a person, and their answer when the same request comes again.
-
+A permission request becomes a question for a person, whose answer is given when the same request comes again.
 The id of a question covers everything that the agent reported of the call, even details too long to show: a
 different call is another question. Only the fields that identify the turn are left out: they differ in each
 repetition. Used answers are noted before the agent gets them, so that a yes counts once.

@@ -3,12 +3,10 @@
 `docs/clients.md` names the tested releases. For a release that differs, `argv` in the runner replaces the
 command here.
 
-Readers of the programs' output: text, answer, session and usage.
+A reader takes text, answer, session and usage from the output of its program. Every reader ignores unknown
+lines. If no line has the answer, the plain text is the answer.
 
-`docs/clients.md` names the releases whose output was tested. Every reader ignores unknown lines. If no line
-has the answer, the plain text is the answer.
-
-Programs that take messages while they work, and report which ones they have taken.
+Some programs take messages while they work, and report which ones they have taken:
 
     prompt ─▶ works ─▶ gets a message ─▶ takes it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
                               └─▶ never takes it: it waits, and starts the next run
