@@ -13,7 +13,8 @@ An event that concerns agents of two projects is in the log of each.
 
 A rule of retention covers the messages of a project, of a topic, of both, or all messages. It keeps them for
 a number of days, or holds them: held messages are never deleted. `mail.retention` decides which messages are
-deleted."""
+deleted.
+"""
 
 import hashlib
 import zlib

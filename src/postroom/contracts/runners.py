@@ -7,7 +7,8 @@ endpoint, and another server.
 
 The fields of all kinds are checked with the same refusals. A refusal names the field and the remedy, and
 never contains a value that may be secret. A runner names the environment variable of the server that holds
-its key or secret. A run reads the variable when it needs it; the value is stored nowhere."""
+its key or secret. A run reads the variable when it needs it; the value is stored nowhere.
+"""
 
 import json
 import re

@@ -5,7 +5,8 @@ stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled:
 
 Hooks, watchers and runners announce messages. A message is announced to a recipient once, by the first
 announcer. An announced message can still be unread. An announcer reads `unannounced` and marks the messages
-in the same transaction."""
+in the same transaction.
+"""
 
 import re
 from collections.abc import Callable, Sequence

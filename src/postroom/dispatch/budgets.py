@@ -14,7 +14,8 @@ start.
 
 Limits for all workers of one database are counted in the same change, under the same lock. Without limits
 there is no cost. With limits, a claim is a change of its own: a submission only stores, and the end of a run
-claims nothing."""
+claims nothing.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

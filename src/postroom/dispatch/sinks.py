@@ -10,7 +10,8 @@ loses its buffer. The log reports either once per outage. The answer of a run is
 
 `Capture` selects the events to store. Stored events are staged in a buffer and written together with the
 run's next checkpoint: a step and its events become durable together, or not at all. The live stream never
-waits for the stored one."""
+waits for the stored one.
+"""
 
 import asyncio
 import dataclasses

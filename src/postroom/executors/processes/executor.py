@@ -2,7 +2,8 @@
 
 A client's session for a thread is stored with the thread's state, if the run is still ours: for each agent
 and mail thread, or once for the agent if its runner is set to that. It is valid only for the same program and
-working folder."""
+working folder.
+"""
 
 import asyncio
 import re

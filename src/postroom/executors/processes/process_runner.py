@@ -4,7 +4,8 @@ start ─▶ exits by itself ───────────────▶ it
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
 `started` and `Launcher` start the program through its shim; `program_of` says whether it could be started.
-These functions block: call them outside of the event loop."""
+These functions block: call them outside of the event loop.
+"""
 
 import asyncio
 import errno

@@ -10,7 +10,8 @@ process posts the same run under the same key, and gets its result.
 
 The messages between us and the other server are values, made and read by pure functions. A run, its
 cancellation and its result each contain their kind and their dispatch, so that a signed message cannot be
-mistaken for another."""
+mistaken for another.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

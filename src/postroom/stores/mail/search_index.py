@@ -13,7 +13,8 @@ Case, accents, vowel points and variants of a character are folded: `Ł`, `ß`, 
 - A symbol such as an emoji is a word.
 
 On PostgreSQL the first 16,382 words of a message have a position, each word at most 255 of them; phrases
-match by position. Later words are found too, until the index of one message holds a million bytes."""
+match by position. Later words are found too, until the index of one message holds a million bytes.
+"""
 
 import re
 import unicodedata

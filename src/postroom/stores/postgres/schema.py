@@ -9,7 +9,8 @@ connections, and finds that the schema is being copied, stops writing. Leases, n
 work among the servers that share a schema.
 
 An inspection reads the outline of a whole schema and its faults. It has no time limit, uses its own
-connection, and reads the tables themselves, because an index may be damaged."""
+connection, and reads the tables themselves, because an index may be damaged.
+"""
 
 import json
 import re
