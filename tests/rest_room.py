@@ -9,7 +9,7 @@ import httpx2
 import rich  # noqa: F401 - the SDK's server imports it at first use, which would block the loop of a test
 
 from mail_room import CHANGES, HARBOR, THE_PLAN, UNPLACED, Room, furnish
-from postroom.app.operations import TABLE
+from postroom.app.operations import ALL_OPERATIONS
 from postroom.app.tokens import new_named_token, token_check
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
@@ -17,7 +17,7 @@ from postroom.http_api.permissions import table
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.mail.context import Rules, token_hash
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mail.tokens import NamedTokens
 from postroom.mcp_server.server import PostroomMcpServer
@@ -63,7 +63,7 @@ def arguments_of(name: str) -> dict[str, Any]:
 
 
 def all_names() -> list[str]:
-    return [operation.name for operation in ALL_OPERATIONS]
+    return [operation.name for operation in MAIL_OPERATIONS]
 
 
 @dataclass
@@ -92,10 +92,10 @@ class Edge:
         self.mcp = PostroomMcpServer(self.mail, subscriptions=self.news)
         self.sessions = Sessions(b"k" * 32, self.clock, EndedSessions(self.store))
         self.tokens = NamedTokens(self.store, self.clock)
-        calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self._count)
+        calls = Calls(self.mail, MAIL_OPERATIONS, news=self.news, observe=self._count)
         events = EventFollowing(self.mail, self.tokens.holds)
         made = rest_routes(calls, events, session_cookie=self.sessions.cookie_name)
-        self.bare = application([*made], permissions=table(TABLE))
+        self.bare = application([*made], permissions=table(ALL_OPERATIONS))
         self.app = Guard(
             self.bare,
             GuardRules(
@@ -146,7 +146,7 @@ class Edge:
         given = arguments_of(name) if arguments is None else arguments
         proof = OPERATOR if headers is None or not {"Authorization", "Cookie"} & headers.keys() else {}
         told = {**proof, **(headers or {})}
-        if next(one for one in ALL_OPERATIONS if one.name == name).changes:
+        if next(one for one in MAIL_OPERATIONS if one.name == name).changes:
             return await self.send("POST", f"/v1/{name}", json=given, headers=told)
         return await self.send("GET", f"/v1/{name}", params=as_query(given), headers=told)
 

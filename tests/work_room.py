@@ -11,7 +11,7 @@ import httpx2
 from prometheus_client import CollectorRegistry
 
 from dispatch_room import done
-from postroom.app.operations import ADMINISTRATION, TABLE
+from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
 from postroom.app.tokens import token_check
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import Overloaded, Unauthorized
@@ -21,7 +21,7 @@ from postroom.http_api.permissions import table
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import LoginService
 from postroom.mail.context import Rules
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
 from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
@@ -103,7 +103,7 @@ class WorkRoom:
         self.operator = WorkService(self.runs, self.mail)
         self.schedules = MailSchedules(self.mail, self.stores.store, self.waker)
         people = PeopleService(self.mail, lambda _: False)
-        messages = MessageService(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
+        messages = MessageService(self.mail, Calls(self.mail, MAIL_OPERATIONS), people)
         self.people_named = people
         self.sessions = Sessions(b"k" * 32, self.clock, EndedSessions(self.store))
         desk = LoginService(
@@ -130,7 +130,7 @@ class WorkRoom:
         credentials = Credentials(
             is_operator=token_check(TOKEN), sessions=self.sessions, is_agent=self.mail.knows_token
         )
-        self.app = Guard(application(routes, permissions=table(TABLE)), rules, credentials)
+        self.app = Guard(application(routes, permissions=table(ALL_OPERATIONS)), rules, credentials)
 
     def browser(self, *, logged_in: bool = True, **headers: str) -> httpx2.AsyncClient:
         """Return somebody's browser."""

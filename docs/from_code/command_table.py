@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.app.operations import TABLE
+from postroom.app.operations import ALL_OPERATIONS
 from postroom.contracts.operations import Operation, Option
 
 FILE: Final = Path(__file__).resolve().parents[2] / "src" / "postroom" / "cli" / "operations.json"
@@ -20,7 +20,7 @@ _LAST: Final = ("project", "key")
 
 def text() -> str:
     """Return the content of the file, a line for each operation."""
-    rows = [one for one in TABLE if one.line or one.service is not None]
+    rows = [one for one in ALL_OPERATIONS if one.line or one.service is not None]
     lines = [f"{json.dumps(one.name)}: {json.dumps(_row(one), ensure_ascii=False)}" for one in rows]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

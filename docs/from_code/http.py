@@ -7,7 +7,7 @@ import msgspec
 from starlette.routing import BaseRoute, Mount, Route
 
 from from_code.markdown import table
-from postroom.app.operations import ADMINISTRATION, TABLE
+from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.operations import Operation, Who
 from postroom.executors.remote import CALLBACKS
@@ -215,7 +215,7 @@ callers with the proof that the channel requires:
 """
 
 
-WHO: Final = {one.path.replace(":path}", "}"): one.who for one in permissions.table(TABLE)}
+WHO: Final = {one.path.replace(":path}", "}"): one.who for one in permissions.table(ALL_OPERATIONS)}
 WHO_WORDS: Final = {Who.ANYONE: "anyone", Who.PEOPLE: "operator, logged-in people"}
 
 

@@ -3,11 +3,11 @@
 from typing import Final
 
 from from_code.markdown import table
-from postroom.app.operations import TABLE
+from postroom.app.operations import ALL_OPERATIONS
 from postroom.contracts.operations import Who
 from postroom.http_api import permissions
 from postroom.http_api.rest.document import EVENTS
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.resources import RESOURCES
 
 CALLERS: Final = (
@@ -52,12 +52,12 @@ def page() -> str:
     """Return the page."""
     rows = [
         (f"`{' '.join(sorted(one.methods - {'OPTIONS'}))} {one.path}`", *answers(one))
-        for one in permissions.table(TABLE)
+        for one in permissions.table(ALL_OPERATIONS)
         if ".well-known" not in one.path
     ]
     tools = [
         (f"`{one.name}`", ", ".join(sorted(one.needs)), "404" if one.is_of_one_project else "403")
-        for one in ALL_OPERATIONS
+        for one in MAIL_OPERATIONS
     ]
     resources = [(f"`{one.template}`", f"`{one.operation}`") for one in RESOURCES]
     return f"""

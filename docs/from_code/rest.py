@@ -8,7 +8,7 @@ from from_code.markdown import table
 from postroom.http_api.rest.document import EVENTS, OPENAPI
 from postroom.http_api.rest.schemas import ONLY_OF_CHANGES, PROBLEM, codes_by_status
 from postroom.mail.commands import FollowEvents
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 
 
 def page() -> str:
@@ -22,7 +22,7 @@ def page() -> str:
                 one.summary,
                 f"[`{one.name}`](tools.md#{one.name})",
             )
-            for one in ALL_OPERATIONS
+            for one in MAIL_OPERATIONS
         ]
         + [("GET", f"`{EVENTS}`", inspect.cleandoc(FollowEvents.__doc__ or ""), "[Events](../events.md)")],
     )

@@ -15,7 +15,7 @@ from postroom.contracts import errors
 from postroom.contracts.operations import Operation
 from postroom.contracts.tokens import SCOPES
 from postroom.mail.commands import Command
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mcp_server.profiles import CORE, IN_RUNS
 from postroom.mcp_server.resources import RESOURCES
 from postroom.mcp_server.server import definition_tokens
@@ -28,17 +28,17 @@ def page() -> str:
         ("tool", "profile", "kind", "scopes", "effect"),
         [
             (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), _scopes(one), one.summary)
-            for one in ALL_OPERATIONS
+            for one in MAIL_OPERATIONS
         ],
     )
     resources = [
         (f"`{one.template}`", one.description, f"[`{one.operation}`](#{one.operation})") for one in RESOURCES
     ]
-    sections = "\n\n".join(_tool(one, views) for one in ALL_OPERATIONS)
+    sections = "\n\n".join(_tool(one, views) for one in MAIL_OPERATIONS)
     return f"""
 # Tools
 
-The tools of the MCP server. `/mcp/core` lists {len(CORE)} of the {len(ALL_OPERATIONS)}, and `ask_person`
+The tools of the MCP server. `/mcp/core` lists {len(CORE)} of the {len(MAIL_OPERATIONS)}, and `ask_person`
 to runs that the server has started; `/mcp/full` lists all. The setting `profile` decides for `/mcp` (default:
 `full`). See [How many tools](../start.md#how-many-tools). The definitions cost a model about
 {definition_tokens("core"):,} tokens in `core` and {definition_tokens("full"):,} in `full`, by the server's

@@ -15,7 +15,7 @@ from channels.fetching import fetched
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from platform_tables import table_of
 from postroom.app.gateway_wiring import open_paths
-from postroom.app.operations import TABLE
+from postroom.app.operations import ALL_OPERATIONS
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
@@ -531,7 +531,9 @@ async def test_unknown_paths_and_wrong_methods_are_errors_that_openais_sdk_reads
     rules = GuardRules(channels=open_paths([adapter]))
 
     def door(_: ASGIApp) -> ASGIApp:
-        return Guard(application(list(adapter.routes()), permissions=table(TABLE)), rules, credentials)
+        return Guard(
+            application(list(adapter.routes()), permissions=table(ALL_OPERATIONS)), rules, credentials
+        )
 
     asked = [
         ("POST", "/embeddings", 404, "not_found"),

@@ -16,7 +16,7 @@ from postroom.app.metrics import Metrics
 from postroom.cli.commands import tree
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import all_errors
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -52,8 +52,8 @@ def commands(command: object, words: str) -> list[str]:
 
 
 LINES = {
-    "rest": [f"| {one.method} | `{one.path}` |" for one in ALL_OPERATIONS],
-    "tools": [f"## {operation.name}" for operation in ALL_OPERATIONS],
+    "rest": [f"| {one.method} | `{one.path}` |" for one in MAIL_OPERATIONS],
+    "tools": [f"## {operation.name}" for operation in MAIL_OPERATIONS],
     "settings": [f"| `{name}` | `POSTROOM_{name.upper()}` |" for name in SETTINGS],
     "commands": [f"## {words}" for words in commands(get_command(tree()), "postroom")],
     "errors": [f"| `{kind.code}` |" for kind in all_errors()],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.running import Answer, Line, RunningServer
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 
 HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 NEWEST = "2026-07-28"
@@ -107,7 +107,7 @@ def test_no_handshake_and_no_session_are_needed(line: Line) -> None:
     for revision in (None, *HANDSHAKES):
         assert old(line, "ping", revision=revision)["result"] == {}
         tools = old(line, "tools/list", revision=revision)["result"]["tools"]
-        assert [tool["name"] for tool in tools] == [operation.name for operation in ALL_OPERATIONS]
+        assert [tool["name"] for tool in tools] == [operation.name for operation in MAIL_OPERATIONS]
         result = old(line, "tools/call", revision=revision, name="health_check", arguments={})["result"]
         assert (result["isError"], result["structuredContent"]["status"]) == (False, "ok")
         assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
@@ -352,7 +352,7 @@ def test_a_batch_is_answered_in_one_list_by_the_revision_that_has_batches(line: 
         called, listed, unknown, broken, refused = answer.json()
         assert (answer.status, called["id"]) == (200, 1)
         assert called["result"]["structuredContent"]["status"] == "ok"
-        assert (listed["id"], len(listed["result"]["tools"])) == ("two", len(ALL_OPERATIONS))
+        assert (listed["id"], len(listed["result"]["tools"])) == ("two", len(MAIL_OPERATIONS))
         assert (unknown["id"], unknown["error"]["code"], broken["error"]["code"]) == (3, -32601, -32600)
         assert (refused["id"], refused["result"]["isError"]) == (5, True)
     told = {"jsonrpc": "2.0", "method": "notifications/initialized"}

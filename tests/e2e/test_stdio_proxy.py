@@ -468,7 +468,6 @@ def test_a_question_piped_in_is_answered_although_stdin_closes_at_once(
     assert done.stderr == b""
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_ctrl_c_ends_it_quietly(fake: FakePostroom, proxy: Proxy) -> None:
     fake.rpc["ping"] = lambda _: {}
     proxy.send(ask(1, "ping"))
@@ -504,7 +503,6 @@ def data_folder_of(process: psutil.Process) -> str | None:
         return None
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_clients_that_begin_at_once_share_one_server_which_outlives_them(env: dict[str, str]) -> None:
     data = Path(env["POSTROOM_DATA_DIR"])
     proxies = [Proxy(env) for _ in range(3)]
@@ -520,7 +518,6 @@ def test_clients_that_begin_at_once_share_one_server_which_outlives_them(env: di
     assert (data / "server.log").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_calls_in_flight_at_a_killed_server_are_repeated_or_told_as_unknown_and_stored_once(
     env: dict[str, str],
 ) -> None:
@@ -572,7 +569,6 @@ def test_calls_in_flight_at_a_killed_server_are_repeated_or_told_as_unknown_and_
     assert proxy.end() == 0
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_sdk_s_client_works_through_it_in_both_eras(
     env: dict[str, str], tmp_path: Path, mode: Literal["auto", "legacy"]
@@ -605,7 +601,6 @@ async def test_the_sdk_s_client_works_through_it_in_both_eras(
     first.end()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(env: dict[str, str]) -> None:
     proxy = Proxy({**env, "POSTROOM_PROFILE": "enormous"})
     proxy.send(ask(1, "ping"))
@@ -618,7 +613,6 @@ def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(env: dict[str, 
     assert proxy.end() == 0
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_the_command_line_works_with_the_server_that_a_client_started(
     env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
 """Agents that break the protocol: a typed failure with the reason, bounded memory, no process left."""
 
 import asyncio
-import json
 import tracemalloc
 from datetime import timedelta
 from pathlib import Path
@@ -25,15 +24,8 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
-from postroom.executors.acp.conversation import (
-    MOST_NOISE,
-    Answer,
-    Asked,
-    Conversation,
-    Peer,
-    ProtocolFault,
-    Told,
-)
+from postroom.executors.acp.conversation import Conversation
+from postroom.executors.jsonrpc import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
 from postroom.executors.processes.output import StdinWriter
 
 PID = "say('pid %d. ' % os.getpid())\n"
@@ -227,7 +219,7 @@ async def test_secrets_are_masked_in_what_the_agent_says_of_its_failure(tmp_path
 
 def _peer(**fields: Any) -> tuple[Peer, list[dict[str, Any]]]:
     said: list[dict[str, Any]] = []
-    return Peer(lambda line: said.append(json.loads(line)), **{"longest_line": 1_000, **fields}), said
+    return Peer(said.append, **{"longest_line": 1_000, **fields}), said
 
 
 def test_a_message_may_come_in_pieces_and_several_at_once() -> None:

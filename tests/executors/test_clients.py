@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,9 @@ import pytest
 
 from executors.acp_room import AcpRoom
 from executors.room import Room
+from postroom.app.clients.table import CLIENTS as SET_UP
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.clients import EVENTS
 from postroom.contracts.errors import (
     AgentProtocolBroken,
     CommandBusy,
@@ -24,8 +26,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import RunAccess
 from postroom.contracts.quoting import without_escapes
-from postroom.contracts.runners import PromptWay, Recipe, Runner, RunnerKind
-from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION
+from postroom.contracts.runners import STEERED, WITHOUT_SESSIONS, PromptWay, Recipe, Runner, RunnerKind
+from postroom.executors.clients import CLIENTS
+from postroom.executors.clients.client import NO_CONNECTION, Connection
 
 ACCESS = RunAccess(url="http://127.0.0.1:8", mcp_path="/mcp", data_dir="/data", token="prr_secret")
 MADE_OF = {
@@ -37,6 +40,30 @@ MADE_OF = {
     Recipe.COPILOT: ("copilot", "Copilot CLI 2.0.1", "npm install -g @github/copilot@latest"),
 }
 recipes = pytest.mark.parametrize("recipe", list(MADE_OF))
+
+
+def connection(recipe: Recipe, environment: Mapping[str, str], folder: Path) -> Connection:
+    connect = CLIENTS[recipe].connect
+    assert connect is not None
+    return connect(ACCESS, environment, folder)
+
+
+def test_a_coding_client_stands_in_every_table() -> None:
+    """`docs/internals/new-client.md` lists these tables for whoever writes a new one."""
+    clients = {recipe: client for recipe, client in CLIENTS.items() if recipe is not Recipe.SHELL}
+    assert set(CLIENTS) == set(Recipe)
+    assert set(MADE_OF) == set(clients)
+    steered = {recipe for recipe, client in clients.items() if client.steering is not None}
+    assert steered == set(STEERED)
+    without_sessions = {recipe for recipe, client in CLIENTS.items() if not client.resume}
+    assert without_sessions == set(WITHOUT_SESSIONS)
+    assert set(clients) <= {client.name for client in SET_UP}
+    assert set(clients) <= set(EVENTS)
+    for recipe, client in clients.items():
+        assert client.reader is not None, recipe
+        assert client.connect is not None, recipe
+        assert client.expects, recipe
+        assert bool(client.refusals) == bool(client.resume), recipe
 
 
 def client(folder: Path, recipe: Recipe, script: str) -> Room:
@@ -52,7 +79,7 @@ def client(folder: Path, recipe: Recipe, script: str) -> Room:
 
 @recipes
 def test_no_argument_and_no_file_holds_the_token(recipe: Recipe, tmp_path: Path) -> None:
-    made = CONNECTING[recipe](ACCESS, {"HOME": str(tmp_path)}, tmp_path / "settings")
+    made = connection(recipe, {"HOME": str(tmp_path)}, tmp_path / "settings")
     told = " ".join((*made.words, *made.variables.values(), b"".join(made.files.values()).decode()))
     assert "http://127.0.0.1:8/mcp/core" in told or made.files
     assert "POSTROOM_TOKEN" in told or "mcp --tools core" in told.replace('", "', " ")
@@ -63,18 +90,18 @@ def test_no_argument_and_no_file_holds_the_token(recipe: Recipe, tmp_path: Path)
 def test_codex_is_told_in_the_form_of_the_entry_that_it_has(tmp_path: Path) -> None:
     environment = {"CODEX_HOME": str(tmp_path)}
     (tmp_path / "config.toml").write_text('[mcp_servers.postroom]\ncommand = "postroom"\nargs = ["mcp"]\n')
-    words = " ".join(CONNECTING[Recipe.CODEX](ACCESS, environment, tmp_path).words)
+    words = " ".join(connection(Recipe.CODEX, environment, tmp_path).words)
     assert '"--tools", "core"' in words
     assert 'env_vars=["POSTROOM_URL"' in words
     assert ".url=" not in words
     (tmp_path / "config.toml").write_text("this is no TOML [")
-    words = " ".join(CONNECTING[Recipe.CODEX](ACCESS, environment, tmp_path).words)
+    words = " ".join(connection(Recipe.CODEX, environment, tmp_path).words)
     assert 'mcp_servers.postroom.url="http://127.0.0.1:8/mcp/core"' in words
 
 
 def test_what_a_user_has_told_a_client_by_the_environment_is_kept(tmp_path: Path) -> None:
     given = {"OPENCODE_CONFIG_CONTENT": '{"model": "m", "mcp": {"other": {"type": "local"}}}'}
-    made = CONNECTING[Recipe.OPENCODE](ACCESS, given, tmp_path / "f")
+    made = connection(Recipe.OPENCODE, given, tmp_path / "f")
     settings = json.loads(made.variables["OPENCODE_CONFIG_CONTENT"])
     assert settings["model"] == "m"
     assert set(settings["mcp"]) == {"other", "postroom"}
@@ -89,7 +116,7 @@ def test_gemini_has_a_home_whose_settings_alone_are_the_runs(tmp_path: Path) -> 
     (own / "settings.json").write_text(text)
     (own / "trustedFolders.json").write_text("{}")
     folder = tmp_path / "settings"
-    made = CONNECTING[Recipe.GEMINI](ACCESS, {"HOME": str(own.parent)}, folder)
+    made = connection(Recipe.GEMINI, {"HOME": str(own.parent)}, folder)
     made.write(folder)
     assert made.variables == {"GEMINI_CLI_HOME": str(folder)}
     settings = json.loads((folder / ".gemini" / "settings.json").read_text())
@@ -104,7 +131,7 @@ def test_gemini_has_a_home_whose_settings_alone_are_the_runs(tmp_path: Path) -> 
         (own / name).read_text() for name in ("tmp/session", "oauth_creds.json", "trustedFolders.json")
     ] == ["anew"] * 3
     (own / "settings.json").write_text("No settings.")  # Gemini CLI says what is wrong with them
-    assert CONNECTING[Recipe.GEMINI](ACCESS, {"HOME": str(own.parent)}, folder) == NO_CONNECTION
+    assert connection(Recipe.GEMINI, {"HOME": str(own.parent)}, folder) == NO_CONNECTION
 
 
 @recipes

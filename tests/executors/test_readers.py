@@ -8,8 +8,9 @@ import pytest
 
 from postroom.contracts.runners import PromptWay, Recipe, Runner
 from postroom.contracts.runs import Usage
+from postroom.executors.clients import CLIENTS
 from postroom.executors.command.executor import words_of
-from postroom.executors.command.recipes import RECIPES, Reading, refuses_session
+from postroom.executors.command.reading import Reading, refuses_session
 
 CLAUDE = [
     {"type": "system", "subtype": "init", "session_id": "s-1", "tools": ["Bash"], "model": "m"},
@@ -118,7 +119,7 @@ OUTPUTS = {
 
 
 def read(recipe: Recipe, output: bytes, *, piece: int = 1 << 16, most: int = 1 << 20) -> tuple[Reading, str]:
-    reading = Reading(RECIPES[recipe], most=most)
+    reading = Reading(CLIENTS[recipe], most=most)
     streamed = "".join(reading.take(output[at : at + piece]) for at in range(0, len(output), piece))
     return reading, streamed + reading.end()
 
@@ -319,9 +320,9 @@ def test_a_session_that_is_refused_is_told_from_other_failures(subtests: pytest.
         with subtests.test(recipe=recipe, words=words):
             nothing, _ = read(recipe, b"")
             whole, _ = read(recipe, OUTPUTS[recipe])
-            assert refuses_session(RECIPES[recipe], nothing, words)
-            assert not refuses_session(RECIPES[recipe], nothing, "out of credits")
-            assert not refuses_session(RECIPES[recipe], whole, words), (
+            assert refuses_session(CLIENTS[recipe], nothing, words)
+            assert not refuses_session(CLIENTS[recipe], nothing, "out of credits")
+            assert not refuses_session(CLIENTS[recipe], whole, words), (
                 "it had worked already: that is not done twice"
             )
 

@@ -15,7 +15,7 @@ from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import PostroomError
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.tokens import NamedTokens
 from postroom.services.calls import Calls, Subscriptions
 from postroom.services.following import Following
@@ -156,7 +156,7 @@ async def test_who_listens_at_one_server_has_news_of_what_was_done_at_another(ro
     uri, heard = f"mail://inbox/{await rooms[0].mail.slug(HARBOR)}/Ben", asyncio.Queue[str]()
     with here.heard_by(None, [uri]):
         stop = here.subscribe(lambda event: heard.put_nowait(event.uri))
-    calls = Calls(rooms[1].mail, ALL_OPERATIONS, news=there)
+    calls = Calls(rooms[1].mail, MAIL_OPERATIONS, news=there)
     message = {"project_key": HARBOR, "sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
     async with asyncio.timeout(PATIENCE):
         await until_heard(rooms)

@@ -11,7 +11,7 @@ from typing import Any
 
 from from_code import command_table
 
-from postroom.app.operations import ADMINISTRATION, TABLE
+from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
 from postroom.contracts.operations import Operation
 from table_rows import each_row
 
@@ -46,9 +46,9 @@ def plain(kind: Any) -> set[Any]:
 
 def test_names_and_addresses_are_each_given_once() -> None:
     for of in (lambda one: one.name, lambda one: (one.method, one.path)):
-        given = [of(one) for one in TABLE]
+        given = [of(one) for one in ALL_OPERATIONS]
         assert len(given) == len(set(given))
-    lines = [one.words for one in TABLE if one.line]
+    lines = [one.words for one in ALL_OPERATIONS if one.line]
     assert len(lines) == len(set(lines))
 
 

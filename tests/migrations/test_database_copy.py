@@ -21,7 +21,6 @@ from e2e.running import plain_environment
 from mail_room import Room, a_room, furnish
 from migrations.copying import tables_of
 from postgres_server import PostgresServer, missing_postgres
-from postroom.cli import moving as sides
 from postroom.cli.exit_codes import REFUSED, TEMPORARY, exit_code
 from postroom.contracts import progress
 from postroom.contracts.errors import (
@@ -34,7 +33,9 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.contracts.leases import SERVER
+from postroom.executors.processes.process_runner import is_gone
 from postroom.leases import Leases
+from postroom.stores import database_copy as sides
 from postroom.stores import moving
 from postroom.stores.mail import search_index
 from postroom.stores.postgres.connection import quoted
@@ -80,7 +81,7 @@ def schema(postgres_dsn: str, a_schema: str) -> Postgres:
 
 def copied(source: sides.Place, target: sides.Place, told: Callable[..., None] = lambda *_: None) -> Any:
     with progress.watched(told):
-        return sides.copied(source, target, now=7)
+        return sides.copied(source, target, now=7, is_gone=is_gone)
 
 
 def rows_of(file: Path) -> dict[str, Any]:

@@ -64,8 +64,8 @@ LINES: tuple[Plant, ...] = (
         "    if (argument is None) == (file is not None):\n",
     ),
     plant(
-        "cli/restoring.py: pass",
-        "cli/restoring.py",
+        "stores/sqlite/restoring.py: pass",
+        "stores/sqlite/restoring.py",
         "                forget_generation(wish.database)\n",
         "                pass\n",
     ),

@@ -33,7 +33,7 @@ from mcp.types import (
 )
 from starlette.routing import Route
 
-from postroom.app.operations import TABLE
+from postroom.app.operations import ALL_OPERATIONS
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.permissions import table
 from postroom.http_api.routes import application
@@ -197,7 +197,7 @@ async def _serve(held: Any, ready: threading.Event) -> None:
     edge = Edge()
     mcp = LoadedOnUse(lambda: McpOverHttp(SuiteServer(), max_request_bytes=LIMIT, short=False))  # type: ignore[arg-type]
     door = Guard(
-        application([Route("/mcp", mcp)], permissions=table(TABLE)),
+        application([Route("/mcp", mcp)], permissions=table(ALL_OPERATIONS)),
         GuardRules(max_request_bytes=LIMIT),
         Credentials(
             is_operator=token_check(TOKEN),

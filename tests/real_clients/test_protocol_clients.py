@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from e2e.running import RunningServer
 from mail_room import HARBOR
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from real_clients.home import PROGRAMS, are_installed
 from rest_room import arguments_of
 
@@ -40,7 +40,7 @@ Answers = dict[str, dict[str, Any]]
 
 def calls() -> Calls:
     """Return each tool with arguments for the project that `server` has, in an order in which none is refused."""
-    names = [one.name for one in sorted(ALL_OPERATIONS, key=lambda one: one.changes)]
+    names = [one.name for one in sorted(MAIL_OPERATIONS, key=lambda one: one.changes)]
     return [(name, arguments_of(name)) for name in (*(one for one in names if one not in LAST), *LAST)]
 
 
@@ -102,7 +102,7 @@ def by_the_typescript_sdk(server: RunningServer) -> Answers:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["listed"] == [one.name for one in ALL_OPERATIONS]
+    assert found["listed"] == [one.name for one in MAIL_OPERATIONS]
     answers: Answers = found["answers"]
     return answers
 

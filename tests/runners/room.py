@@ -16,7 +16,7 @@ from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.executors.remote import RemoteExecutor
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
 from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
@@ -44,7 +44,7 @@ class RunnerRoom(Room):
 
     def begin(self) -> None:
         """Begin as a new process does, on what the former one has left."""
-        self.calls = Calls(self.mail, ALL_OPERATIONS)
+        self.calls = Calls(self.mail, MAIL_OPERATIONS)
         self.models = ModelAgents(
             self, self.calls, self.store, environment=self.environment, clock=self.clock, timer=self.clock
         )

@@ -204,20 +204,6 @@ async def test_a_question_suspends_the_run_and_the_answer_is_what_the_call_retur
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
-async def test_a_question_may_be_answered_by_a_message(room: RunnerRoom, endpoint: FakeEndpoint) -> None:
-    await room.employ(Bo=bo(endpoint))
-    endpoint.answers = [calls("ask_person", question="Shall it be red?"), says("painted")]
-    await room.send("Ada", "Bo")
-    await room.turn()
-    [question] = await room.inbox("Ada")
-    reply = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": "Blue."}
-    await room.mail.call("reply_message", reply)
-    await room.turn()
-    assert "Blue." in seen(endpoint, 2)[-1][1]
-    assert [text for _, text in await room.texts("Ada")][1:] == ["painted"]
-    assert all(one["read_at"] for one in await room.inbox("Bo"))
-
-
 async def test_its_questions_stay_open_when_one_is_answered_and_messages_of_its_thread_came_meanwhile(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:

@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from dispatch_room import make_resume
+from postroom.contracts import errors
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import (
-    ContentFiltered,
-    ContextOverflow,
-    Overloaded,
-    PostroomError,
-    RequestRefused,
-)
 from postroom.contracts.inference import InferenceRequest, InferenceResult, InferenceStop
 from postroom.contracts.messages import COMPACT, STOPPED_MARK, ContentBlock, Message, MessageMetadata, Role
 from postroom.contracts.records import replace
@@ -53,7 +47,7 @@ class Reader:
         if size > self.window:
             self.refused += 1
             details = {"window": self.window, "asked": size} if self.says else None
-            raise ContextOverflow("too long", details=details)
+            raise errors.ContextOverflow("too long", details=details)
         text = "\n".join(message.text() for message in request.messages)
         facts = " ".join(dict.fromkeys(re.findall(r"fact-\w+", text)))
         if request.system.startswith("Write the summary"):
@@ -145,7 +139,7 @@ async def test_a_small_request_that_is_refused_as_too_long_leaves_every_conversa
     reader.window = 100_000
     mailbox = application.open()
     await talk(application, mailbox, 1, talked)
-    reader.script = [ContextOverflow("Input is too long for requested model")]
+    reader.script = [errors.ContextOverflow("Input is too long for requested model")]
     refused = await said(application, mailbox, RunActivation.new("u", [Message.user("hi")], agent_id="agent"))
     assert refused.termination is not None
     assert refused.termination.detail == "context_overflow"
@@ -161,7 +155,7 @@ async def test_a_window_without_a_number_is_never_below_the_largest_request_that
     reader.window = 100_000
     mailbox = application.open()
     await talk(application, mailbox, 1, 40)
-    reader.script = [ContextOverflow("too long")]
+    reader.script = [errors.ContextOverflow("too long")]
     assert (await said(application, mailbox, "message-41 ")).error is None
     summary = await newest(application)
     assert summary is not None
@@ -197,7 +191,7 @@ async def test_calls_and_their_answers_are_summed_up_together(
 
 @pytest.mark.parametrize(
     "summary",
-    ["", FILLER * 20, RequestRefused("no"), ContentFiltered("no")],
+    ["", FILLER * 20, errors.RequestRefused("no"), errors.ContentFiltered("no")],
     ids=["empty", "long", "refused", "withheld"],
 )
 async def test_what_cannot_be_summed_up_is_left_out_and_the_person_is_told(
@@ -221,7 +215,7 @@ async def test_an_outage_while_it_is_summed_up_changes_nothing(
 ) -> None:
     mailbox = application.open()
     await said(application, mailbox, "remember fact-lamp")
-    reader.summaries = [Overloaded("later")]
+    reader.summaries = [errors.Overloaded("later")]
     async with time_passing(application):
         for number in range(8):
             submitted = await mailbox.submit_background(asked(f"message-{number} {FILLER}"))
@@ -253,9 +247,9 @@ async def test_what_is_taken_back_behind_a_summary_is_not_in_what_is_shown(
     assert (await said(application, mailbox, "and now?")).final_output == "I know fact-lamp"
 
 
-@pytest.mark.parametrize("refusal", [RequestRefused, ContentFiltered])
+@pytest.mark.parametrize("refusal", [errors.RequestRefused, errors.ContentFiltered])
 async def test_a_message_that_was_refused_is_shown_again_to_the_run_that_is_begun_on_it_again(
-    application: Application, reader: Reader, refusal: type[PostroomError]
+    application: Application, reader: Reader, refusal: type[errors.PostroomError]
 ) -> None:
     mailbox = application.open()
     reader.script = [refusal("not so")]
@@ -344,6 +338,8 @@ def test_a_refusal_that_no_text_explains_leaves_the_estimates_of_others() -> Non
     windows, spec = Windows(), AgentSpec(model="m")
     request = InferenceRequest(model="m", messages=(Message.user("see the picture"),))
     told = {"asked": 9_000, "window": 4_000}
-    assert windows.refused(spec, request, ContextOverflow("too long", details=told)) == 4_000
-    assert windows.refused(spec, request, ContextOverflow("too long", details={"window": 4_000})) == 4_000
+    assert windows.refused(spec, request, errors.ContextOverflow("too long", details=told)) == 4_000
+    assert (
+        windows.refused(spec, request, errors.ContextOverflow("too long", details={"window": 4_000})) == 4_000
+    )
     assert windows.tokens(spec, 1_000) == 1_000

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from postroom.contracts import errors
 from postroom.contracts.activation import InferenceOverride, Recovery, RunOptions
 from postroom.contracts.agent_events import (
     InferenceComplete,
@@ -12,17 +13,6 @@ from postroom.contracts.agent_events import (
     StreamReset,
     TextDelta,
     ToolCallDone,
-)
-from postroom.contracts.errors import (
-    AgentNotFound,
-    ForeignThread,
-    InvalidActivation,
-    InvalidArgument,
-    InvalidResume,
-    RateLimited,
-    StaleClaim,
-    StreamInterrupted,
-    ThreadAlreadyRunning,
 )
 from postroom.contracts.inference import InferenceResult, InferenceTextDelta, StopReason
 from postroom.contracts.messages import STOPPED_MARK, Message
@@ -84,10 +74,7 @@ async def test_tools_run_and_their_answers_go_back_to_the_model() -> None:
     result = await room.execute()
     assert result.steps == 2
     assert room.asked(2) == [
-        ("user", "go"),
-        ("assistant", "let me see"),
-        ("tool", '{"doubled":4}'),
-        ("tool", '{"doubled":6}'),
+        *(("user", "go"), ("assistant", "let me see"), ("tool", '{"doubled":4}'), ("tool", '{"doubled":6}')),
     ]
     assert await room.texts() == [*room.asked(2), ("assistant", "10")]
     assert [one.tool_call_id for one in room.model.requests[1].messages[2:]] == ["a", "b"]
@@ -132,7 +119,7 @@ async def test_a_tool_that_fails_is_told_to_the_model() -> None:
 
     @function_tool()
     async def refuses() -> None:
-        raise InvalidArgument("no such shelf")
+        raise errors.InvalidArgument("no such shelf")
 
     @function_tool()
     async def answers_nothing_sendable() -> object:
@@ -297,9 +284,10 @@ async def test_the_wall_clock_ends_a_run_that_hangs() -> None:
 
 async def test_a_model_that_fails_fails_the_execution_and_leaves_the_run_to_be_tried_again() -> None:
     room = Room(
-        script=[calls(call("double", n=1)), RateLimited("slow down", retry_after_ms=900)], tools=[double]
+        script=[calls(call("double", n=1)), errors.RateLimited("slow down", retry_after_ms=900)],
+        tools=[double],
     )
-    with pytest.raises(RateLimited) as caught:
+    with pytest.raises(errors.RateLimited) as caught:
         await room.execute()
     assert caught.value.retry_after_ms == 900
     record = await room.run()
@@ -313,7 +301,7 @@ async def test_a_model_that_fails_fails_the_execution_and_leaves_the_run_to_be_t
 
 
 async def test_a_cut_off_answer_is_asked_for_again() -> None:
-    cut = [InferenceTextDelta(delta="hal"), StreamInterrupted("cut")]
+    cut = [InferenceTextDelta(delta="hal"), errors.StreamInterrupted("cut")]
     room = Room(script=[cut, [InferenceTextDelta(delta="ha")], InferenceResult.text("whole")])
     result = await room.execute()
     assert result.response == "whole"
@@ -364,7 +352,7 @@ async def test_a_stop_in_the_second_try_keeps_what_the_second_try_said() -> None
         tries.append(request)
         yield InferenceTextDelta(delta=f"try {len(tries)}")
         if len(tries) == 1:
-            raise StreamInterrupted("cut")
+            raise errors.StreamInterrupted("cut")
         said.set()
         await asyncio.Event().wait()
 
@@ -384,8 +372,8 @@ async def test_an_answer_that_the_limit_of_tokens_cuts_off_says_so() -> None:
 
 
 async def test_an_answer_that_is_always_cut_off_fails_the_execution() -> None:
-    room = Room(script=[StreamInterrupted("cut")] * 3)
-    with pytest.raises(StreamInterrupted):
+    room = Room(script=[errors.StreamInterrupted("cut")] * 3)
+    with pytest.raises(errors.StreamInterrupted):
         await room.execute()
     assert len(room.model.requests) == 3
     assert await room.texts() == [("user", "go")]
@@ -406,11 +394,13 @@ async def test_a_run_that_answered_before_the_crash_does_not_ask_again() -> None
 
 
 async def test_a_run_that_begins_again_does_not_see_what_it_said_before() -> None:
-    room = Room(script=[calls(call("double", n=1), text="first try"), RateLimited("slow")], tools=[double])
-    with pytest.raises(RateLimited):
+    room = Room(
+        script=[calls(call("double", n=1), text="first try"), errors.RateLimited("slow")], tools=[double]
+    )
+    with pytest.raises(errors.RateLimited):
         await room.execute()
-    room.model.add(calls(call("double", n=2), text="second try"), RateLimited("slow"))
-    with pytest.raises(RateLimited):
+    room.model.add(calls(call("double", n=2), text="second try"), errors.RateLimited("slow"))
+    with pytest.raises(errors.RateLimited):
         await room.execute(room.again(recovery=Recovery.RESTART, attempt=2))
     assert room.asked(3) == [("user", "go")]
     assert [text for _, text in room.asked(4)] == ["go", "second try", '{"doubled":4}']
@@ -430,7 +420,7 @@ async def test_the_same_thread_does_not_run_twice() -> None:
     room = Room(script=[calls(call("waits"))], tools=[waits])
     async with room.executing() as run:
         await until(lambda: "tool_call_ready" in room.sink.kinds())
-        with pytest.raises(ThreadAlreadyRunning):
+        with pytest.raises(errors.ThreadAlreadyRunning):
             await bounded(room.runtime.run(room.again(), Recorder()))
         release.set()
         assert (await bounded(run)).response == "done"
@@ -444,7 +434,7 @@ async def test_a_run_that_is_done_is_told_again_and_not_executed_again() -> None
     assert (second.response, second.termination) == (first.response, first.termination)
     assert again.kinds() == ["run_finish"]
     assert len(room.model.requests) == 1
-    with pytest.raises(InvalidResume):
+    with pytest.raises(errors.InvalidResume):
         await bounded(room.runtime.run(room.again(), again))
 
 
@@ -452,11 +442,11 @@ async def test_what_cannot_be_executed_is_refused() -> None:
     room = Room()
     runtime = AgentRuntime(MapResolver({}), clock=room.clock, timer=room.clock)
     activation = await room.prepared()
-    with pytest.raises(AgentNotFound, match="agent"):
+    with pytest.raises(errors.AgentNotFound, match="agent"):
         await bounded(runtime.run(activation, room.sink))
-    with pytest.raises(InvalidActivation):
+    with pytest.raises(errors.InvalidActivation):
         await bounded(runtime.run(replace(activation, control=None), room.sink))
-    with pytest.raises(ForeignThread):
+    with pytest.raises(errors.ForeignThread):
         await bounded(room.runtime.run(replace(activation, thread_id="t2"), room.sink))
     assert runtime.executing == room.runtime.executing == 0
 
@@ -480,8 +470,8 @@ async def test_without_a_mailbox_it_keeps_its_own_run() -> None:
 async def test_a_stale_worker_ends_at_once_and_writes_nothing() -> None:
     room = Room(script=[calls(call("double", n=1), text="late")], tools=[double])
     activation = await room.prepared()
-    room.coordinator = Refusing(room.stores.coordinator, StaleClaim("lost"), after=1)
-    with pytest.raises(StaleClaim):
+    room.coordinator = Refusing(room.stores.coordinator, errors.StaleClaim("lost"), after=1)
+    with pytest.raises(errors.StaleClaim):
         await room.execute(replace(activation, control=room.again().control))
     assert await room.texts() == [("user", "go")]
     assert len(room.model.requests) == 1
@@ -490,10 +480,10 @@ async def test_a_stale_worker_ends_at_once_and_writes_nothing() -> None:
 async def test_a_tool_that_finds_the_claim_lost_ends_the_run() -> None:
     @function_tool()
     async def stale() -> None:
-        raise StaleClaim("lost")
+        raise errors.StaleClaim("lost")
 
     room = Room(script=[calls(call("stale"))], tools=[stale])
-    with pytest.raises(StaleClaim):
+    with pytest.raises(errors.StaleClaim):
         await room.execute()
     assert room.sink.of(ToolCallDone) == []
 

@@ -16,30 +16,14 @@ from typing import Any
 import pytest
 
 import postroom.runtime.openai_endpoint  # noqa: F401 - loaded before a test's time runs
+from postroom.contracts import errors
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.clock import SystemClock
-from postroom.contracts.errors import (
-    ConfigError,
-    ContentFiltered,
-    ContextOverflow,
-    InferenceError,
-    InferenceTimeout,
-    MissingExtra,
-    ModelNotFound,
-    NoModelEndpoint,
-    Overloaded,
-    ProviderFailed,
-    RateLimited,
-    RequestRefused,
-    StreamInterrupted,
-    Unauthorized,
-)
 from postroom.contracts.files import ChatFile
 from postroom.contracts.inference import (
     InferenceReasoningDelta,
     InferenceRequest,
     InferenceResult,
-    InferenceStop,
     InferenceTextDelta,
     InferenceToolCallDelta,
     InferenceToolCallStart,
@@ -74,62 +58,47 @@ async def answered(*answers: Any, request: InferenceRequest = ASKED, **options: 
             await model.close()
 
 
-async def test_text_comes_piece_by_piece_and_whole() -> None:
+async def test_text_and_reasoning_come_piece_by_piece_and_whole() -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
-    pieces = await bounded(
-        answered(
-            [
-                chunk(role="assistant", content=""),
-                chunk(content="Hel"),
-                chunk(content="lo"),
-                chunk("stop"),
-                f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n",
-                END,
-            ]
-        )
-    )
-    assert pieces[:2] == [InferenceTextDelta(delta="Hel"), InferenceTextDelta(delta="lo")]
-    assert pieces[2] == InferenceStop(
-        result=InferenceResult(
-            content=(ContentBlock(text="Hello"),), usage=Usage(input_tokens=7, output_tokens=3)
-        )
-    )
+    told = [chunk(role="assistant", content=""), chunk(reasoning_content="hm"), chunk(content="Hel")]
+    told += [
+        chunk(content="lo"),
+        chunk("stop"),
+        f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n",
+        END,
+    ]
+    pieces = await bounded(answered(told))
+    hello = [InferenceTextDelta(delta="Hel"), InferenceTextDelta(delta="lo")]
+    assert pieces[:3] == [InferenceReasoningDelta(delta="hm"), *hello]
+    result = pieces[3].result
+    assert [(one.type, one.text) for one in result.content] == [("thinking", "hm"), ("text", "Hello")]
+    assert result.usage == Usage(input_tokens=7, output_tokens=3)
 
 
-async def test_events_may_be_cut_anywhere_by_the_network() -> None:
-    data = (
-        (": a comment\n\n" + chunk(content="é\u2028 🎈") + chunk("stop") + END).replace("\n", "\r\n").encode()
-    )
-    pieces = await bounded(answered([data[at : at + 1] for at in range(len(data))]))
-    assert pieces[-1].result.content == (ContentBlock(text="é\u2028 🎈"),)
-    raw = json.dumps(
-        {"choices": [{"delta": {"content": "a\u2028b\x85c"}, "finish_reason": "stop"}]}, ensure_ascii=False
-    )
-    pieces = await bounded(answered([f"data:{raw}\n"]))
-    assert pieces[-1].result.content == (ContentBlock(text="a\u2028b\x85c"),)
-
-
-async def test_a_character_in_two_halves_becomes_one() -> None:
+async def test_events_and_characters_may_be_cut_anywhere() -> None:
+    lines = ": a comment\n\n" + chunk(content="é\u2028 🎈") + chunk("stop") + END
+    data = lines.replace("\n", "\r\n").encode()
+    whole = {"choices": [{"delta": {"content": "a\u2028b\x85c"}, "finish_reason": "stop"}]}
     halves = [
         r'data: {"choices":[{"delta":{"content":"x\ud83c"}}]}' + "\n\n",
         r'data: {"choices":[{"delta":{"content":"\udf88y"}}]}' + "\n\n",
     ]
-    pieces = await bounded(answered([*halves, chunk("stop"), END]))
-    assert [piece.delta for piece in pieces[:-1]] == ["x", "🎈y"]
-    assert pieces[-1].result.content[0].text == "x🎈y"
-    alone = await bounded(answered([halves[0], chunk("stop"), END]))
-    assert alone[-1].result.content[0].text == "x\ufffd"
+    for told, text in (
+        ([data[at : at + 1] for at in range(len(data))], "é\u2028 🎈"),
+        ([f"data:{json.dumps(whole, ensure_ascii=False)}\n"], "a\u2028b\x85c"),
+        ([*halves, chunk("stop"), END], "x🎈y"),
+        ([halves[0], chunk("stop"), END], "x\ufffd"),
+    ):
+        pieces = await bounded(answered(told))
+        assert pieces[-1].result.content == (ContentBlock(text=text),)
 
 
 async def test_tool_calls_are_put_together_from_fragments() -> None:
     pieces = await bounded(
         answered(
             [
-                fragment(0, "a", "look", '{"pa'),
-                fragment(0, None, None, 'th": "x"}'),
-                fragment(1, "b", "list"),
-                chunk("tool_calls"),
-                END,
+                *(fragment(0, "a", "look", '{"pa'), fragment(0, None, None, 'th": "x"}')),
+                *(fragment(1, "b", "list"), chunk("tool_calls"), END),
             ]
         )
     )
@@ -157,48 +126,34 @@ async def test_tool_calls_are_put_together_from_fragments() -> None:
 )
 async def test_endpoints_that_number_fragments_in_their_own_way_are_understood(said: list[str]) -> None:
     pieces = await bounded(answered([*said, chunk("tool_calls"), END]))
-    assert [(one.id, one.name, one.arguments) for one in pieces[-1].result.tool_calls] == [
-        ("a", "f", {}),
-        ("b", "g", {}),
-    ]
+    told = [(one.id, one.name, one.arguments) for one in pieces[-1].result.tool_calls]
+    assert told == [("a", "f", {}), ("b", "g", {})]
+    [*_, last] = await bounded(answered([fragment(0, "a", "f", '{"x": '), chunk("length"), END]))
+    assert last.result.tool_calls[0].arguments == '{"x": ', "what is no JSON is for the check to refuse"
+    assert last.result.stop_reason is StopReason.MAX_TOKENS
 
 
-async def test_arguments_that_are_no_json_stay_text_for_their_check_to_refuse() -> None:
-    pieces = await bounded(answered([fragment(0, "a", "f", '{"x": '), chunk("length"), END]))
-    assert pieces[-1].result.tool_calls[0].arguments == '{"x": '
-    assert pieces[-1].result.stop_reason is StopReason.MAX_TOKENS
+HALF = chunk(content="half an ans")
 
 
-async def test_reasoning_is_kept_apart() -> None:
-    pieces = await bounded(
-        answered([chunk(reasoning_content="hm"), chunk(content="yes"), chunk("stop"), END])
-    )
-    assert pieces[0] == InferenceReasoningDelta(delta="hm")
-    assert [(one.type, one.text) for one in pieces[-1].result.content] == [
-        ("thinking", "hm"),
-        ("text", "yes"),
-    ]
-
-
-@each_row("end", [[], [CUT], ["data: {}\n\n"], [chunk(content="data: [DONE]\n\n")]])
-async def test_a_stream_without_an_end_of_the_answer_is_never_a_whole_one(end: list[Any]) -> None:
-    with pytest.raises(StreamInterrupted):
-        await bounded(answered([chunk(content="half an ans"), *end]))
-
-
-@each_row("told", [[END], [chunk(content="<think>hm"), END]])
-async def test_done_without_an_answer_is_a_broken_stream(told: list[Any]) -> None:
-    with pytest.raises(StreamInterrupted):
+@each_row(
+    "told",
+    [
+        *([HALF], [HALF, CUT], [HALF, "data: {}\n\n"], [HALF, chunk(content="data: [DONE]\n\n")]),
+        *([END], [chunk(content="<think>hm"), END]),
+    ],
+)
+async def test_a_stream_without_an_end_of_the_answer_is_never_a_whole_one(told: list[Any]) -> None:
+    with pytest.raises(errors.StreamInterrupted):
         await bounded(answered(told))
 
 
-@each_row("end", [[END], ["data:[DONE]"], [*END], [END, ": more\n\n", CUT]])
-async def test_done_after_content_ends_the_answer(end: list[Any]) -> None:
+@each_row(
+    "end", [[END], ["data:[DONE]"], [*END], [END, ": more\n\n", CUT], [chunk("stop")], [chunk("stop"), CUT]]
+)
+async def test_done_or_a_reason_to_stop_ends_the_answer(end: list[Any]) -> None:
     pieces = await bounded(answered([chunk(content="whole"), *end]))
     assert pieces[-1].result == InferenceResult.text("whole")
-
-
-async def test_done_after_a_call_ends_the_answer() -> None:
     pieces = await bounded(answered([fragment(0, "a", "f", "{}"), END]))
     assert pieces[-1].result.stop_reason is StopReason.TOOL_USE
     assert pieces[-1].result.tool_calls == (ToolCall(id="a", name="f", arguments={}),)
@@ -220,14 +175,8 @@ async def test_a_whole_completion_in_place_of_a_stream_is_the_answer() -> None:
     )
 
 
-@each_row("end", [[], [CUT]])
-async def test_a_whole_answer_needs_no_farewell(end: list[Any]) -> None:
-    pieces = await bounded(answered([chunk(content="whole"), chunk("stop"), *end]))
-    assert pieces[-1].result == InferenceResult.text("whole")
-
-
 async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
-    with pytest.raises(InferenceTimeout):
+    with pytest.raises(errors.InferenceTimeout):
         await bounded(answered([chunk(content="wait"), SILENCE], silence_ms=50))
 
 
@@ -294,41 +243,41 @@ async def test_a_model_that_puts_its_reasoning_elsewhere_is_not_held_up() -> Non
 
 
 @each_row("answer, kind", [
-        (refusal(400, {"error": {"message": "bad"}}), RequestRefused),
-        (refusal(400, {"error": {"message": "long", "code": "context_length_exceeded"}}), ContextOverflow),
-        (refusal(400, {"error": {"message": "no", "code": "content_filter"}}), ContentFiltered),
-        (refusal(401), Unauthorized),
-        (refusal(402, "pay"), Unauthorized),
-        (refusal(404, {"error": {"message": "gone"}}), ModelNotFound),
-        (refusal(413), ContextOverflow),
-        (refusal(302, "", Location="http://127.0.0.1:1/"), ProviderFailed),
-        (refusal(405), ProviderFailed),
-        (refusal(415), RequestRefused),  # a picture, say: it is asked again without
-        (refusal(422), RequestRefused),
-        (refusal(429, {"error": {"code": "insufficient_quota"}}), Unauthorized),
-        (refusal(429, {"error": "slow"}), RateLimited),
-        (refusal(500, "<html>"), ProviderFailed),
-        (refusal(502, "[" * 5_000), ProviderFailed),
-        (refusal(503), Overloaded),
-        (refusal(504), InferenceTimeout),
-        (refusal(529, {"type": "error", "error": {"type": "overloaded_error"}}), Overloaded),
-        (refusal(200, {"choices": []}, Content_Type="application/json"), NoModelEndpoint),
-        (refusal(200, {"error": "no such path"}, Content_Type="application/json"), NoModelEndpoint),
-        (refusal(200, {"error": {"message": "burst", "code": 429}}, Content_Type="application/json"), RateLimited),
-        (refusal(200, "{garbage", Content_Type="application/json; charset=utf-8"), NoModelEndpoint),
-        (refusal(200, "<html>", Content_Type="text/html"), NoModelEndpoint),
-        ([chunk("content_filter"), END], ContentFiltered),
-        (['data: {"error": {"message": "burst", "code": 429}}\n\n'], RateLimited),
-        (['data: {"error": "odd"}\n\n'], ProviderFailed),
-        (["data: {broken\n\n"], ProviderFailed),
-        (["data: [1]\n\n"], ProviderFailed),
-        (['data: {"choices": [{"delta": {"content": 7}}]}\n\n'], ProviderFailed),
-        ([b"data: " + b"x" * 9_000_000], ProviderFailed),
-        (b"no HTTP at all\r\n\r\n", ProviderFailed),
-        (HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + b"3\r\nxyz\r\n0\r\n\r\n", StreamInterrupted),
+        (refusal(400, {"error": {"message": "bad"}}), errors.RequestRefused),
+        (refusal(400, {"error": {"message": "long", "code": "context_length_exceeded"}}), errors.ContextOverflow),
+        (refusal(400, {"error": {"message": "no", "code": "content_filter"}}), errors.ContentFiltered),
+        (refusal(401), errors.Unauthorized),
+        (refusal(402, "pay"), errors.Unauthorized),
+        (refusal(404, {"error": {"message": "gone"}}), errors.ModelNotFound),
+        (refusal(413), errors.ContextOverflow),
+        (refusal(302, "", Location="http://127.0.0.1:1/"), errors.ProviderFailed),
+        (refusal(405), errors.ProviderFailed),
+        (refusal(415), errors.RequestRefused),  # a picture, say: it is asked again without
+        (refusal(422), errors.RequestRefused),
+        (refusal(429, {"error": {"code": "insufficient_quota"}}), errors.Unauthorized),
+        (refusal(429, {"error": "slow"}), errors.RateLimited),
+        (refusal(500, "<html>"), errors.ProviderFailed),
+        (refusal(502, "[" * 5_000), errors.ProviderFailed),
+        (refusal(503), errors.Overloaded),
+        (refusal(504), errors.InferenceTimeout),
+        (refusal(529, {"type": "error", "error": {"type": "overloaded_error"}}), errors.Overloaded),
+        (refusal(200, {"choices": []}, Content_Type="application/json"), errors.NoModelEndpoint),
+        (refusal(200, {"error": "no such path"}, Content_Type="application/json"), errors.NoModelEndpoint),
+        (refusal(200, {"error": {"message": "burst", "code": 429}}, Content_Type="application/json"), errors.RateLimited),
+        (refusal(200, "{garbage", Content_Type="application/json; charset=utf-8"), errors.NoModelEndpoint),
+        (refusal(200, "<html>", Content_Type="text/html"), errors.NoModelEndpoint),
+        ([chunk("content_filter"), END], errors.ContentFiltered),
+        (['data: {"error": {"message": "burst", "code": 429}}\n\n'], errors.RateLimited),
+        (['data: {"error": "odd"}\n\n'], errors.ProviderFailed),
+        (["data: {broken\n\n"], errors.ProviderFailed),
+        (["data: [1]\n\n"], errors.ProviderFailed),
+        (['data: {"choices": [{"delta": {"content": 7}}]}\n\n'], errors.ProviderFailed),
+        ([b"data: " + b"x" * 9_000_000], errors.ProviderFailed),
+        (b"no HTTP at all\r\n\r\n", errors.ProviderFailed),
+        (HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + b"3\r\nxyz\r\n0\r\n\r\n", errors.StreamInterrupted),
     ])  # fmt: skip
-async def test_failures_are_told_by_kind(answer: Any, kind: type[InferenceError]) -> None:
-    with pytest.raises(InferenceError) as caught:
+async def test_failures_are_told_by_kind(answer: Any, kind: type[errors.InferenceError]) -> None:
+    with pytest.raises(errors.InferenceError) as caught:
         await bounded(answered(answer))
     assert type(caught.value) is kind
 
@@ -345,7 +294,7 @@ def test_an_answer_that_breaks_off_leaves_nothing_of_the_client_to_the_garbage_c
             finish(generator)
 
         sys.set_asyncgen_hooks(finalizer=found)
-        with suppress(ProviderFailed):
+        with suppress(errors.ProviderFailed):
             await bounded(asyncio.create_task(answered(["data: {broken\n\n"])))
         gc.collect()  # the failure of a task holds its frames, and these hold the failure
 
@@ -355,7 +304,7 @@ def test_an_answer_that_breaks_off_leaves_nothing_of_the_client_to_the_garbage_c
 
 
 async def test_how_long_to_wait_is_told() -> None:
-    with pytest.raises(RateLimited) as caught:
+    with pytest.raises(errors.RateLimited) as caught:
         await bounded(answered(refusal(429, "", Retry_After="1.5")))
     assert caught.value.retry_after_ms == 1_500
     clock = ManualClock()
@@ -364,10 +313,7 @@ async def test_how_long_to_wait_is_told() -> None:
     assert retry_after_ms({"retry-after": date}, now=clock.now() + 60_000) == 0
     assert retry_after_ms({"retry-after-ms": "20", "retry-after": "9"}, now=0) == 20
     assert [retry_after_ms({"retry-after": odd}, now=0) for odd in ("", "soon", "nan", "-3")] == [
-        None,
-        None,
-        None,
-        0,
+        *(None, None, None, 0),
     ]
     assert retry_after_ms({"retry-after": "inf"}, now=0) == 24 * 60 * 60 * 1000
 
@@ -376,14 +322,14 @@ async def test_an_endpoint_that_is_not_there_may_come_back() -> None:
     async with FakeEndpoint().serving() as server:
         url = server.url
     model = await asyncio.to_thread(OpenAICompatibleModel, url)
-    with pytest.raises(ProviderFailed, match="cannot be reached"):
+    with pytest.raises(errors.ProviderFailed, match="cannot be reached"):
         await bounded(anext(model.stream(ASKED)))
     await model.close()
 
 
 @each_row("url", ["gopher://x/v1", "", "http://", "http://x\x00y"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(errors.ConfigError):
         OpenAICompatibleModel(url)
 
 
@@ -391,14 +337,11 @@ async def test_the_key_is_sent_and_shown_nowhere() -> None:
     async with FakeEndpoint().serving() as server:
         server.answers = [refusal(401, {"error": {"message": f"Incorrect API key: {KEY}"}})]
         model = await asyncio.to_thread(OpenAICompatibleModel, server.url, KEY)
-        with pytest.raises(Unauthorized) as caught:
+        with pytest.raises(errors.Unauthorized) as caught:
             await bounded(anext(model.stream(ASKED)))
         assert f"authorization: bearer {KEY}" in server.heads[0].lower()
         for shown in (
-            repr(model),
-            str(caught.value),
-            repr(caught.value),
-            json.dumps(caught.value.as_dict()),
+            *(repr(model), str(caught.value), repr(caught.value), json.dumps(caught.value.as_dict())),
             repr(vars(model)),
         ):
             assert KEY not in shown
@@ -520,7 +463,7 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.delitem(sys.modules, "postroom.runtime.openai_endpoint", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match="openai") as caught:
+    with pytest.raises(errors.MissingExtra, match="openai") as caught:
         OpenAICompatibleModel("http://127.0.0.1:1")
     assert caught.value.remedy == install_command("openai")
     monkeypatch.undo()
@@ -529,7 +472,7 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_what_another_choice_says_is_not_the_answer() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]}
-    with pytest.raises(StreamInterrupted):
+    with pytest.raises(errors.StreamInterrupted):
         await bounded(answered([f"data: {json.dumps(other)}\n\n", END]))
 
 
@@ -546,7 +489,7 @@ async def test_the_environment_of_the_process_adds_no_key(monkeypatch: pytest.Mo
 
 async def test_the_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(Unauthorized):
+    with pytest.raises(errors.Unauthorized):
         await bounded(answered(refusal(401, {"error": {"message": f"Incorrect API key: {KEY}"}})))
     assert caplog.records
     assert KEY not in caplog.text
@@ -554,7 +497,7 @@ async def test_the_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_a_refusal_without_end_is_read_to_its_limit_only() -> None:
     head = b"HTTP/1.1 500 X\r\nContent-Length: 900000000\r\n\r\n"
-    with pytest.raises(ProviderFailed, match="answered 500: aaa"):
+    with pytest.raises(errors.ProviderFailed, match="answered 500: aaa"):
         await bounded(answered(head + b"a" * 200_000))
 
 
@@ -568,9 +511,9 @@ async def test_a_text_is_spoken_by_an_endpoint() -> None:
     head = b"HTTP/1.1 400 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(refused)
     answers = [away, sound + b"\n\n\0", head + refused, sound, *[away] * 3, b""]
     kinds = [
-        (RequestRefused, "answered 400"),
-        (ProviderFailed, "closed the connection"),
-        (Overloaded, "answered 503"),
+        (errors.RequestRefused, "answered 400"),
+        (errors.ProviderFailed, "closed the connection"),
+        (errors.Overloaded, "answered 503"),
     ]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -604,7 +547,7 @@ async def test_a_text_is_spoken_by_an_endpoint() -> None:
             [piece async for piece in made.speak("hello", "mp3")]
         assert "key-of-speech" not in str(caught.value)
     answers += [b""] * 2
-    with pytest.raises(InferenceTimeout, match=r"^the speech endpoint did not answer in time"):
+    with pytest.raises(errors.InferenceTimeout, match=r"^the speech endpoint did not answer in time"):
         [piece async for piece in made.speak("hello", "mp3")]
     assert len(asked) == len(answers)
     await made.close()
@@ -644,7 +587,7 @@ async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:
     assert asked[0].startswith(b"post /v1/audio/transcriptions ")
     assert b'filename="a.ogg"' in asked[0]
     assert b"ears" in asked[0]
-    for kind in (ProviderFailed, Overloaded):
+    for kind in (errors.ProviderFailed, errors.Overloaded):
         with pytest.raises(kind, match=r"^the transcription endpoint "):
             await made.transcribe(path, file)
     assert len(asked) == len(answers)
@@ -655,16 +598,7 @@ async def test_speech_is_written_down_by_an_endpoint(tmp_path) -> None:
 async def test_an_endpoint_whose_certificate_nobody_vouches_for_hears_nothing(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     words = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
+        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
     ]
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     await asyncio.to_thread(subprocess.run, [*words, *files], check=True, capture_output=True, timeout=60)
@@ -685,9 +619,9 @@ async def test_an_endpoint_whose_certificate_nobody_vouches_for_hears_nothing(tm
     ears = await asyncio.to_thread(
         OpenAITranscriber, url, KEY, model="ears", silence_ms=5_000, clock=SystemClock()
     )
-    with pytest.raises(InferenceError):
+    with pytest.raises(errors.InferenceError):
         _ = [piece async for piece in model.stream(ASKED)]
-    with pytest.raises(InferenceError):
+    with pytest.raises(errors.InferenceError):
         await ears.transcribe(tmp_path / "a.ogg", sent)
     assert heard == []
     await model.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest_asyncio
 
 from dispatch_room import dispatch_in, events_of, latest_run_that
-from postroom.contracts.activation import BusyPolicy, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.events import RuntimeEventDurability
 from postroom.contracts.inference import InferenceResult
@@ -119,10 +119,7 @@ async def test_a_result_is_recorded_on_the_dispatch(application: Application) ->
     assert row.run_id != row.dispatch_id
     assert row.dispatch_instance_id is not None
     assert (row.run_status, row.termination, row.run_response, row.run_error) == (
-        RunStatus.DONE,
-        TerminationReason.natural_end(),
-        "finished",
-        None,
+        *(RunStatus.DONE, TerminationReason.natural_end(), "finished", None),
     )
     record = await application.stores.threads.load_run(row.run_id)
     assert (record.status, record.final_output, record.steps) == (RunStatus.DONE, "finished", 1)
@@ -179,18 +176,6 @@ async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(appl
     assert first.run_id in runs
     assert sum("<background-task-event" in text for text in await application.texts()) == 1
     assert "<background-task-event" in application.model.requests[2].messages[-1].text()
-
-
-async def test_what_was_rolled_back_is_not_shown(application: Application) -> None:
-    tool = Blocking()
-    application.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
-    mailbox = application.open(tool.tool)
-    await mailbox.submit_background(asked("old"))
-    await asyncio.wait_for(tool.started.wait(), 5)
-    async with time_passing(application):
-        new, _ = await mailbox.submit(asked("new"), strategy=BusyPolicy.ROLLBACK)
-    await latest_run_that(application.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open)
-    assert [message.text() for message in application.model.requests[1].messages] == ["new"]
 
 
 async def test_the_events_of_a_step_are_kept_with_it(application: Application) -> None:

@@ -1,7 +1,5 @@
 """Names of agents: chosen ones are kept exactly, generated ones are made of known words and never taken."""
 
-import asyncio
-import itertools
 import random
 import re
 
@@ -22,12 +20,6 @@ from table_rows import each_row
 room = room_in_memory
 
 WHO = {"program": "shell", "model": "none"}
-
-
-def test_a_name_within_the_rule_is_kept_exactly(subtests: pytest.Subtests) -> None:
-    for name in ["a", "A", "9", "Ada", "ada.lovelace", "a_b-c.d", "0-0", "x" * 64, "a-", "a.."]:
-        with subtests.test(name=name):
-            assert names.check_name(name) == name
 
 
 def test_a_name_outside_of_the_rule_is_refused_with_one_that_would_do(subtests: pytest.Subtests) -> None:
@@ -53,31 +45,6 @@ def test_every_text_is_either_a_name_or_gets_a_suggestion_that_is_one(text: str)
         suggested = re.search(r"for example '([^']*)'", error.remedy)
         assert suggested
         names.check_name(suggested[1])
-
-
-def test_the_words_make_names_within_the_rule_and_none_is_there_twice() -> None:
-    assert len(set(names.ADJECTIVES)) == len(names.ADJECTIVES)
-    assert len(set(names.NOUNS)) == len(names.NOUNS)
-    assert len(names.ADJECTIVES) * len(names.NOUNS) > 50_000
-    for word in (*names.ADJECTIVES, *names.NOUNS):
-        assert re.fullmatch(r"[A-Z][a-z]{1,11}", word)
-
-
-def test_two_pairs_of_words_never_read_the_same() -> None:
-    made = [first + second for first, second in itertools.product(names.ADJECTIVES, names.NOUNS)]
-    assert len({name.casefold() for name in made}) == len(made)
-
-
-def test_names_that_look_alike_are_found_best_first_whatever_their_case() -> None:
-    known = ["GreenLake", "GreenLark", "BlueStone"]
-    assert names.nearest("greenlake", known) == ["GreenLake", "GreenLark"]
-    assert names.nearest("", known) == []
-    assert names.nearest("x" * 100_000, ["y" * 100_000] * 3) == []
-
-
-def test_a_value_is_shown_quoted_and_cut_when_it_is_long() -> None:
-    assert names.shown("a\nb") == r"'a\nb'"
-    assert len(names.shown("x" * 10_000)) < 100
 
 
 async def test_ten_thousand_generated_names_of_one_project_are_all_different(room: Room) -> None:
@@ -118,15 +85,13 @@ async def test_a_generated_name_that_is_taken_is_tried_again_and_the_end_is_a_pl
 
 
 async def test_a_chosen_name_is_kept_exactly_and_registering_again_updates_the_same_agent(room: Room) -> None:
-    await room.open("Ada")
-    first = await room.call("register_agent", name="x.Y_z-9", **WHO, task_description="one")
-    again = await room.call(
-        "register_agent", name="x.Y_z-9", program="p2", model="m2", task_description="two"
-    )
-    assert again["id"] == first["id"]
-    assert again["name"] == "x.Y_z-9"
-    assert (again["program"], again["model"], again["task_description"]) == ("p2", "m2", "two")
-    assert again["created_at"] == first["created_at"]
+    await room.open("Zoe")
+    for name in ("x.Y_z-9", "a", "A1", "9", "Ada", "ada.lovelace", "a_b-c.d", "0-0", "x" * 64, "y-", "z.."):
+        first = await room.call("register_agent", name=name, **WHO, task_description="one")
+        more = {"program": "p2", "model": "m2", "task_description": "two"}
+        again = await room.call("register_agent", name=name, **more)
+        kept = {key: again[key] for key in ("id", "name", "created_at", *more)}
+        assert kept == {"id": first["id"], "name": name, "created_at": first["created_at"], **more}
 
 
 async def test_a_name_that_differs_by_case_alone_is_refused_with_the_one_in_use(room: Room) -> None:
@@ -168,32 +133,13 @@ async def test_the_name_of_a_retired_agent_is_not_given_to_another(room: Room) -
     await room.refused(NameTaken, "register_agent", name="ada", **WHO)
 
 
-async def test_ten_registrations_of_a_name_at_once_give_one_agent(room: Room) -> None:
-    await room.open("Ada")
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(room.call("register_agent", name="Dee", program="p", model=f"m{number}"))
-            for number in range(10)
-        ]
-    assert len({task.result()["id"] for task in tasks}) == 1
-    listed = await room.call("list_agents")
-    assert [one["name"] for one in listed["agents"]] == ["Ada", "Dee"]
-
-
 async def test_names_that_look_like_a_reserved_name_are_refused(
     room: Room, subtests: pytest.Subtests
 ) -> None:
     await room.call("ensure_project", human_key=(project := "/yard/main"))
     looks = [
         *(
-            "System.",
-            "po.stroom",
-            "user-",
-            "a.s.s.i.s.t.a.n.t",
-            "5ystem",
-            "SYSTEM",
-            "hurnan",
-            "T00L",
+            *("System.", "po.stroom", "user-", "a.s.s.i.s.t.a.n.t", "5ystem", "SYSTEM", "hurnan", "T00L"),
             "p0stro0m",
         ),
         *("Hum4n", "us3r", "all", "Everyone", "everybody", "ME", "m-e", "thread", "Ch4t", "a11"),
@@ -222,11 +168,7 @@ async def test_a_new_name_that_looks_like_an_agent_of_the_project_is_refused(
     for name in ("Ben", "bolt", "worker-1-12"):
         await room.call("register_agent", project_key=project, name=name, **WHO)
     for name, other in [
-        ("Ben.", "Ben"),
-        ("B-en", "Ben"),
-        ("b_e.n", "Ben"),
-        ("B0lt", "bolt"),
-        ("bo1t", "bolt"),
+        *(("Ben.", "Ben"), ("B-en", "Ben"), ("b_e.n", "Ben"), ("B0lt", "bolt"), ("bo1t", "bolt")),
         ("worker1-12", "worker-1-12"),
     ]:
         with subtests.test(name=name):

@@ -131,41 +131,26 @@ def test_a_batch_is_one_commit_with_all_its_files(repository: ArchiveRepository,
     assert refs(folder) == ["refs/heads/main"]
 
 
-def test_a_later_batch_adds_and_replaces_and_keeps_the_rest(
+def test_later_batches_add_and_replace_whatever_their_bytes_and_an_equal_one_changes_nothing(
     repository: ArchiveRepository, folder: Path
 ) -> None:
-    first = repository.write({"a/1.md": b"1", "a/2.md": b"2"}, subject="one", now=NOW)
-    second = repository.write({"a/2.md": b"two", "b/3.md": b"3"}, subject="two", now=NOW + 1000)
-
-    assert git(folder, "rev-list", "main").split() == [second, first]
-    assert dict(repository.walk()) == {"a/1.md": b"1", "a/2.md": b"two", "b/3.md": b"3"}
-    assert repository.check() == []
-
-
-def test_an_empty_or_repeated_batch_changes_nothing(repository: ArchiveRepository, folder: Path) -> None:
     assert repository.write({}, subject="nothing", now=NOW) is None
     assert repository.tip() is None
-    batch = {"a.md": b"a", "b/c.md": b"c"}
-    first = repository.write(batch, subject="once", now=NOW)
-
-    assert repository.write(batch, subject="again", now=NOW + 5000) is None
-    assert repository.write({"a.md": b"a"}, subject="a part of it", now=NOW + 9000) is None
-    assert repository.tip() == first
-    assert refs(folder) == ["refs/heads/main"]
-    assert repository.check() == []
-
-
-def test_any_bytes_come_back_as_they_were(repository: ArchiveRepository) -> None:
-    files = {
-        "large.webp": hashlib.shake_256(b"large").digest(1_048_576),
-        "empty": b"",
-        "stream-words": b"data 3\nabc\ncommit refs/heads/main\ndone\n",
-        "nul\ttab": b"\x00\xff\r\n\x00",
-    }
-    repository.write(files, subject="bytes", now=NOW)
-
-    assert {path: repository.read(path) for path in files} == files
+    first = repository.write({"a/1.md": b"1", "a/2.md": b"2"}, subject="one", now=NOW)
+    second = repository.write({"a/2.md": b"two", "b/3.md": b"3"}, subject="two", now=NOW + 1000)
+    assert git(folder, "rev-list", "main").split() == [second, first]
+    files = {"a/1.md": b"1", "a/2.md": b"two", "b/3.md": b"3"}
     assert dict(repository.walk()) == files
+    for same in (files, {"a/1.md": b"1"}):
+        assert repository.write(same, subject="again", now=NOW + 5000) is None
+    assert (repository.tip(), refs(folder), repository.check()) == (second, ["refs/heads/main"], [])
+    odd = {
+        **{"large.webp": hashlib.shake_256(b"large").digest(1_048_576), "empty": b""},
+        **{"stream-words": b"data 3\nabc\ncommit refs/heads/main\ndone\n", "nul\ttab": b"\x00\xff\r\n\x00"},
+    }
+    repository.write(odd, subject="bytes", now=NOW)
+    assert {path: repository.read(path) for path in odd} == odd
+    assert dict(repository.walk()) == {**files, **odd}
 
 
 @each_row(
@@ -308,36 +293,7 @@ def test_walk_holds_some_contents_at_a_time(
         tracemalloc.stop()
 
 
-def test_existing_asks_in_as_many_calls_as_it_needs(repository: ArchiveRepository) -> None:
-    files = {f"{number % 7}/{'file' * 40}-{number}": b"x" for number in range(300)}
-    repository.write(files, subject="one", now=NOW)
-
-    assert repository.existing([*files, "1/file-999", "9/9"]) == set(files)
-    assert repository.existing([]) == set()
-
-
 # --- several writers ---
-
-
-def test_threads_may_open_and_write_at_once(folder: Path) -> None:
-    start = threading.Barrier(4)
-    tips: list[str | None] = []
-
-    def work(number: int) -> None:
-        start.wait(timeout=20)
-        tips.append(opened(folder).write({f"{number}.md": b"x"}, subject="s", now=NOW))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=40)
-
-    repository = opened(folder)
-    assert len({*tips} - {None}) == 4
-    assert repository.commit_count() == 4
-    assert [path for path, _ in repository.walk()] == ["0.md", "1.md", "2.md", "3.md"]
-    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
 
 
 def overtaken(tmp_path: Path, folder: Path, times: int, *, begun: bool = True) -> str:
@@ -366,16 +322,6 @@ def test_another_writer_between_read_and_set_costs_nobody_a_file(tmp_path: Path,
     assert dict(repository.walk()) == {"ours.md": b"o", "theirs-0": b"t", "theirs-1": b"t"} | old
     assert refs(folder) == ["refs/heads/main"]
     assert repository.check() == []
-
-
-def test_a_write_that_always_comes_second_gives_up(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repository_module, "ATTEMPTS", 3)
-    opened(folder)
-    repository = opened(folder, program=overtaken(tmp_path, folder, 3, begun=False))
-    assert "3 times" in refused(repository).message
-    assert repository.paths() == ["theirs-0", "theirs-1", "theirs-2"]
 
 
 def test_a_writer_that_never_gets_its_turn_gives_up(folder: Path) -> None:
@@ -487,32 +433,6 @@ def test_a_held_branch_is_told_and_nothing_changes(repository: ArchiveRepository
     assert repository.check() == []
 
 
-def test_a_store_of_objects_that_cannot_be_written_is_told(
-    repository: ArchiveRepository, folder: Path
-) -> None:
-    packs = folder / "objects/pack"
-    packs.rmdir()
-    packs.write_text("not a folder")
-    assert "fast-import" in refused(repository).message
-
-    packs.unlink()
-    packs.mkdir()
-    assert repository.tip() is None
-    assert repository.write({"a.md": b"a"}, subject="one", now=NOW)
-    assert repository.check() == []
-
-
-def test_a_missing_program_is_told(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArchiveUnavailable) as missing:
-        opened(folder, program="/nowhere/git")
-    assert missing.value.value == "/nowhere/git"
-    vanishes = stand_in(tmp_path, "")
-    repository = opened(folder, program=vanishes)
-    Path(vanishes).unlink()
-    for error in (missing.value, refused(repository)):
-        assert "install Git" in error.remedy
-
-
 @each_row(
     "said, advice",
     [
@@ -571,24 +491,6 @@ def test_a_git_that_hangs_is_ended_with_its_children(folder: Path, tmp_path: Pat
     finally:
         os.close(reader)
     assert opened(folder).write({pipe.parent.name: b""}, subject="s", now=NOW)
-
-
-def test_a_stream_that_is_cut_off_names_nothing(folder: Path, tmp_path: Path) -> None:
-    cut = stand_in(tmp_path, f"*fast-import*) sed '/^get-mark/,$d' | {REAL_GIT} \"$@\"; exit $?;;")
-    assert "fast-import" in refused(opened(folder, program=cut)).message
-    assert refs(folder) == []
-    assert opened(folder).check() == []
-
-
-def test_a_lost_answer_may_be_repeated(folder: Path, tmp_path: Path) -> None:
-    program = stand_in(tmp_path, f'*update-ref*) {REAL_GIT} "$@"; echo lost >&2; exit 1;;')
-    repository = opened(folder, program=program)
-
-    written = repository.write({"a": b"a"}, subject="s", now=NOW)
-
-    assert written is None  # the branch had moved: to this very batch, found on looking again
-    assert repository.commit_count() == 1
-    assert repository.read("a") == b"a"
 
 
 def test_a_place_that_cannot_be_the_repository_is_told_and_left_alone(folder: Path, tmp_path: Path) -> None:
@@ -653,15 +555,6 @@ def test_damage_is_an_error_and_a_finding_never_an_empty_archive(
         assert refused(repository, {"b": b"b"})
 
 
-def test_an_object_that_vanishes_while_it_is_read_is_an_error(folder: Path, tmp_path: Path) -> None:
-    opened(folder).write({"a": b"abc"}, subject="s", now=NOW)
-    unpack(folder)
-    blob = git(folder, "rev-parse", "main:a").strip()
-    vanishes = stand_in(tmp_path, f"*cat-file*) rm -f '{folder}/objects/{blob[:2]}/{blob[2:]}';;")
-    with pytest.raises(ArchiveUnavailable, match="missing or damaged"):
-        opened(folder, program=vanishes).read("a")
-
-
 def test_the_settings_of_the_user_and_the_callers_environment_do_not_reach_git(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -683,7 +576,7 @@ def test_the_settings_of_the_user_and_the_callers_environment_do_not_reach_git(
 # --- tidying ---
 
 
-def test_many_packs_become_few_and_nothing_is_lost(
+def test_many_packs_and_loose_objects_become_few_packs_and_nothing_is_lost(
     repository: ArchiveRepository, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository_module, "PACKS_KEPT", 5)
@@ -691,26 +584,12 @@ def test_many_packs_become_few_and_nothing_is_lost(
     for path, content in files.items():
         assert repository.tidy(NOW) is False
         repository.write({path: content}, subject="s", now=NOW)
-    assert repository.tidy(NOW) is True
-
+    assert [repository.tidy(NOW), repository.tidy(NOW)] == [True, False]
     assert len(list((folder / "objects/pack").glob("*.pack"))) < 5
-    assert dict(repository.walk()) == files
-    assert repository.commit_count() == 6
-    assert repository.check() == []
-    assert repository.tidy(NOW) is False
-
-
-def test_loose_objects_are_packed(
-    repository: ArchiveRepository, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository.write({"a": b"a", "b": b"b"}, subject="s", now=NOW)
     unpack(folder)
     monkeypatch.setattr(repository_module, "LOOSE_KEPT", 3)
-
-    assert repository.tidy(NOW) is True
-    assert repository.tidy(NOW) is False
-    assert dict(repository.walk()) == {"a": b"a", "b": b"b"}
-    assert repository.check() == []
+    assert [repository.tidy(NOW), repository.tidy(NOW)] == [True, False]
+    assert (dict(repository.walk()), repository.commit_count(), repository.check()) == (files, 6, [])
 
 
 def test_a_writer_and_readers_go_on_while_another_tidies(

@@ -144,15 +144,10 @@ async def test_everybody_as_a_recipient_is_refused_with_the_argument_for_it(
 @each_row(
     "text, paths",
     [
-        ("[README.md]", ["README.md"]),
-        ("[README.md, setup.py]", ["README.md", "setup.py"]),
-        ("[src/a.py]", ["src/a.py"]),
-        ("[src]", ["src"]),
-        ("('src/a.py')", ["src/a.py"]),
-        ("{src/a.py}", ["src/a.py"]),
-        ("src/a.py;src/b.py", ["src/a.py", "src/b.py"]),
-        ("src/a.py and src/b.py", ["src/a.py", "src/b.py"]),
-        ("src/ and docs/", ["src/", "docs/"]),
+        *(("[README.md]", ["README.md"]), ("[README.md, setup.py]", ["README.md", "setup.py"])),
+        *(("[src/a.py]", ["src/a.py"]), ("[src]", ["src"]), ("('src/a.py')", ["src/a.py"])),
+        *(("{src/a.py}", ["src/a.py"]), ("src/a.py;src/b.py", ["src/a.py", "src/b.py"])),
+        *(("src/a.py and src/b.py", ["src/a.py", "src/b.py"]), ("src/ and docs/", ["src/", "docs/"])),
         ("README.md setup.py", ["README.md", "setup.py"]),
     ],
 )
@@ -179,14 +174,7 @@ async def test_a_text_that_looks_like_several_paths_is_refused_with_the_list_to_
 @each_row(
     "path",
     [
-        "[ab].py",
-        "[ab]",
-        "[abc]",
-        "[a-z_]",
-        "[!abc]",
-        "./[README.md]",
-        "a;b.py",
-        "lost and found/x.py",
+        *("[ab].py", "[ab]", "[abc]", "[a-z_]", "[!abc]", "./[README.md]", "a;b.py", "lost and found/x.py"),
         "my file.md",
     ],
 )

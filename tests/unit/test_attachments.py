@@ -20,7 +20,6 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge, Un
 from postroom.mail.attachments import load_attachments, preview_of
 from postroom.mail.commands import AttachmentIn
 from postroom.mail.context import Caller, LoadedAttachment, Rules
-from table_rows import each_row
 
 room = room_in_memory
 
@@ -66,25 +65,12 @@ def test_content_is_known_by_its_hash_and_keeps_its_name_type_and_size() -> None
     assert (empty.size, empty.media_type) == (0, "application/octet-stream")
 
 
-def test_a_name_is_kept_without_folders_and_invisible_characters(subtests: pytest.Subtests) -> None:
-    for name, kept in [
-        ("a/b.txt", "b.txt"),
-        ("..\\..\\b.txt", "b.txt"),
-        ("/etc/passwd", "passwd"),
-        ("C:\\x\\y.md", "y.md"),
-        ("a\nb\x1b[31m.txt", "ab[31m.txt"),
-        ("a\u202etxt.exe", "atxt.exe"),
-        ("..", "attachment"),
-        (".", "attachment"),
-        ("/", "attachment"),
-        ("\n", "attachment"),
-        (" . ", "attachment"),
-        (".gitignore", ".gitignore"),
-        ("x" * 255, "x" * 255),
-        ("ü.txt", "ü.txt"),
-    ]:
-        with subtests.test(name=name, kept=kept):
-            assert _content(name, b"x").attachment.name == kept
+def test_a_name_is_kept_without_folders_and_invisible_characters() -> None:
+    kept = {"a/b.txt": "b.txt", "..\\..\\b.txt": "b.txt", "/etc/passwd": "passwd", "C:\\x\\y.md": "y.md"}
+    kept |= {"a\nb\x1b[31m.txt": "ab[31m.txt", "a\u202etxt.exe": "atxt.exe"}
+    kept |= dict.fromkeys(("..", ".", "/", "\n", " . "), "attachment")
+    kept |= {name: name for name in (".gitignore", "x" * 255, "ü.txt")}
+    assert {name: _content(name, b"x").attachment.name for name in kept} == kept
 
 
 def test_a_file_is_read_from_inside_the_project(tmp_path: Path) -> None:
@@ -97,33 +83,15 @@ def test_a_file_is_read_from_inside_the_project(tmp_path: Path) -> None:
     assert _load(AttachmentIn(path="b"), root=tmp_path)[0].content == b"inside"
     renamed = _load(AttachmentIn(path="sub/a.txt", name="b.md"), root=tmp_path)[0]
     assert renamed.attachment.name == "b.md"
+    for root in (tmp_path / "nowhere", "C:\\work\\app"):
+        with pytest.raises(InvalidPath):
+            _load(AttachmentIn(path="b"), root=root)
 
 
-OUTSIDE = [
-    *(
-        "",
-        ".",
-        "..",
-        "../secret",
-        "sub/../../secret",
-        "/etc/hostname",
-        "missing",
-        "missing/../ok",
-        "sub",
-        "~/x",
-    ),
-    *(
-        "a\x00b",
-        "x" * 5_000,
-        "sub/" * 500,
-        "link-out",
-        "link-up/secret",
-        "loop",
-        "pipe",
-        "socket",
-        "dangling",
-    ),
-]
+ELSEWHERE = (
+    ". .. ../secret sub/../../secret /etc/hostname missing missing/../ok sub ~/x link-out link-up/secret"
+)
+OUTSIDE = [*ELSEWHERE.split(), "loop", "pipe", "socket", "dangling", "", "a\x00b", "x" * 5_000, "sub/" * 500]
 
 
 def test_what_lies_outside_or_is_no_plain_file_is_refused(
@@ -154,29 +122,15 @@ def test_what_lies_outside_or_is_no_plain_file_is_refused(
             assert len(str(caught.value)) < 400
 
 
-def test_a_project_without_a_folder_has_no_files(tmp_path: Path) -> None:
-    with pytest.raises(InvalidPath):
-        _load(AttachmentIn(path="a"), root=tmp_path / "nowhere")
-    with pytest.raises(InvalidPath):
-        _load(AttachmentIn(path="a"), root="C:\\work\\app")
-
-
-def test_an_attachment_is_a_path_or_a_name_with_content(subtests: pytest.Subtests) -> None:
-    for one in [
-        AttachmentIn(),
-        AttachmentIn(name="a"),
-        AttachmentIn(content_base64="QQ=="),
-        AttachmentIn(name="", content_base64="QQ=="),
-        AttachmentIn(path="a", content_base64="QQ=="),
-        AttachmentIn(path="a", name="b", content_base64="QQ=="),
-    ]:
-        with subtests.test(one=one), pytest.raises(InvalidArgument, match="path"):
-            _load(one)
-
-
-def test_content_that_is_not_base64_is_refused(subtests: pytest.Subtests) -> None:
-    for text in ["Q", "QQ", "QQ=", "Q*==", "QQ==QQ", "Q Q=", "ÄÄ==", "data:text/plain;base64,QQ=="]:
-        with subtests.test(text=text), pytest.raises(InvalidArgument, match="base64"):
+def test_an_attachment_is_a_path_or_a_name_with_content_in_base64() -> None:
+    for fields in (
+        *({}, {"name": "a"}, {"content_base64": "QQ=="}, {"name": "", "content_base64": "QQ=="}),
+        *({"path": "a", "content_base64": "QQ=="}, {"path": "a", "name": "b", "content_base64": "QQ=="}),
+    ):
+        with pytest.raises(InvalidArgument, match="path"):
+            _load(AttachmentIn(**fields))
+    for text in ("Q", "QQ", "QQ=", "Q*==", "QQ==QQ", "Q Q=", "ÄÄ==", "data:text/plain;base64,QQ=="):
+        with pytest.raises(InvalidArgument, match="base64"):
             _load(AttachmentIn(name="a", content_base64=text))
 
 
@@ -191,9 +145,6 @@ def test_each_limit_is_kept_to_the_byte(tmp_path: Path) -> None:
         assert caught.value.value == 1_001
     with pytest.raises(TooLarge):
         _load(AttachmentIn(name="a", content_base64="A" * 1_000_000))
-
-
-def test_the_total_and_the_number_are_limited() -> None:
     part = AttachmentIn(name="a", content_base64=_b64(b"x" * 833))
     assert len(_load(part, part, part, AttachmentIn(name="b", content_base64=_b64(b"y")))) == 4
     with pytest.raises(TooLarge, match="together"):
@@ -204,26 +155,16 @@ def test_the_total_and_the_number_are_limited() -> None:
         _load(*[small] * 5)
 
 
-@each_row(
-    "form, mode",
-    [
-        ("PNG", "RGB"),
-        ("PNG", "P"),
-        ("PNG", "LA"),
-        ("JPEG", "RGB"),
-        ("GIF", "P"),
-        ("WEBP", "RGBA"),
-        ("BMP", "RGB"),
-    ],
-)
-def test_a_large_picture_gets_a_small_webp_beside_the_original(form: str, mode: str) -> None:
-    content = _picture((700, 600), form, mode)
-    loaded = _content(f"shot.{form.lower()}", content, Rules())
-    assert loaded.content == content
-    assert loaded.preview is not None
-    assert loaded.attachment.preview_sha256 == hashlib.sha256(loaded.preview).hexdigest()
-    with Image.open(io.BytesIO(loaded.preview)) as shown:
-        assert (shown.format, max(shown.size)) == ("WEBP", 512)
+def test_a_large_picture_gets_a_small_webp_beside_the_original() -> None:
+    for kind in ("PNG RGB", "PNG P", "PNG LA", "JPEG RGB", "GIF P", "WEBP RGBA", "BMP RGB"):
+        form, mode = kind.split()
+        content = _picture((700, 600), form, mode)
+        loaded = _content(f"shot.{form.lower()}", content, Rules())
+        assert loaded.content == content
+        assert loaded.preview is not None
+        assert loaded.attachment.preview_sha256 == hashlib.sha256(loaded.preview).hexdigest()
+        with Image.open(io.BytesIO(loaded.preview)) as shown:
+            assert (shown.format, max(shown.size)) == ("WEBP", 512)
     assert _content("shot.png", _picture((8, 8)), Rules()).preview is None
 
 
@@ -239,31 +180,24 @@ def _png_of(width: int, height: int) -> bytes:
     )
 
 
-def test_a_picture_that_would_unpack_to_too_much_is_kept_without_a_preview(subtests: pytest.Subtests) -> None:
+def test_what_is_no_picture_or_would_unpack_to_too_much_is_kept_without_a_preview() -> None:
     for size in [(7_000, 7_000), (12_000, 12_000), (60_000, 60_000), (2**31 - 1, 1), (0, 5)]:
-        with subtests.test(size=size):
-            content = _png_of(*size)
-            loaded = _content("bomb.png", content + b" " * 300, Rules(inline_image_max_bytes=10))
-            assert loaded.preview is None
-
-
-def test_what_is_no_picture_is_kept_without_a_preview(subtests: pytest.Subtests) -> None:
+        loaded = _content("bomb.png", _png_of(*size) + b" " * 300, Rules(inline_image_max_bytes=10))
+        assert loaded.preview is None, size
     for content in [
-        b"",
-        b"not a picture",
-        b"<svg xmlns='http://www.w3.org/2000/svg'><script/></svg>",
+        *(
+            b"",
+            b"not a picture",
+            b"<svg xmlns='http://www.w3.org/2000/svg'><script/></svg>",
+            _picture()[:200],
+        ),
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(/etc/passwd) (r) file\n",
-        _picture()[:200],
-        _picture()[:-20] + b"x" * 20,
-        b"\x89PNG\r\n\x1a\n" + b"\xff" * 400,
-        b"GIF89a" + b"\xff" * 400,
-        b"RIFF\xff\xff\xff\xffWEBPVP8 " + b"\xff" * 400,
-        b"\xff\xd8\xff\xe1\xff\xff" + b"\xff" * 400,
+        *(_picture()[:-20] + b"x" * 20, b"\x89PNG\r\n\x1a\n" + b"\xff" * 400, b"GIF89a" + b"\xff" * 400),
+        *(b"RIFF\xff\xff\xff\xffWEBPVP8 " + b"\xff" * 400, b"\xff\xd8\xff\xe1\xff\xff" + b"\xff" * 400),
     ]:
-        with subtests.test(content=content):
-            loaded = _content("x.png", content, Rules(inline_image_max_bytes=0))
-            assert loaded.content == content
-            assert loaded.preview is None or loaded.preview.startswith(b"RIFF")
+        loaded = _content("x.png", content, Rules(inline_image_max_bytes=0))
+        assert loaded.content == content
+        assert loaded.preview is None or loaded.preview.startswith(b"RIFF"), content
 
 
 SAMPLES = [

@@ -33,16 +33,17 @@ def note(folder: Path, url: str) -> None:
     places.write_server_note(folder, places.ServerNote(url=url, pid=1, version="0", started_at=0))
 
 
-def test_a_server_is_found_by_the_note_it_left_and_its_token(tmp_path: Path) -> None:
-    note(tmp_path, "http://127.0.0.1:1234")
+def test_a_server_is_found_by_its_note_and_its_token_and_the_environment_wins(tmp_path: Path) -> None:
+    with pytest.raises(errors.ServerUnavailable) as caught:
+        locate({}, data_dir=tmp_path)
+    assert str(caught.value) == f"no server is running for {tmp_path}"
+    assert "postroom up" in caught.value.remedy
+    note(tmp_path, "http://192.168.1.5:8765")
     places.token_file(tmp_path).write_text("prm_kept\n")
     found = locate({"POSTROOM_DATA_DIR": str(tmp_path), "POSTROOM_AGENT_TOKEN": "pra_1"})
-    assert found == Endpoint(url="http://127.0.0.1:1234", token="prm_kept", agent_token="pra_1")
-
-
-def test_the_environment_wins_over_the_note(tmp_path: Path) -> None:
-    note(tmp_path, "http://127.0.0.1:1234")
-    places.token_file(tmp_path).write_text("prm_kept")
+    assert found == Endpoint(url="http://192.168.1.5:8765", token="prm_kept", agent_token="pra_1")
+    assert "prm_kept" not in repr(found)
+    assert "pra_1" not in repr(found)
     named = {"POSTROOM_URL": "https://mail.example/house/mcp", "POSTROOM_TOKEN": "t"}
     found = locate(named, data_dir=tmp_path)
     assert (found.url, found.token) == ("https://mail.example/house", "t")
@@ -54,11 +55,8 @@ def test_the_environment_wins_over_the_note(tmp_path: Path) -> None:
 @each_row(
     "url, token",
     [
-        ("http://127.0.0.1:9", "prm_kept"),
-        ("http://localhost:9", "prm_kept"),
-        ("http://[::1]:9", "prm_kept"),
-        ("https://mail.example", ""),
-        ("http://localhost.example:9", ""),
+        *(("http://127.0.0.1:9", "prm_kept"), ("http://localhost:9", "prm_kept")),
+        *(("http://[::1]:9", "prm_kept"), ("https://mail.example", ""), ("http://localhost.example:9", "")),
         ("http://127.0.0.1.example:9", ""),
     ],
 )
@@ -67,84 +65,50 @@ def test_the_kept_token_goes_to_this_machine_alone(tmp_path: Path, url: str, tok
     assert locate({"POSTROOM_URL": url}, data_dir=tmp_path).token == token
 
 
-def test_the_kept_token_goes_wherever_this_machine_s_server_listens(tmp_path: Path) -> None:
-    note(tmp_path, "http://192.168.1.5:8765")
-    places.token_file(tmp_path).write_text("prm_kept")
-    assert locate({}, data_dir=tmp_path).token == "prm_kept"
-
-
-def test_without_a_note_there_is_no_server(tmp_path: Path) -> None:
-    with pytest.raises(errors.ServerUnavailable) as caught:
-        locate({}, data_dir=tmp_path)
-    assert str(caught.value) == f"no server is running for {tmp_path}"
-    assert "postroom up" in caught.value.remedy
-
-
-@each_row("url", ["ftp://x", "127.0.0.1:8765", "http://", "http://x:99999", "http://[::1"])
-def test_an_address_that_is_none_is_a_wrong_setting(tmp_path: Path, url: str) -> None:
-    with pytest.raises(errors.ConfigError):
-        locate({"POSTROOM_URL": url}, data_dir=tmp_path)
-
-
-def test_a_token_with_a_line_end_is_a_wrong_setting(tmp_path: Path) -> None:
+def test_an_address_that_is_none_and_a_token_with_a_line_end_are_wrong_settings(tmp_path: Path) -> None:
+    for url in ("ftp://x", "127.0.0.1:8765", "http://", "http://x:99999", "http://[::1"):
+        with pytest.raises(errors.ConfigError):
+            locate({"POSTROOM_URL": url}, data_dir=tmp_path)
     with pytest.raises(errors.ConfigError) as caught:
         locate({"POSTROOM_URL": "http://127.0.0.1:1", "POSTROOM_TOKEN": "a\r\nX: y"}, data_dir=tmp_path)
     assert "X: y" not in str(caught.value.as_dict())
 
 
-def test_tokens_are_not_shown() -> None:
-    assert "secret" not in repr(Endpoint(url="http://x", token="secret", agent_token="secret"))
-
-
 def test_a_tool_is_called_with_what_is_given_and_proves_who_calls(fake: FakePostroom, server: Server) -> None:
-    fake.tools["whois"] = lambda _: {"name": "Ada"}
+    fake.tools |= {"whois": lambda _: {"name": "Ada"}, "fetch_inbox": lambda _: [1, 2]}
     assert server.call_tool("whois", {"agent_name": "Ada", "limit": None}) == {"name": "Ada"}
     seen = fake.seen[0]
     assert seen.path == "/mcp/full"  # a command may need what agents seldom do
     assert seen.body["params"] == {"name": "whois", "arguments": {"agent_name": "Ada"}}
-    assert seen.headers["Authorization"] == "Bearer prm_x"
-    assert seen.headers["Postroom-Agent-Token"] == "pra_y"
-    assert seen.headers["MCP-Protocol-Version"] == "2025-11-25"
-    assert seen.headers["Accept"] == "application/json, text/event-stream"
-
-
-def test_a_list_comes_without_its_wrapping(fake: FakePostroom, server: Server) -> None:
-    fake.tools["fetch_inbox"] = lambda _: [1, 2]
-    assert server.call_tool("fetch_inbox", {}) == [1, 2]
-
-
-def test_an_answer_may_come_as_a_stream(fake: FakePostroom, server: Server) -> None:
+    sent = {
+        **{"Authorization": "Bearer prm_x", "Postroom-Agent-Token": "pra_y"},
+        **{"MCP-Protocol-Version": "2025-11-25", "Accept": "application/json, text/event-stream"},
+    }
+    assert {name: seen.headers[name] for name in sent} == sent
+    assert server.call_tool("fetch_inbox", {}) == [1, 2], "a list comes without its wrapping"
     result = {"structuredContent": {"a": 1}, "content": []}
-    progress = json.dumps({"jsonrpc": "2.0", "method": "notifications/progress"})
-    fake.rpc["tools/call"] = lambda seen: Stream([progress, json.dumps(rpc_result(seen, result), indent=1)])
-    assert server.call_tool("any", {}) == {"a": 1}
+    told = json.dumps({"jsonrpc": "2.0", "method": "notifications/progress"})
+    fake.rpc["tools/call"] = lambda seen: Stream([told, json.dumps(rpc_result(seen, result), indent=1)])
+    assert server.call_tool("any", {}) == {"a": 1}, "an answer may come as a stream"
 
 
-@each_row("kind", all_errors())
-def test_a_refusal_of_a_tool_comes_back_as_what_it_was(
-    fake: FakePostroom, server: Server, kind: type[PostroomError]
-) -> None:
-    sent = kind("why", value=[1], remedy="do this", details={"near": ["a"]})
-    fake.tools["any"] = lambda _: {"error": sent.as_dict()}
-    with pytest.raises(kind) as caught:
-        server.call_tool("any", {})
-    assert caught.value.as_dict() == sent.as_dict()
-
-
-def test_a_refusal_that_only_the_server_knows_keeps_its_code() -> None:
-    error = rebuilt({"code": "internal_error", "detail": "failed", "request_id": "r1"})
-    assert type(error) is PostroomError
-    assert (error.message, error.details) == ("failed", {"code": "internal_error", "request_id": "r1"})
-
-
-@each_row("text", ['{"error": {"code": "unknown_agent", "message": "who"}}', "who"])
-def test_a_refusal_may_come_as_text_alone(fake: FakePostroom, server: Server, text: str) -> None:
-    fake.rpc["tools/call"] = lambda _: {"isError": True, "content": [{"type": "text", "text": text}]}
-    with pytest.raises(errors.InputError, match="who"):
-        server.call_tool("any", {})
-
-
-def test_a_refusal_by_the_protocol_is_a_failure(fake: FakePostroom, server: Server) -> None:
+def test_a_refusal_comes_back_as_what_it_was(fake: FakePostroom, server: Server) -> None:
+    for kind in all_errors():
+        sent = kind("why", value=[1], remedy="do this", details={"near": ["a"]}).as_dict()
+        fake.tools["any"] = lambda _, sent=sent: {"error": sent}
+        with pytest.raises(kind) as caught:
+            server.call_tool("any", {})
+        assert caught.value.as_dict() == sent
+    only_there = rebuilt({"code": "internal_error", "detail": "failed", "request_id": "r1"})
+    assert (type(only_there), only_there.message) == (PostroomError, "failed")
+    assert only_there.details == {"code": "internal_error", "request_id": "r1"}
+    for text in ('{"error": {"code": "unknown_agent", "message": "who"}}', "who"):
+        fake.rpc["tools/call"] = lambda _, text=text: {
+            "isError": True,
+            "content": [{"type": "text", "text": text}],
+        }
+        with pytest.raises(errors.InputError, match="who"):
+            server.call_tool("any", {})
     fake.rpc["tools/call"] = lambda seen: rpc_error(seen, -32601, "no such method", status=404)
     with pytest.raises(PostroomError, match="no such method"):
         server.call_tool("any", {})
@@ -172,45 +136,42 @@ def test_what_is_no_answer_is_a_typed_failure(
     assert type(caught.value) is kind
 
 
-def test_the_administration_answers_with_an_object(fake: FakePostroom, server: Server) -> None:
-    fake.admin[("POST", "/admin/backup")] = lambda seen: {"target": seen.body["target"]}
+def test_the_administration_answers_with_an_object_or_its_refusal(fake: FakePostroom, server: Server) -> None:
+    fake.admin["POST", "/admin/backup"] = lambda seen: {"target": seen.body["target"]}
     assert server.admin("POST", "/admin/backup", {"target": "/x"}) == {"target": "/x"}
     assert fake.seen[0].headers["Content-Type"] == "application/json"
-
-
-def test_a_refusal_of_the_administration_comes_back_as_what_it_was(
-    fake: FakePostroom, server: Server
-) -> None:
     problem = {"type": "urn:x", "status": 404, "code": "unknown_agent", "detail": "no agent", "value": "Bo"}
-    fake.admin[("GET", "/admin/x")] = lambda _: Raw(
-        404, json.dumps(problem).encode(), "application/problem+json"
-    )
+    told = Raw(404, json.dumps(problem).encode(), "application/problem+json")
+    fake.admin["GET", "/admin/x"] = lambda _: told
     with pytest.raises(errors.UnknownAgent) as caught:
         server.admin("GET", "/admin/x")
     assert (caught.value.message, caught.value.value) == ("no agent", "Bo")
     assert caught.value.remedy == errors.UnknownAgent.default_remedy
 
 
-def test_a_server_that_is_gone_is_unavailable(fake: FakePostroom, server: Server) -> None:
-    fake.__exit__()
-    with pytest.raises(errors.ServerUnavailable, match=fake.url):
-        server.call_tool("any", {})
-    assert not server.is_ready()
-    fake.__enter__()
-
-
-def test_a_server_that_says_nothing_is_given_up(fake: FakePostroom) -> None:
+def test_a_server_that_is_gone_silent_or_breaks_off_is_unavailable(
+    fake: FakePostroom, server: Server
+) -> None:
+    fake.admin["GET", "/admin/x"] = lambda _: Short(200, b'{"a": 1}')
+    with pytest.raises(errors.ServerUnavailable, match="is incomplete"):
+        server.admin("GET", "/admin/x")
     fake.rpc["tools/call"] = lambda _: Stream([], stays_open=True)
     silent = Server(Endpoint(url=fake.url), timeout=timedelta(milliseconds=200))
     with pytest.raises(errors.ServerUnavailable, match="did not answer in time") as caught:
         silent.call_tool("any", {})
     assert "idempotency key" in caught.value.remedy
-
-
-def test_an_answer_that_breaks_off_is_no_answer(fake: FakePostroom, server: Server) -> None:
-    fake.admin[("GET", "/admin/x")] = lambda _: Short(200, b'{"a": 1}')
-    with pytest.raises(errors.ServerUnavailable, match="is incomplete"):
-        server.admin("GET", "/admin/x")
+    seen = len(fake.seen)
+    line = Exchange(Endpoint(url=fake.url))
+    line.break_off()
+    with pytest.raises(errors.ServerUnavailable):
+        line.send(Call(path="/mcp", body=b"{}"))
+    line.close()
+    assert len(fake.seen) == seen, "a call that was broken off sends nothing"
+    fake.__exit__()
+    with pytest.raises(errors.ServerUnavailable, match=fake.url):
+        server.call_tool("any", {})
+    assert not server.is_ready()
+    fake.__enter__()
 
 
 def test_a_refusal_that_comes_before_everything_was_sent_is_heard() -> None:
@@ -231,15 +192,6 @@ def test_a_refusal_that_comes_before_everything_was_sent_is_heard() -> None:
         with pytest.raises(errors.TooLarge, match="too much"):
             server.call_tool("any", {"text": "x" * (8 << 20)})
         thread.join(5)
-
-
-def test_a_call_that_was_broken_off_sends_nothing(fake: FakePostroom) -> None:
-    line = Exchange(Endpoint(url=fake.url))
-    line.break_off()
-    with pytest.raises(errors.ServerUnavailable):
-        line.send(Call(path="/mcp", body=b"{}"))
-    line.close()
-    assert fake.seen == []
 
 
 @each_row("size", [1, 2, 3, 1000])
@@ -265,23 +217,11 @@ class Watching:
 def test_how_far_long_work_is_comes_from_the_server_while_it_is_waited_for(
     fake: FakePostroom, server: Server
 ) -> None:
-    watch = Watching()
-    fake.admin["POST", "/admin/backup"] = lambda _: {"done": watch.heard.wait(30)}
-    fake.admin["GET", "/admin/progress?of=%2Fadmin%2Fbackup"] = lambda _: {
-        "doing": "copying: pages",
-        "done": 3,
-        "total": 9,
-    }
-    with progress.watched(watch):
-        found = server.admin_long("writing the backup", "POST", "/admin/backup", {})
-    assert (found, watch.told[:2]) == ({"done": True}, [("writing the backup",), ("copying: pages", 3, 9)])
-
-
-def test_a_server_that_does_not_say_how_far_it_is_is_waited_for_all_the_same(
-    fake: FakePostroom, server: Server
-) -> None:
-    watch = Watching()
-    fake.admin["GET", "/admin/doctor"] = lambda _: {"ok": watch.heard.wait(30)}
-    with progress.watched(watch):
-        found = server.admin_long("looking", "GET", "/admin/doctor?full=yes")
-    assert (found, watch.told[:2]) == ({"ok": True}, [("looking",), ("looking",)])
+    far = {"doing": "copying: pages", "done": 3, "total": 9}
+    fake.admin["GET", "/admin/progress?of=%2Fadmin%2Fbackup"] = lambda _: far
+    for work, told in (("backup", ("copying: pages", 3, 9)), ("doctor", ("looking",))):  # that does not say
+        watch = Watching()
+        fake.admin["POST", f"/admin/{work}"] = lambda _, watch=watch: {"done": watch.heard.wait(30)}
+        with progress.watched(watch):
+            found = server.admin_long("looking", "POST", f"/admin/{work}", {})
+        assert (found, watch.told[:2]) == ({"done": True}, [("looking",), told])

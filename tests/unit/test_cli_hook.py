@@ -67,11 +67,7 @@ def edit(client: str, event: str, tool: str, given: object, paths: list[str], an
         given = {**given, "content": "SECRET"}
     if client == "copilot":
         return (
-            client,
-            event,
-            {**COPILOT, "toolName": tool, "toolArgs": given},
-            {"paths": paths},
-            "deny",
+            *(client, event, {**COPILOT, "toolName": tool, "toolArgs": given}, {"paths": paths}, "deny"),
             answer,
         )
     sent = {**(CURSOR if client == "cursor" else SESSION), "tool_name": tool, "tool_input": given}
@@ -99,11 +95,7 @@ GOLDEN: list[Case] = [
     edit("cursor", "preToolUse", "Write", {"file_path": "/w/a"}, ["/w/a"], SHUT),
     edit("cursor", "preToolUse", "Delete", '{"path": "/w/a"}', ["/w/a"], SHUT),
     (
-        "cursor",
-        "stop",
-        {**CURSOR, "status": "completed", "loop_count": 0},
-        FIRST,
-        "hold",
+        *("cursor", "stop", {**CURSOR, "status": "completed", "loop_count": 0}, FIRST, "hold"),
         {"followup_message": LINE},
     ),
     ("cursor", "stop", {**CURSOR, "loop_count": 1}, ACTIVE, "silent", None),
@@ -170,13 +162,9 @@ def test_the_agent_s_token_goes_along(tmp_path: Path) -> None:
         ("claude", "PreToolUse", {**SESSION, "tool_name": "Edit", "tool_input": {}}),
         ("claude", "PreToolUse", {**SESSION, "tool_name": "Edit", "tool_input": {"file_path": 3}}),
         ("claude", "PreToolUse", {**SESSION, "tool_name": None}),
-        ("cursor", "stop", {**CURSOR, "status": "aborted"}),
-        ("claude", "Notification", SESSION),
-        ("git", "pre-commit", SESSION),
-        ("emacs", "Stop", SESSION),
-        ("claude", "Stop", []),
-        ("claude", "Stop", "text"),
-        ("claude", "Stop", None),
+        *(("cursor", "stop", {**CURSOR, "status": "aborted"}), ("claude", "Notification", SESSION)),
+        *(("git", "pre-commit", SESSION), ("emacs", "Stop", SESSION), ("claude", "Stop", [])),
+        *(("claude", "Stop", "text"), ("claude", "Stop", None)),
     ],
 )
 def test_what_is_no_matter_of_ours_is_not_asked(
@@ -226,47 +214,27 @@ def test_the_agent_of_a_call_is_seen(tool: str, given: object, response: object,
     assert call_of("claude", "tool", sent) == {"session_id": "s", "cwd": "/w", **expected}
 
 
-@each_row(
-    "answer",
-    [
+def test_ids_of_messages_and_reservations_are_read_from_answers_and_a_subagent_is_a_session() -> None:
+    for answer in (
         {"structuredContent": {"result": [{"id": 4, "subject": "s"}, {"id": 9, "subject": "t"}]}},
         [{"type": "text", "text": '[{"id": 4, "subject": "s"}, {"id": 9, "subject": "t"}]'}],
         {"content": [{"type": "text", "text": '{"messages": [{"id": 4}, {"id": 9}]}'}]},
         '{"result": [{"id": 4}, {"id": 9}]}',
-    ],
-)
-def test_the_ids_of_fetched_messages_are_read_from_the_answer(answer: object) -> None:
-    sent = {
-        "tool_name": "mcp__postroom__fetch_inbox",
-        "tool_input": {"project_key": "/p", "agent_name": "Ben"},
-        "tool_response": answer,
-    }
-    call = call_of("claude", "tool", sent)
-    assert call is not None
-    assert call["fetched"] == [4, 9]
-
-
-def test_what_a_session_reserved_is_read_from_an_answer_that_gemini_has_put_between_marks() -> None:
+    ):
+        tool = {"tool_name": "mcp__postroom__fetch_inbox", "tool_response": answer}
+        given = {"tool_input": {"project_key": "/p", "agent_name": "Ben"}}
+        assert (call_of("claude", "tool", {**tool, **given}) or {})["fetched"] == [4, 9]
     granted = json.dumps({"granted": [{"id": 7}], "conflicts": []})
-    told = {
-        "llmContent": [{"text": f"<untrusted_context>\n{granted}\n</untrusted_context>"}],
-        "returnDisplay": granted,
-    }
+    marked = {"text": f"<untrusted_context>\n{granted}\n</untrusted_context>"}  # as Gemini puts it
     tool = {"tool_name": "mcp_postroom_file_reservation_paths", "tool_input": {"agent_name": "Ada"}}
-    call = call_of("gemini", "tool", {**SESSION, **tool, "tool_response": told})
-    assert call is not None
-    assert call["reserved"] == [7]
+    told = {"tool_response": {"llmContent": [marked], "returnDisplay": granted}}
+    assert (call_of("gemini", "tool", {**SESSION, **tool, **told}) or {})["reserved"] == [7]
+    assert (call_of("claude", "start", {**SESSION, "agent_id": "inner"}) or {})["session_id"] == "s/inner"
 
 
 def test_a_start_after_a_compaction_says_so() -> None:
     starts = [call_of("claude", "start", {**SESSION, "source": one}) for one in ("startup", "compact")]
     assert [one and one.get("compacted") for one in starts] == [None, True]
-
-
-def test_a_subagent_is_a_session_of_its_own() -> None:
-    call = call_of("claude", "start", {**SESSION, "agent_id": "inner"})
-    assert call is not None
-    assert call["session_id"] == "s/inner"
 
 
 def edited(client: str, cwd: str, given: object, tool: str = "") -> object:
@@ -289,12 +257,8 @@ def test_a_file_is_named_as_it_is_written_and_as_what_its_links_lead_to(
     monkeypatch.chdir(project)
     here, app = str(project), f"{project}/src/app.py"
     for written, said in (
-        ("src/app.py", []),
-        (app, []),
-        ("link/app.py", [app]),
-        (f"{here}/link/app.py", [app]),
-        ("link/new/file.py", [f"{here}/src/new/file.py"]),
-        ("file", [app]),
+        *(("src/app.py", []), (app, []), ("link/app.py", [app]), (f"{here}/link/app.py", [app])),
+        *(("link/new/file.py", [f"{here}/src/new/file.py"]), ("file", [app])),
         (f"{alias}/link/app.py", [app]),
         *([("/proc/self/cwd/src/app.py", [app])] if Path("/proc/self/cwd").exists() else []),
     ):
@@ -305,66 +269,46 @@ def test_a_file_is_named_as_it_is_written_and_as_what_its_links_lead_to(
         assert asked == ["link/app.py", app, f"{alias}/src/app.py"]
 
 
-@each_row("lead", [" ", "\t", "   "])
-def test_a_patch_names_its_files_behind_blanks_too(lead: str) -> None:
-    patch = f"{lead}*** Begin Patch\n{lead}*** Update File: a.py\n@@\n-x\n+y\n*** End Patch"
-    assert edited("codex", "/w", {"command": patch}) == ["a.py"]
-    assert edited("codex", "/w", patch) == ["a.py"]
-
-
-def test_a_patch_that_codex_applies_from_its_shell_names_its_files() -> None:
-    patch = "apply_patch <<'EOF'\n*** Begin Patch\n*** Update File: a.py\n@@\n-x\n+y\n*** End Patch\nEOF\n"
-    assert edited("codex", "/w", {"command": patch}, "Bash") == ["a.py"]
-    assert edited("codex", "/w", {"cmd": ["bash", "-lc", f"cd src && {patch}"]}, "exec_command") == [
-        "a.py",
-        "src/a.py",
-    ]
-    assert edited("codex", "/w", {"cmd": patch, "workdir": "/w/src"}, "exec_command") == [
-        "a.py",
-        "/w/src/a.py",
-    ]
-    assert edited("codex", "/w", {"command": "cat apply_patch.txt"}, "Bash") is None
-    assert edited("claude", "/w", {"command": patch}, "Bash") is None
-
-
-def test_every_file_of_a_patch_is_asked_about() -> None:
-    files = [f"{number}.py" for number in range(2_000)]
-    patch = "\n".join(["*** Begin Patch", *(f"*** Add File: {one}" for one in files), "*** End Patch"])
-    assert edited("codex", "/w", {"command": patch}) == files
+def test_each_file_of_a_patch_is_named_also_behind_blanks_or_from_a_shell() -> None:
+    for lead in ("", " ", "\t", "   "):
+        patch = f"{lead}*** Begin Patch\n{lead}*** Update File: a.py\n@@\n-x\n+y\n*** End Patch"
+        for given in ({"command": patch}, patch):
+            assert edited("codex", "/w", given) == ["a.py"]
+    shell = "apply_patch <<'EOF'\n*** Begin Patch\n*** Update File: a.py\n@@\n-x\n+y\n*** End Patch\nEOF\n"
+    for client, tool, given, files in (
+        ("codex", "Bash", {"command": shell}, ["a.py"]),
+        ("codex", "exec_command", {"cmd": ["bash", "-lc", f"cd src && {shell}"]}, ["a.py", "src/a.py"]),
+        ("codex", "exec_command", {"cmd": shell, "workdir": "/w/src"}, ["a.py", "/w/src/a.py"]),
+        ("codex", "Bash", {"command": "cat apply_patch.txt"}, None),
+        ("claude", "Bash", {"command": shell}, None),
+    ):
+        assert edited(client, "/w", given, tool) == files
+    many = [f"{number}.py" for number in range(2_000)]
+    patch = "\n".join(["*** Begin Patch", *(f"*** Add File: {one}" for one in many), "*** End Patch"])
+    assert edited("codex", "/w", {"command": patch}) == many
 
 
 EDIT = {**SESSION, "tool_name": "Write", "tool_input": {"file_path": "/w/a"}}
 PRE = ("POST", "/hooks/claude/PreToolUse")
 
 
-@each_row(
-    "guard, mode, expected",
-    [("", "warn", {"systemMessage": LINE}), ("", "block", DENIED), ("", "off", None), ("", "nonsense", None)],
-)
-def test_an_error_that_the_server_tells_means_what_is_set(
-    tmp_path: Path, guard: str, mode: str, expected: object
-) -> None:
-    with FakePostroom(admin={PRE: says("error", mode=mode)}) as fake:
-        found = answer(fake, tmp_path, "claude", "PreToolUse", EDIT, POSTROOM_GUARD=guard)
-    assert found == expected
+def test_what_fails_at_the_server_means_what_is_set_there_or_in_the_environment(tmp_path: Path) -> None:
+    with FakePostroom() as fake:
+        for mode, expected in (
+            *(("warn", {"systemMessage": LINE}), ("block", DENIED), ("off", None), ("nonsense", None)),
+        ):
+            fake.admin[PRE] = says("error", mode=mode)
+            assert answer(fake, tmp_path, "claude", "PreToolUse", EDIT, POSTROOM_GUARD="") == expected
+        fake.admin[PRE] = lambda _: PROBLEM
+        for guard, verb in (("", "note"), ("warn", "note"), ("BLOCK", "deny"), ("off", "")):
+            text = json.dumps(answer(fake, tmp_path, "claude", "PreToolUse", EDIT, POSTROOM_GUARD=guard))
+            assert ("systemMessage" in text, '"deny"' in text) == (verb == "note", verb == "deny")
+            assert ("store_unavailable" in text) == bool(verb)
+            assert ("SECRET" in text, "POSTROOM_GUARD" in text) == (False, False)
+            assert answer(fake, tmp_path, "claude", "Stop", SESSION, POSTROOM_GUARD=guard) is None
 
 
 PROBLEM = Raw(503, b'{"code": "store_unavailable", "detail": "SECRET"}', "application/problem+json")
-
-
-@each_row("guard, verb", [("", "note"), ("warn", "note"), ("BLOCK", "deny"), ("off", "")])
-def test_a_refusal_of_the_server_means_what_the_environment_says(
-    tmp_path: Path, guard: str, verb: str
-) -> None:
-    with FakePostroom(admin={PRE: lambda _: PROBLEM}) as fake:
-        found = answer(fake, tmp_path, "claude", "PreToolUse", EDIT, POSTROOM_GUARD=guard)
-        quiet = answer(fake, tmp_path, "claude", "Stop", SESSION, POSTROOM_GUARD=guard)
-    assert quiet is None
-    text = json.dumps(found)
-    assert ("systemMessage" in text, '"deny"' in text) == (verb == "note", verb == "deny")
-    assert ("store_unavailable" in text) == bool(verb)
-    assert "SECRET" not in text
-    assert "POSTROOM_GUARD" not in text
 
 
 def test_a_server_that_is_down_refuses_edits_only_when_the_environment_asks_for_it(tmp_path: Path) -> None:
@@ -381,19 +325,12 @@ def test_a_server_that_is_down_refuses_edits_only_when_the_environment_asks_for_
 
 
 GARBAGE = [
-    Raw(200, b"", "application/json"),
-    Raw(200, b"<html>", "text/html"),
-    Raw(200, b"[]"),
-    Raw(200, b"null"),
-    Raw(200, b'{"outcome": "deny"}'),
-    Raw(200, b'{"outcome": 1, "text": 2}'),
+    *(Raw(200, b"", "application/json"), Raw(200, b"<html>", "text/html"), Raw(200, b"[]")),
+    *(Raw(200, b"null"), Raw(200, b'{"outcome": "deny"}'), Raw(200, b'{"outcome": 1, "text": 2}')),
     Raw(200, b'{"outcome": "explode", "text": "x", "mode": "warn"}'),
     Raw(200, b'{"outcome": "hold", "text": "x", "mode": "warn"}'),
-    Raw(200, b"\xff\xfe"),
-    Raw(200, b"x" * 100_000),
-    Raw(404, b"not found", "text/plain"),
-    Raw(500, b'{"error": "x"}'),
-    Raw(500, b'{"code": "\\u202e evil"}'),
+    *(Raw(200, b"\xff\xfe"), Raw(200, b"x" * 100_000), Raw(404, b"not found", "text/plain")),
+    *(Raw(500, b'{"error": "x"}'), Raw(500, b'{"code": "\\u202e evil"}')),
     Short(200, b'{"outcome": "deny", "text": "x"'),
 ]
 
@@ -487,34 +424,21 @@ def test_only_this_machine_is_asked_and_only_in_plain_http(
     assert ((found.host, found.port, found.prefix) if found else ("", 0, "")) == (host, port, prefix)
 
 
-@each_row(
-    "more",
-    [
-        {},
-        {"POSTROOM_DATA_DIR": "{home}/elsewhere"},
-        {"POSTROOM_DATA_DIR": "~/there"},
-        {"XDG_DATA_HOME": "{home}/xdg"},
-        {"XDG_DATA_HOME": "relative"},
-    ],
-)
-@each_row("platform", ["linux", "darwin"])
-def test_the_data_folder_is_the_one_of_every_command(
-    tmp_path: Path, more: dict[str, str], platform: str
-) -> None:
-    surroundings = {"HOME": str(tmp_path)}
-    surroundings |= {name: value.format(home=tmp_path) for name, value in more.items()}
-    assert Path(hook_wire.data_dir(surroundings, platform=platform)) == places.data_dir(
-        surroundings, platform=platform
-    )
-
-
-def test_note_and_token_are_those_of_every_command(tmp_path: Path) -> None:
-    surroundings = {"HOME": str(tmp_path)}
-    folder = places.data_dir(surroundings)
+def test_data_folder_note_and_token_are_those_of_every_command(tmp_path: Path) -> None:
+    home = str(tmp_path)
+    for more in (
+        *({}, {"POSTROOM_DATA_DIR": f"{home}/elsewhere"}, {"POSTROOM_DATA_DIR": "~/there"}),
+        *({"XDG_DATA_HOME": f"{home}/xdg"}, {"XDG_DATA_HOME": "relative"}),
+    ):
+        for platform in ("linux", "darwin"):
+            surroundings = {"HOME": home, **more}
+            expected = places.data_dir(surroundings, platform=platform)
+            assert Path(hook_wire.data_dir(surroundings, platform=platform)) == expected
+    folder = places.data_dir({"HOME": home})
     note = places.ServerNote(url="http://127.0.0.1:1234", pid=1, version="1", started_at=1)
     places.write_server_note(folder, note)
     places.write_private(places.token_file(folder), "secret\n")
-    found, known = hook_wire.endpoint_of(surroundings), locate(surroundings)
+    found, known = hook_wire.endpoint_of({"HOME": home}), locate({"HOME": home})
     assert found is not None
     assert (f"http://{found.host}:{found.port}", found.token) == (known.url, known.token)
 
@@ -544,22 +468,18 @@ def process(
     return child.returncode, out, err
 
 
-@each_row(
-    "raw",
-    [
-        b"",
-        b"{",
-        b"\xff\xfe\x00",
-        b"[" * 200_000,
-        b"null",
-        b'{"session_id": "\\ud800", "cwd": "\\u0000"}',
-        b'{"tool_name": "Write", "tool_input": {"file_path": "\\ud800"}}',
-        b"x" * 10_000_000,
-    ],
-)
-def test_bad_input_is_met_with_silence(tmp_path: Path, raw: bytes) -> None:
+def test_bad_input_and_unknown_events_are_met_with_silence(tmp_path: Path) -> None:
     with FakePostroom() as fake:
-        assert process(environment(fake.port, tmp_path), raw, "claude", "PreToolUse") == (0, b"", b"")
+        for raw in (
+            *(b"", b"{", b"\xff\xfe\x00", b"[" * 200_000, b"null", b"x" * 10_000_000),
+            b'{"session_id": "\\ud800", "cwd": "\\u0000"}',
+            b'{"tool_name": "Write", "tool_input": {"file_path": "\\ud800"}}',
+        ):
+            told = process(environment(fake.port, tmp_path), raw, "claude", "PreToolUse")
+            assert told == (0, b"", b""), raw[:80]
+    for words in ("claude NoSuch", "emacs Stop", "claude stop", "claude", "", "a b c", "-x"):
+        assert process({"HOME": str(tmp_path)}, b"{}", *words.split()) == (0, b"", b""), words
+    assert process({"HOME": str(tmp_path)}, b"{}", "", "") == (0, b"", b"")
 
 
 def test_a_file_of_ten_megabytes_is_written_and_only_its_name_goes_on(tmp_path: Path) -> None:
@@ -571,33 +491,12 @@ def test_a_file_of_ten_megabytes_is_written_and_only_its_name_goes_on(tmp_path: 
     assert len(json.dumps(fake.seen[0].body)) < 200
 
 
-@each_row(
-    "words",
-    [
-        ("claude", "NoSuch"),
-        ("emacs", "Stop"),
-        ("", ""),
-        ("claude", "stop"),
-        ("claude",),
-        (),
-        tuple("abc"),
-        ("-x",),
-    ],
-)
-def test_an_unknown_event_is_met_with_silence(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert process({"HOME": str(tmp_path)}, b"{}", *words) == (0, b"", b"")
-
-
 def test_broken_notes_and_tokens_are_met_with_silence(tmp_path: Path) -> None:
     folder = places.data_dir({"HOME": str(tmp_path)})
     folder.mkdir(parents=True)
     raw = json.dumps(EDIT).encode()
     for note in (
-        "{",
-        "[]",
-        '{"url": 3}',
-        '{"url": "http://127.0.0.1:1"}',
-        '{"url": "http://127.0.0.1:99999"}',
+        *("{", "[]", '{"url": 3}', '{"url": "http://127.0.0.1:1"}', '{"url": "http://127.0.0.1:99999"}'),
     ):
         (folder / "server.json").write_text(note)
         (folder / "token").write_bytes(b"\xff\n")
@@ -672,14 +571,8 @@ def test_the_hook_loads_hardly_anything(tmp_path: Path, state: str) -> None:
     assert heavy & names == set()
     ours = {name for name in names if name.startswith("postroom")}
     assert ours == {
-        "postroom",
-        "postroom.cli",
-        "postroom.cli.hook",
-        "postroom.cli.hook_input",
-        "postroom.cli.hook_wire",
-        "postroom.cli.main",
-        "postroom.contracts",
-        "postroom.contracts.clients",
+        *("postroom", "postroom.cli", "postroom.cli.hook", "postroom.cli.hook_input"),
+        *("postroom.cli.hook_wire", "postroom.cli.main", "postroom.contracts", "postroom.contracts.clients"),
         "postroom.version",
     }
 
@@ -704,15 +597,12 @@ def test_json_is_read_and_written_as_json(monkeypatch: pytest.MonkeyPatch) -> No
             assert hook_wire.written(document).isascii()
         with pytest.raises(TypeError):
             hook_wire.written(DOCUMENTS[3])
-
-
-@each_row(
-    "raw",
-    [b"", b" ", b"{", b"[1,]", b"{} {}", b"nul", b'{"a" 1}', b"\xff", b"\xef\xbb\xbf{}", b"'a'", b"[" * 100],
-)
-def test_what_is_no_json_is_refused(raw: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - of any of its kinds
-        hook_wire.read(raw)
+        for raw in (
+            *(b"", b" ", b"{", b"[1,]", b"{} {}", b"nul", b'{"a" 1}', b"\xff", b"\xef\xbb\xbf{}", b"'a'"),
+            b"[" * 100,
+        ):
+            with pytest.raises(ValueError):  # noqa: PT011 - of any of its kinds
+                hook_wire.read(raw)
 
 
 def test_the_hook_has_a_help_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from postroom.cli.protocol import (
     key_of,
     read_line,
 )
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from table_rows import each_row
 
 VERSION = "2026-07-28"
@@ -94,7 +94,7 @@ def test_only_results_and_errors_are_answers() -> None:
 
 
 def test_the_tools_that_change_nothing_are_those_of_the_table() -> None:
-    assert {one.name for one in ALL_OPERATIONS if not one.changes} == READING_TOOLS
+    assert {one.name for one in MAIL_OPERATIONS if not one.changes} == READING_TOOLS
 
 
 @each_row(

@@ -23,11 +23,7 @@ ADDED = {"startups": 3, "tips": {"seen": [1, 2]}}
 CLIENTS = ("claude", "codex", "gemini", "cursor", "copilot", "opencode")
 """One for each form of a file."""
 WAYS = [
-    (None, "", False),
-    (None, "\n", True),
-    (2, "\n", True),
-    (2, "", False),
-    (4, "", True),
+    *((None, "", False), (None, "\n", True), (2, "\n", True), (2, "", False), (4, "", True)),
     (4, "\n", False),
 ]
 """How it was written before, whether the new file ends its last line, and where the client adds keys: each two together."""

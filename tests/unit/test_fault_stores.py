@@ -2,15 +2,12 @@
 
 from datetime import timedelta
 
-import pytest
-
 from conformance.promises import given
 from postroom.contracts.errors import StoreUnavailable
-from postroom.contracts.mail import Term
 from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
+from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 
 async def slugs(store: MailStore) -> list[str]:
@@ -41,41 +38,6 @@ async def test_a_losing_store_writes_everything_and_loses_the_answer() -> None:
     assert await make(store, "a", "b", "c") == ["a", "c"]
     assert await slugs(store) == ["a", "b", "c"]
     assert store.failed == 1
-
-
-async def test_a_plan_may_be_any_sequence_of_booleans_or_go_on_without_end() -> None:
-    assert await make(RefusingStore(SqliteStore.in_memory(), [True, False, True]), "a", "b", "c", "d") == [
-        "b",
-        "d",
-    ]
-    odd = writes_that(lambda number: number % 2 == 1)
-    assert await make(RefusingStore(SqliteStore.in_memory(), odd), "a", "b", "c", "d") == ["b", "d"]
-    assert await make(LosingStore(SqliteStore.in_memory(), []), "a") == ["a"]
-
-
-async def test_a_change_that_raises_is_raised_and_counts_as_no_failure() -> None:
-    store = LosingStore(SqliteStore.in_memory(), writes(1))
-
-    def fail(tx: object) -> None:
-        raise KeyError("no")
-
-    with pytest.raises(KeyError):
-        await store.write(fail)
-    assert store.failed == 0
-    assert await make(store, "a") == ["a"]
-
-
-async def test_a_store_that_is_not_planned_to_fail_does_what_the_one_within_does() -> None:
-    within = SqliteStore.in_memory()
-    store = LosingStore(RefusingStore(within, ()), ())
-    here = await given.an_office(store)
-    sent = await store.write(lambda tx: given.put_message(tx, here.ada, [here.ben], body="plum"))
-    await store.settle()
-    found = await store.read(lambda tx: tx.search(here.project.id, Term("plum"), order="newest", limit=9))
-    assert [hit.message for hit in found] == [sent]
-    await store.probe()
-    assert store.changes is within.changes
-    within.close()
 
 
 def test_the_clock_stands_until_it_is_moved() -> None:

@@ -1,10 +1,8 @@
 """The view of a chat while an answer is written: growing drafts, at a limited rate."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroom.contracts.errors import IllegalTransition
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
 from postroom.gateway.drafts import Draft, Look, Step
 from table_rows import each_row
@@ -29,106 +27,12 @@ def drafted(text: str = "some words") -> Draft:
     return draft
 
 
-def test_an_answer_is_shown_then_edited_then_final() -> None:
-    draft = drafted()
-    assert text_of(draft.add(" and more", now=1_000)) == "some words and more"
-    assert draft.done(now=1_100) is None
-    assert draft.finish()
-
-
-def test_edits_keep_their_distance() -> None:
-    draft = drafted()
-    assert draft.add(" more", now=999) is None
-    assert text_of(draft.add("", now=1_000)) == "some words more"
-
-
-def test_the_distance_is_counted_from_when_a_step_was_given() -> None:
-    draft = fresh()
-    draft.add("a", now=0)
-    draft.add("b", now=1_500)
-    assert text_of(draft.done(now=1_500)) == "ab"
-
-
-def test_few_characters_are_not_worth_a_look() -> None:
-    draft = fresh(24)
-    assert draft.add("x" * 23, now=0) is None
-    assert text_of(draft.add("y", now=0)) == "x" * 23 + "y"
-    draft.done(now=0)
-    assert draft.add("z" * 23, now=5_000) is None
-    assert text_of(draft.add("z", now=5_000)) == "x" * 23 + "y" + "z" * 24
-
-
-def test_while_a_step_is_under_way_there_is_nothing_to_do_and_the_answer_is_sent_whole() -> None:
-    draft = fresh()
-    draft.add("one", now=0)
-    assert draft.add(" two", now=9_000) is None
-    assert not draft.finish()
-    assert draft.done(now=9_001) is None
-
-
 def test_a_platform_that_asks_to_be_left_alone_is() -> None:
     draft = drafted()
     draft.add(" more", now=1_000)
     assert draft.failed(now=1_000, retry_after_ms=7_000) is None
     assert draft.add(" and more", now=7_999) is None
     assert text_of(draft.add("", now=8_000)) == "some words more and more"
-
-
-def test_a_first_draft_that_came_too_early_is_shown_later() -> None:
-    draft = fresh()
-    draft.add("one", now=0)
-    assert draft.failed(now=0, retry_after_ms=3_000) is None
-    assert text_of(draft.add("", now=3_000)) == "one"
-
-
-def test_a_draft_that_was_left_alone_still_becomes_the_answer() -> None:
-    draft = drafted()
-    draft.add(" more", now=1_000)
-    draft.failed(now=1_000, retry_after_ms=7_000)
-    assert draft.finish()
-
-
-def test_after_one_failure_nothing_more_is_shown_and_the_answer_is_sent_whole() -> None:
-    draft = drafted()
-    draft.add(" more", now=1_000)
-    assert draft.failed(now=1_001) is None
-    assert draft.add(" and more", now=60_000) is None
-    assert not draft.finish()
-
-
-def test_it_ends_once_and_nothing_follows() -> None:
-    draft = drafted()
-    assert [draft.finish(), draft.finish()] == [True, False]
-    assert draft.add("late", now=9_000) is None
-    with pytest.raises(IllegalTransition):
-        draft.done(now=9_000)
-
-
-def test_what_is_not_under_way_neither_ends_nor_fails() -> None:
-    draft = fresh()
-    with pytest.raises(IllegalTransition, match="done"):
-        draft.done(now=0)
-    with pytest.raises(IllegalTransition, match="failed"):
-        draft.failed(now=0)
-
-
-def test_what_was_never_shown_cannot_be_edited() -> None:
-    assert not fresh().finish()
-
-
-def test_a_draft_stands_still_when_it_is_full() -> None:
-    draft = fresh()
-    words = "word " * 30
-    assert text_of(draft.add(words, now=0)) == words[:99]
-    assert draft.done(now=0) is None
-    assert draft.add(words, now=5_000) is None
-    assert draft.finish()
-
-
-def test_a_draft_does_not_shrink_when_a_better_cut_lies_before_what_is_shown() -> None:
-    draft = drafted(text="x" * 60 + "\n\n" + "y" * 35)
-    assert draft.add("y" * 35, now=1_000) is None
-    assert draft.add("z", now=9_000) is None
 
 
 def test_a_draft_closes_its_fence_and_an_edit_that_would_show_the_same_is_left_out() -> None:

@@ -32,41 +32,6 @@ async def wait_for(pacing: Pacing, chat: str | None, key: str | None = None, **m
         return turn.wait_ms
 
 
-async def test_what_may_be_said_now_is_said_now_and_the_next_in_its_chat_waits(clock: ManualClock) -> None:
-    pacing = Pacing(LIMITS, clock, clock)
-    assert await wait_for(pacing, "a") == 0
-    assert await wait_for(pacing, "b") == 0
-    soon = asyncio.ensure_future(wait_for(pacing, "a"))
-    async with asyncio.timeout(60):
-        while not clock.sleeping:
-            await asyncio.sleep(0)
-    clock.advance(timedelta(milliseconds=999))
-    await asyncio.sleep(0)
-    assert not soon.done()
-    clock.advance(timedelta(milliseconds=1))
-    assert await soon == 0
-
-
-async def test_a_call_counts_until_its_time_after_its_end(clock: ManualClock) -> None:
-    pacing = Pacing(RateLimits(chat=Rate(1, 5_000)), clock, clock)
-    async with pacing.turn("send", "a"):
-        clock.advance(timedelta(seconds=7))
-        assert await wait_for(pacing, "a", "no active step") == 5_000
-    clock.advance(timedelta(milliseconds=1))
-    assert await wait_for(pacing, "a", "no active step") == 4_999
-
-
-async def test_who_is_told_to_come_back_keeps_its_place_and_has_its_own_time(clock: ManualClock) -> None:
-    pacing = Pacing(RateLimits(chat=Rate(1, 10_000)), clock, clock)
-    assert await wait_for(pacing, "a") == 0
-    assert [await wait_for(pacing, "a", key) for key in "xyz"] == [10_000, 20_000, 30_000]
-    clock.advance(timedelta(seconds=10))
-    assert await wait_for(pacing, "a", "y") == 10_000  # too early: x comes first
-    assert await wait_for(pacing, "a", "x") == 0
-    clock.advance(timedelta(seconds=10))
-    assert await wait_for(pacing, "a", "y") == 0
-
-
 async def test_a_place_that_nobody_comes_back_for_is_given_up(clock: ManualClock) -> None:
     pacing = Pacing(RateLimits(chat=Rate(1, 10_000)), clock, clock)
     assert await wait_for(pacing, "a") == 0

@@ -47,28 +47,6 @@ def open_fence(text: str) -> str | None:
     return opened
 
 
-@each_row(
-    "unit, text, length",
-    [
-        (CHARACTERS, "é\U0001f600", 2),
-        (UTF16, "é\U0001f600", 3),
-        (UTF8, "é\U0001f600", 6),
-        (UTF8, "\ud83d", 3),
-    ],
-)
-def test_each_unit_counts_what_it_says(unit: LengthUnit, text: str, length: int) -> None:
-    assert unit.measure(text) == length
-
-
-@given(text=TEXTS, room=st.integers(0, 40), start=st.integers(0, 10), unit=UNITS)
-def test_what_fits_is_as_long_as_can_be(text: str, room: int, start: int, unit: LengthUnit) -> None:
-    start = min(start, len(text))
-    end = unit.fitting(text, start, room)
-    assert start <= end <= len(text)
-    assert unit.measure(text[start:end]) <= room
-    assert end == len(text) or unit.measure(text[start : end + 1]) > room
-
-
 @given(text=TEXTS, limit=LIMITS, unit=UNITS)
 @settings(max_examples=20)
 def test_no_part_is_blank_or_too_long(text: str, limit: int, unit: LengthUnit) -> None:
@@ -140,14 +118,6 @@ def test_no_inline_code_is_divided(words: list[str], limit: int) -> None:
             rest = rest.removeprefix(word).removeprefix(" ")
 
 
-def test_an_empty_or_blank_text_gives_no_part() -> None:
-    assert [split(text, limit=40, unit=UTF16) for text in ("", "\n", " " * 5_000, "\u3000")] == [()] * 4
-
-
-def test_a_text_that_fits_is_left_as_it_stands() -> None:
-    assert split("\n  a\n\nb \n", limit=40, unit=UTF16) == ("\n  a\n\nb \n",)
-
-
 @each_row("limit", [-1, 0, SMALLEST_LIMIT - 1])
 def test_a_limit_without_room_is_refused(limit: int) -> None:
     with pytest.raises(InvalidArgument, match="too small") as refused:
@@ -161,28 +131,22 @@ X, Y, Z = "x" * 20, "y" * 10, "z" * 10
 @each_row(
     "text, parts",
     [
-        (f"{X}\n\n{Y}\n{Z} {Z}", (X, f"{Y}\n{Z} {Z}")),
-        (f"{X}\n{Y} {Z}", (X, f"{Y} {Z}")),
-        (f"{Y} {Y} {Z} {Z}", (f"{Y} {Y} {Z}", Z)),
-        (f"{Y} {Y}  {Z} {Z}", (f"{Y} {Y}", f"{Z} {Z}")),
+        *((f"{X}\n\n{Y}\n{Z} {Z}", (X, f"{Y}\n{Z} {Z}")), (f"{X}\n{Y} {Z}", (X, f"{Y} {Z}"))),
+        *((f"{Y} {Y} {Z} {Z}", (f"{Y} {Y} {Z}", Z)), (f"{Y} {Y}  {Z} {Z}", (f"{Y} {Y}", f"{Z} {Z}"))),
         (f"{X}{X}{X}", (f"{X}{X}"[:32], f"{X}{X}{X}"[32:])),
         (f"a\n\n{X} {Y} {Z}", (f"a\n\n{X}", f"{Y} {Z}")),
         (f"a\n\n{X}{X}", ("a", (X + X)[:32], (X + X)[32:])),
         (f"{X} {Y}   \n \n    code\n", (f"{X} {Y}", "    code")),
-        (f"\n\n{X} {Y}", (f"{X} {Y}",)),
-        (f"  {X}{X}", (f"  {X}{X}"[:32], X[:10])),
-        (f"{X}`{Y} {Z}`", (X, f"`{Y} {Z}`")),
-        (f"{Y}\n```{Y} {Z}`", (Y, f"```{Y} {Z}`")),
+        *((f"\n\n{X} {Y}", (f"{X} {Y}",)), (f"  {X}{X}", (f"  {X}{X}"[:32], X[:10]))),
+        *((f"{X}`{Y} {Z}`", (X, f"`{Y} {Z}`")), (f"{Y}\n```{Y} {Z}`", (Y, f"```{Y} {Z}`"))),
         (f"```\n{X}\nz\n``````", (f"```\n{X}\n```", "```\nz\n``````")),
         (f"```\n{X}{X}{X}\n```", (f"```\n{X}xxxx\n```",) * 2 + ("```\nxxxxxxxxxxxx\n```",)),
         ("\U0001f1e9\U0001f1ea" * 20 + "x", ("\U0001f1e9\U0001f1ea" * 16, "\U0001f1e9\U0001f1ea" * 4 + "x")),
         ("x" + "\U0001f1e9\U0001f1ea" * 17, ("x" + "\U0001f1e9\U0001f1ea" * 15, "\U0001f1e9\U0001f1ea" * 2)),
         ("\u200d" * 31 + "\ud83d\ude00", ("\u200d" * 31, "\ud83d\ude00")),
-        (f"{X}\u00a0{Y} {Z}", (f"{X}\u00a0{Y}", Z)),
-        (f"{X} ~~~ {Y}", (f"{X} ~~~", Y)),
+        *((f"{X}\u00a0{Y} {Z}", (f"{X}\u00a0{Y}", Z)), (f"{X} ~~~ {Y}", (f"{X} ~~~", Y))),
         (f"{X} {Z[:5]} ~~~~~~ {Y}", (X, f"{Z[:5]} ~~~~~~ {Y}")),
-        (f"{X} `{Y} {Z}`", (X, f"`{Y} {Z}`")),
-        (f"{X} don`t {Y} {Z}", (f"{X} don`t", f"{Y} {Z}")),
+        *((f"{X} `{Y} {Z}`", (X, f"`{Y} {Z}`")), (f"{X} don`t {Y} {Z}", (f"{X} don`t", f"{Y} {Z}"))),
         (f"`{X} {X}`", (f"`{X}", f"{X}`")),
         (f"{X}xx `\n- `{Y} {Z}`", (f"{X}xx `", f"- `{Y} {Z}`")),
     ],
@@ -214,17 +178,11 @@ def test_where_40_characters_with_a_fence_are_cut(text: str, parts: tuple[str, .
 
 MEGABYTES = {
     "prose": "Some words in a line, and `code` too.\n\n" * 25_000,
-    "one word": "x" * 1_000_000,
-    "spaces in code": "```\na" + " " * 1_000_000,
-    "spaces": "a" + " " * 1_000_000 + "b",
-    "backticks": "`" * 1_000_000,
-    "spans": "`a` ``b " * 125_000,
-    "fences": "```\nx\n```\n" * 100_000,
-    "marked lines": "``` ` a b\n" * 100_000,
-    "a marked line": "~~~" + " a" * 500_000,
-    "flags": "\U0001f1e9\U0001f1ea" * 250_000,
-    "marks": "e" + "\u0301" * 500_000,
-    "backslashes": "\\" * 1_000_000 + "`",
+    **{"one word": "x" * 1_000_000, "spaces in code": "```\na" + " " * 1_000_000},
+    **{"spaces": "a" + " " * 1_000_000 + "b", "backticks": "`" * 1_000_000, "spans": "`a` ``b " * 125_000},
+    **{"fences": "```\nx\n```\n" * 100_000, "marked lines": "``` ` a b\n" * 100_000},
+    **{"a marked line": "~~~" + " a" * 500_000, "flags": "\U0001f1e9\U0001f1ea" * 250_000},
+    **{"marks": "e" + "\u0301" * 500_000, "backslashes": "\\" * 1_000_000 + "`"},
 }
 
 

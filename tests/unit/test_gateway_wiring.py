@@ -25,16 +25,9 @@ from postroom.app.gateway_service import GatewayService
 from postroom.app.gateway_wiring import ChatService, open_paths
 from postroom.app.undelivered import UndeliveredService
 from postroom.concurrency import Tasks
+from postroom.contracts import errors
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import CHAT_KIND, InboundStatus
-from postroom.contracts.errors import (
-    AgentNotFound,
-    ConfigError,
-    InternalError,
-    InvalidArgument,
-    InvalidRunner,
-    ServerUnavailable,
-)
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.runners import AnyRunner, Runner
@@ -99,7 +92,7 @@ async def test_a_thread_is_run_by_the_agent_that_its_name_names(tmp_path: Path, 
     assert [agents.agent_of(thread) for thread in threads] == ["default", "poet", "Bo@gone"]
     assert [agents.commits_steps(thread) for thread in threads] == [True, True, False]
     for_nobody = RunActivation.new(threads[2], [])
-    with pytest.raises(AgentNotFound, match="Bo@gone no longer answers chats here"):
+    with pytest.raises(errors.AgentNotFound, match="Bo@gone no longer answers chats here"):
         await agents.chosen(for_nobody)
     plan = await agents.resolve(for_nobody, pinned="its run")
     assert plan.resolution_id == "its run", (
@@ -169,9 +162,9 @@ class Known:
             case "Di":
                 return None
             case "Flo":
-                raise InvalidRunner("the stored runner cannot be read")
+                raise errors.InvalidRunner("the stored runner cannot be read")
             case _:
-                raise AgentNotFound(f"there is no agent {agent_id!r}")
+                raise errors.AgentNotFound(f"there is no agent {agent_id!r}")
 
 
 async def test_whoever_a_rule_names_and_cannot_answer_is_told_in_the_order_of_the_file(
@@ -299,23 +292,20 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
     asking = (await desk.operator.people())["asking"]
     assert [one["user_id"] for one in asking] == ["stranger"]
     assert code not in str(asking)
-    with pytest.raises(InvalidArgument, match="unknown role"):
+    with pytest.raises(errors.InvalidArgument, match="unknown role"):
         await desk.operator.pair("telegram", code, "boss")
-    with pytest.raises(InvalidArgument, match="no waiting person has this code"):
+    with pytest.raises(errors.InvalidArgument, match="no waiting person has this code"):
         await desk.operator.pair("telegram", "ABCDEFGH", "member")
     found = await desk.operator.pair("telegram", code.lower(), "member")
     assert found["person"]["user_id"] == "stranger"
     people = (await desk.operator.people())["people"]
     assert [(one["user_id"], one["from"]) for one in people] == [
-        ("u1", "file"),
-        ("u2", "file"),
-        ("u3", "file"),
-        ("stranger", "paired"),
+        *(("u1", "file"), ("u2", "file"), ("u3", "file"), ("stranger", "paired")),
     ]
     await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(InvalidArgument, match="was admitted"):
+    with pytest.raises(errors.InvalidArgument, match="was admitted"):
         await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(InvalidArgument, match="was admitted"):
+    with pytest.raises(errors.InvalidArgument, match="was admitted"):
         await desk.operator.shut_out("telegram", "u1")
 
 
@@ -345,10 +335,7 @@ def _is_code(word: str) -> bool:
 
 async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
     notice: dict[str, Any] = {
-        "platform": "telegram",
-        "chat_id": "12345",
-        "text": "The lights go out.",
-        "key": "k",
+        **{"platform": "telegram", "chat_id": "12345", "text": "The lights go out.", "key": "k"},
         "thread_id": "7",
     }
     first = await desk.operator.send(**notice)
@@ -362,10 +349,7 @@ async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
 async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) -> None:
     desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "blocked"))
     notice: dict[str, Any] = {
-        "platform": "telegram",
-        "chat_id": "12345",
-        "text": "The lights go out.",
-        "key": "k",
+        **{"platform": "telegram", "chat_id": "12345", "text": "The lights go out.", "key": "k"},
     }
     row = await desk.operator.send(**notice)
 
@@ -379,7 +363,7 @@ async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) ->
     assert (await desk.operator.discard(str(row["outbox_id"])[:-3]))["outbox_id"] == row["outbox_id"]
     assert await undelivered() == []
     for act in (desk.operator.discard, desk.operator.revive):
-        with pytest.raises(InvalidArgument, match="no such dead letter"):
+        with pytest.raises(errors.InvalidArgument, match="no such dead letter"):
             await act(str(row["outbox_id"]))
     assert (await desk.operator.send(**notice))["outbox_id"] == row["outbox_id"]
     assert desk.channel.texts("12345") == []
@@ -387,7 +371,7 @@ async def test_what_no_chat_took_is_discarded_once_and_never_sent(desk: Desk) ->
 
 async def test_a_notice_without_a_chat_goes_home(desk: Desk) -> None:
     notice: dict[str, Any] = {"platform": "telegram", "text": "The lights go out."}
-    with pytest.raises(InvalidArgument, match="no home channel"):
+    with pytest.raises(errors.InvalidArgument, match="no home channel"):
         await desk.operator.send(**notice)
     await desk.channel.say("/sethome", chat="harbour")
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
@@ -416,7 +400,7 @@ async def test_the_files_home_counts_where_nobody_made_another(clock: ManualCloc
 )
 async def test_a_notice_that_cannot_be_said_is_refused(desk: Desk, changes: dict, words: str) -> None:
     told = {"platform": "telegram", "chat_id": "1", "text": "hi", **changes}
-    with pytest.raises(InvalidArgument, match=words):
+    with pytest.raises(errors.InvalidArgument, match=words):
         await desk.operator.send(**told)
 
 
@@ -443,7 +427,7 @@ async def test_what_quiet_hours_hold_is_counted_with_what_waits_behind_it(desk: 
 
 async def test_a_notice_waits_for_a_channel_whose_account_is_not_known(desk: Desk) -> None:
     desk.channel.liveness.state = AdapterState.FAILED
-    with pytest.raises(ServerUnavailable, match="not connected"):
+    with pytest.raises(errors.ServerUnavailable, match="not connected"):
         await desk.operator.send(platform="telegram", chat_id="1", text="hi")
 
 
@@ -462,7 +446,7 @@ async def test_what_could_not_be_delivered_is_listed_and_tried_again(desk: Desk)
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert desk.channel.texts() == ["The lights go out."]
     assert (await desk.operator.dead())["undelivered"] == []
-    with pytest.raises(InvalidArgument, match="no such dead letter"):
+    with pytest.raises(errors.InvalidArgument, match="no such dead letter"):
         await desk.operator.revive(sent["outbox_id"])
 
 
@@ -511,7 +495,7 @@ async def test_what_would_reach_nobody_is_not_tried_again_and_stays_on_the_list(
     await runs.outbox.nack(row.outbox_id, held.claim_token or "", error="no such chat", final=True)
     channel = FakeChannel(clock=clock)
     for operator in (UndeliveredService(runs), UndeliveredService(runs, [channel])):
-        with pytest.raises(InvalidArgument, match=why):
+        with pytest.raises(errors.InvalidArgument, match=why):
             await operator.revive(row.outbox_id)
         [listed] = (await operator.dead())["undelivered"]
         assert listed["outbox_id"] == row.outbox_id
@@ -526,12 +510,7 @@ async def test_health_says_where_every_message_is(desk: Desk) -> None:
     await settled(desk.agent.began(1), desk.room.hurry(desk.gateway))
     found = await desk.operator.health()
     assert found["messages"] == {
-        "accepted": 2,
-        "finished": 0,
-        "queued": 1,
-        "running": 1,
-        "rejected": 0,
-        "adds_up": True,
+        **{"accepted": 2, "finished": 0, "queued": 1, "running": 1, "rejected": 0, "adds_up": True},
     }
     assert found["dispatches"]["claimed"] == 1
     assert found["channels"]["telegram"]["state"] == "connected"
@@ -584,7 +563,7 @@ class Starting:
         self.hurried.set()
 
 
-@each_row("kind", [None, ConfigError, RuntimeError])
+@each_row("kind", [None, errors.ConfigError, RuntimeError])
 async def test_a_gateway_that_cannot_start_ends_the_server(kind: type[Exception] | None) -> None:
     ended: list[bool] = []
     stand = Starting(None if kind is None else kind("a token is wrong"))
@@ -592,7 +571,9 @@ async def test_a_gateway_that_cannot_start_ends_the_server(kind: type[Exception]
     await chats.start(patience=5, told_to_stop=lambda: False)
     await chats.stop()
     assert ended == ([] if kind is None else [True])
-    expected = {None: type(None), ConfigError: ConfigError, RuntimeError: InternalError}[kind]
+    expected = {None: type(None), errors.ConfigError: errors.ConfigError, RuntimeError: errors.InternalError}[
+        kind
+    ]
     assert isinstance(chats.failure, expected)
 
 

@@ -343,11 +343,8 @@ def commit(repo: Path, fake_port: int | None, code: int, **more: str) -> str:
         ({"outcome": "error", "text": "SAID", "mode": "block"}, "", 1),
         ({"outcome": "unknown", "text": "SAID", "mode": "warn"}, "", 0),
         ({"outcome": "unknown", "text": "SAID", "mode": "block"}, "", 1),
-        (Raw(500, b'{"code": "store_error"}'), "", 0),
-        (Raw(500, b'{"code": "store_error"}'), "block", 1),
-        (Raw(200, b"garbage"), "", 0),
-        (Raw(200, b"garbage"), "block", 1),
-        (Raw(200, b"[]"), "warn", 0),
+        *((Raw(500, b'{"code": "store_error"}'), "", 0), (Raw(500, b'{"code": "store_error"}'), "block", 1)),
+        *((Raw(200, b"garbage"), "", 0), (Raw(200, b"garbage"), "block", 1), (Raw(200, b"[]"), "warn", 0)),
     ],
 )
 def test_a_commit_is_held_as_the_answer_says(

@@ -37,13 +37,8 @@ async def sent(room: Room, content: bytes, name: str = "file") -> tuple[int, str
 @each_row(
     "content",
     [
-        b"the plan",
-        b"",
-        "zwölf Boote\n".encode() * 20_000,
-        b'"\\\n' * 40_000,
-        "🚢日本".encode() * 20_000,
-        b"\x00\xff" * 100_000,
-        b"\xff",
+        *(b"the plan", b"", "zwölf Boote\n".encode() * 20_000, b'"\\\n' * 40_000, "🚢日本".encode() * 20_000),
+        *(b"\x00\xff" * 100_000, b"\xff"),
     ],
 )
 async def test_a_file_is_read_in_parts_that_fit_an_answer(content: bytes) -> None:

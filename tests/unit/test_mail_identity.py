@@ -17,19 +17,10 @@ from mail_room import (
     room_in_memory,
     set_to_work,
 )
+from postroom.contracts import errors
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import (
-    AgentRetired,
-    IdentityMismatch,
-    NotPermitted,
-    PostroomError,
-    TokenRequired,
-    UnknownAgent,
-    UnknownProject,
-    WrongToken,
-)
 from postroom.mail.context import Caller, Rules, token_hash
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -62,16 +53,13 @@ async def _furnish(room: Room) -> None:
 
 
 ACTING: dict[str, dict[str, Any]] = {
-    "register_agent": {"name": "Ada", **WHO},
-    "start_session": {"name": "Ada", **WHO},
-    "retire_agent": {"agent_name": "Ada"},
-    "unretire_agent": {"agent_name": "Ada"},
+    **{"register_agent": {"name": "Ada", **WHO}, "start_session": {"name": "Ada", **WHO}},
+    **{"retire_agent": {"agent_name": "Ada"}, "unretire_agent": {"agent_name": "Ada"}},
     "rotate_agent_token": {"agent_name": "Ada"},
     "send_message": {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"},
     "reply_message": {"sender_name": "Ada", "message_id": 1, "body_md": "b"},
     "recall_message": {"sender_name": "Ada", "message_id": 1},
-    "fetch_inbox": {"agent_name": "Ada"},
-    "fetch_inbox_events": {"agent_name": "Ada"},
+    **{"fetch_inbox": {"agent_name": "Ada"}, "fetch_inbox_events": {"agent_name": "Ada"}},
     "get_message": {"agent_name": "Ada", "message_id": 1},
     "get_attachment": {"agent_name": "Ada", "message_id": 1, "sha256": THE_PLAN},
     "delivery_status": {"agent_name": "Ada", "message_id": 1},
@@ -84,27 +72,19 @@ ACTING: dict[str, dict[str, Any]] = {
     "set_contact_policy": {"agent_name": "Ada", "policy": "open"},
     "file_reservation_paths": {"agent_name": "Ada", "paths": ["b"]},
     "check_file_reservations": {"agent_name": "Ada", "paths": ["b"]},
-    "release_file_reservations": {"agent_name": "Ada"},
-    "renew_file_reservations": {"agent_name": "Ada"},
+    **{"release_file_reservations": {"agent_name": "Ada"}, "renew_file_reservations": {"agent_name": "Ada"}},
     "force_release_file_reservation": {"agent_name": "Ada", "reservation_id": 1, "reason": "r"},
 }
 OTHERS: dict[str, dict[str, Any]] = {
-    "health_check": {},
-    "ensure_project": {"human_key": "/projects/new"},
-    "create_agent_identity": WHO,
-    "show_project": {},
-    "whois": {"agent_name": "Ada"},
-    "list_agents": {},
-    "search_messages": {"query": "subject"},
-    "fetch_thread": {"thread_id": "t"},
-    "summarize_thread": {"thread_id": "t"},
-    "list_file_reservations": {},
-    "fetch_events": {},
+    **{"health_check": {}, "ensure_project": {"human_key": "/projects/new"}, "create_agent_identity": WHO},
+    **{"show_project": {}, "whois": {"agent_name": "Ada"}, "list_agents": {}},
+    **{"search_messages": {"query": "subject"}, "fetch_thread": {"thread_id": "t"}},
+    **{"summarize_thread": {"thread_id": "t"}, "list_file_reservations": {}, "fetch_events": {}},
 }
 
 
 def test_every_operation_is_in_one_of_the_two_tables() -> None:
-    assert sorted([*ACTING, *OTHERS]) == sorted(one.name for one in ALL_OPERATIONS)
+    assert sorted([*ACTING, *OTHERS]) == sorted(one.name for one in MAIL_OPERATIONS)
 
 
 def _own(arguments: dict[str, Any]) -> str:
@@ -136,16 +116,16 @@ def _set_rules(room: Room, verified: bool) -> None:
     room.mail = Mail(room.store, room.clock, Rules(verified=verified), keep_token=keep)
 
 
-def _refused(name: str, verified: bool, operator: bool) -> dict[str, type[PostroomError]]:
+def _refused(name: str, verified: bool, operator: bool) -> dict[str, type[errors.PostroomError]]:
     """Return the tokens with which an operation is refused, and how."""
-    refused: dict[str, type[PostroomError]] = {
-        "other": IdentityMismatch,
-        "abroad": IdentityMismatch,
-        "wrong": WrongToken,
+    refused: dict[str, type[errors.PostroomError]] = {
+        "other": errors.IdentityMismatch,
+        "abroad": errors.IdentityMismatch,
+        "wrong": errors.WrongToken,
     }
     # An agent with a token must show it to get another.
     if verified or (name == "rotate_agent_token" and not operator):
-        refused["none"] = TokenRequired
+        refused["none"] = errors.TokenRequired
     return refused
 
 
@@ -156,7 +136,7 @@ def _caller(name: str, token: str, operator: bool) -> Caller:
     return _with(tokens[token], operator=operator)
 
 
-async def _is_refused(room: Room, kind: type[PostroomError], name: str, caller: Caller) -> None:
+async def _is_refused(room: Room, kind: type[errors.PostroomError], name: str, caller: Caller) -> None:
     error = await room.refused(kind, name, caller=caller, **ACTING[name])
     token = caller.agent_token
     assert token is None or token not in str(error.as_dict()), "no token is ever repeated"
@@ -169,31 +149,28 @@ async def test_a_wrong_token_is_an_error_even_where_none_is_asked_for(
     with in_memory(clock) as room:
         await _furnish(room)
         room.mail.rules = Rules(verified=verified)
-        await room.refused(WrongToken, name, caller=_with(WRONG), **OTHERS[name])
-        await room.refused(WrongToken, name, caller=_with(WRONG, operator=True), **OTHERS[name])
-        await room.refused(WrongToken, name, caller=_with(""), **OTHERS[name])
+        await room.refused(errors.WrongToken, name, caller=_with(WRONG), **OTHERS[name])
+        await room.refused(errors.WrongToken, name, caller=_with(WRONG, operator=True), **OTHERS[name])
+        await room.refused(errors.WrongToken, name, caller=_with(""), **OTHERS[name])
         if name != "create_agent_identity":
             await room.call(name, caller=_with(EVE), **OTHERS[name])
 
 
-async def test_a_revoked_or_replaced_token_is_a_wrong_one(room: Room) -> None:
+async def test_a_revoked_or_replaced_token_is_a_wrong_one_and_only_agents_that_there_are_get_one(
+    room: Room,
+) -> None:
     await _furnish(room)
     await room.mail.issue_token("projects-harbor", "Ada", token_hash("second"))
-    await room.refused(WrongToken, "fetch_inbox", agent_name="Ada", caller=_with(ADA))
+    await room.refused(errors.WrongToken, "fetch_inbox", agent_name="Ada", caller=_with(ADA))
     assert await room.call("fetch_inbox", agent_name="Ada", caller=_with("second")) == []
     await room.mail.issue_token("projects-harbor", "Ada", None)
     assert not await room.mail.knows_token("second")
-    await room.refused(WrongToken, "fetch_inbox", agent_name="Ada", caller=_with("second"))
-
-
-async def test_tokens_are_issued_to_agents_that_there_are(room: Room) -> None:
-    await _furnish(room)
-    with pytest.raises(UnknownAgent):
+    await room.refused(errors.WrongToken, "fetch_inbox", agent_name="Ada", caller=_with("second"))
+    with pytest.raises(errors.UnknownAgent):
         await room.mail.issue_token("projects-harbor", "Nobody", "h")
-    with pytest.raises(UnknownProject):
-        await room.mail.issue_token("nowhere", "Ada", "h")
-    with pytest.raises(UnknownProject):
-        await room.mail.slug("nowhere")
+    for unknown in (room.mail.issue_token("nowhere", "Ada", "h"), room.mail.slug("nowhere")):
+        with pytest.raises(errors.UnknownProject):
+            await unknown
     assert await room.mail.slug(SHORE + "/") == "projects-shore"
 
 
@@ -206,8 +183,8 @@ async def test_only_the_operator_makes_agents_where_identity_is_verified(room: R
         room.mail.rules = Rules(verified=verified)
         named = {} if name == "create_agent_identity" else {"name": f"Dee-{number}"}
         if verified:
-            await room.refused(TokenRequired, name, **WHO, caller=_with(token))
-            await room.refused(TokenRequired, name, **WHO, **named, caller=_with(token))
+            await room.refused(errors.TokenRequired, name, **WHO, caller=_with(token))
+            await room.refused(errors.TokenRequired, name, **WHO, **named, caller=_with(token))
         else:
             await room.call(name, **WHO, **named, caller=_with(token))
         await room.call(name, **WHO, caller=_with(token, operator=True))
@@ -216,21 +193,15 @@ async def test_only_the_operator_makes_agents_where_identity_is_verified(room: R
 async def test_an_answer_kept_under_a_key_is_given_to_its_agent_only(room: Room) -> None:
     await _furnish(room)
     room.mail.rules = Rules(verified=True)
-    message = {
-        "sender_name": "Ada",
-        "to": ["Ben"],
-        "bcc": ["Cyd"],
-        "subject": "s",
-        "body_md": "b",
-        "idempotency_key": "k",
-    }
+    message = {**ACTING["send_message"], "bcc": ["Cyd"], "idempotency_key": "k"}
     first = await room.call("send_message", **message, caller=_with(ADA))
-    await room.refused(IdentityMismatch, "send_message", **message, caller=_with(BEN))
-    await room.refused(TokenRequired, "send_message", **message, caller=_with(None))
-    await room.refused(TokenRequired, "send_message", **message, caller=OPERATOR)
-    await room.refused(WrongToken, "send_message", **message, caller=_with(WRONG))
+    for kind, caller in (
+        *((errors.IdentityMismatch, _with(BEN)), (errors.TokenRequired, _with(None))),
+        *((errors.TokenRequired, OPERATOR), (errors.WrongToken, _with(WRONG))),
+    ):
+        await room.refused(kind, "send_message", **message, caller=caller)
     other = {**message, "subject": "other"}
-    await room.refused(IdentityMismatch, "send_message", **other, caller=_with(BEN))
+    await room.refused(errors.IdentityMismatch, "send_message", **other, caller=_with(BEN))
     assert await room.call("send_message", **message, caller=_with(ADA)) == first
 
 
@@ -248,7 +219,7 @@ async def test_an_answer_given_to_the_operator_is_given_to_it_again_and_to_nobod
             first = await room.call(name, **asked, caller=OPERATOR)
             assert await room.call(name, **asked, caller=OPERATOR) == first
             for caller in (Caller(), *([] if more else [_with(ADA)])):
-                await room.refused(TokenRequired, name, **asked, caller=caller)
+                await room.refused(errors.TokenRequired, name, **asked, caller=caller)
 
 
 async def test_a_token_is_rotated_into_a_file_and_never_answered(room: Room) -> None:
@@ -257,38 +228,26 @@ async def test_a_token_is_rotated_into_a_file_and_never_answered(room: Room) -> 
 
     def keep(slug: str, name: str) -> tuple[str, str]:
         kept.append((slug, name))
-        return "fresh", f"/tokens/{slug}/{name}"
+        return f"fresh {name}", f"/tokens/{slug}/{name}"
 
-    await room.refused(NotPermitted, "rotate_agent_token", agent_name="Ada", caller=_with(ADA))
+    await room.refused(errors.NotPermitted, "rotate_agent_token", agent_name="Ada", caller=_with(ADA))
     room.mail = Mail(room.store, room.clock, room.mail.rules, keep_token=keep)
+    await room.refused(errors.TokenRequired, "rotate_agent_token", agent_name="Ada")
+    await room.refused(errors.IdentityMismatch, "rotate_agent_token", agent_name="Ada", caller=_with(BEN))
+    await room.refused(errors.UnknownAgent, "rotate_agent_token", agent_name="Nobody")
+    assert (kept, await room.mail.knows_token(ADA)) == ([], True), "what is refused keeps the old token"
     answer = await room.call("rotate_agent_token", agent_name="ada", caller=_with(ADA))
     assert answer == {"agent": "Ada", "token_file": "/tokens/projects-harbor/Ada"}
     assert kept == [("projects-harbor", "Ada")]
-    assert await room.mail.knows_token("fresh")
+    assert await room.mail.knows_token("fresh Ada")
     assert await room.mail.knows_token(ADA), "it may list tools, so that the answer is shown"
     for operation in ("fetch_inbox", "rotate_agent_token"):
-        await room.refused(WrongToken, operation, agent_name="Ada", caller=_with(ADA))
+        await room.refused(errors.WrongToken, operation, agent_name="Ada", caller=_with(ADA))
     room.clock.advance(timedelta(minutes=1))
     assert not await room.mail.knows_token(ADA)
-
-
-async def test_a_rotation_that_is_refused_keeps_the_old_token_and_makes_no_file(room: Room) -> None:
-    await _furnish(room)
-    kept: list[str] = []
-
-    def keep(slug: str, name: str) -> tuple[str, str]:
-        kept.append(name)
-        return f"fresh {name}", "f"
-
-    room.mail = Mail(room.store, room.clock, room.mail.rules, keep_token=keep)
-    await room.refused(TokenRequired, "rotate_agent_token", agent_name="Ada")
-    await room.refused(IdentityMismatch, "rotate_agent_token", agent_name="Ada", caller=_with(BEN))
-    await room.refused(UnknownAgent, "rotate_agent_token", agent_name="Nobody")
-    assert kept == []
-    assert await room.mail.knows_token(ADA)
     await room.call("rotate_agent_token", agent_name="Ada", caller=OPERATOR)
     await room.call("rotate_agent_token", agent_name="Cyd")
-    assert kept == ["Ada", "Cyd"]
+    assert [name for _, name in kept] == ["Ada", "Ada", "Cyd"]
 
 
 async def test_a_retired_agent_reads_and_does_not_act(room: Room) -> None:
@@ -309,9 +268,9 @@ async def test_a_retired_agent_reads_and_does_not_act(room: Room) -> None:
         ("register_agent", {"name": "Ben", **WHO}),
         ("start_session", {"name": "Ben", **WHO}),
     ):
-        await room.refused(AgentRetired, name, **arguments)
+        await room.refused(errors.AgentRetired, name, **arguments)
     await room.refused(
-        AgentRetired, "send_message", sender_name="Ada", to=["Cyd", "Ben"], subject="s", body_md="b"
+        errors.AgentRetired, "send_message", sender_name="Ada", to=["Cyd", "Ben"], subject="s", body_md="b"
     )
     assert [one["name"] for one in (await room.call("list_agents"))["agents"]] == ["Ada", "Cyd"]
     everyone = await room.call("list_agents", include_retired=True)
@@ -340,9 +299,11 @@ async def test_a_run_makes_no_project_and_changes_none(room: Room) -> None:
     assert ada is not None
     run = Caller(agent_id=ada.id)
     told = {"project_key": "/elsewhere", "program": "p", "model": "m", "name": "Ada"}
-    await room.refused(NotPermitted, "ensure_project", human_key="/elsewhere", caller=run)
-    await room.refused(NotPermitted, "ensure_project", human_key="/elsewhere", git_identity="g", caller=run)
-    await room.refused(NotPermitted, "start_session", **told, caller=run)
+    await room.refused(errors.NotPermitted, "ensure_project", human_key="/elsewhere", caller=run)
+    await room.refused(
+        errors.NotPermitted, "ensure_project", human_key="/elsewhere", git_identity="g", caller=run
+    )
+    await room.refused(errors.NotPermitted, "start_session", **told, caller=run)
     before = await everything(room.store)
     known = await room.call("ensure_project", human_key=HARBOR, git_identity="g", caller=run)
     assert known["human_key"] == HARBOR

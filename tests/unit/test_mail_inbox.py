@@ -72,40 +72,20 @@ async def test_since_is_kept_to_the_millisecond_in_every_zone(room: Room) -> Non
     assert await room.inbox("Ben", since=iso(room.clock.now())) == []
 
 
-async def test_a_follower_gets_each_message_once_while_others_are_sent_and_recalled(room: Room) -> None:
+async def test_a_cursor_beyond_the_newest_message_or_before_what_was_purged_is_refused(room: Room) -> None:
     await room.open()
-    sent: list[int] = []
-    seen: dict[int, list[int]] = {1: [], 3: [], 100: []}
-    cursors = dict.fromkeys(seen, 0)
-
-    async def read_on(limit: int) -> bool:
-        page = await room.call("fetch_inbox_events", agent_name="Ben", after=cursors[limit], limit=limit)
-        assert page["newest"] == len(sent)
-        seen[limit] += [one["id"] for one in page["events"]]
-        cursors[limit] = page["next"]
-        return bool(page["events"])
-
-    for step in range(24):
-        sender = ("Ada", "Cyd")[step % 2]
-        sent.append(await room.send(sender, "Ben"))
-        if step % 5 == 4:
-            await room.call("recall_message", sender_name=sender, message_id=sent[-1])
-        if step % 3 == 2:
-            for limit in seen:
-                await read_on(limit)
-    for limit in seen:
-        while await read_on(limit):
-            pass
-        assert (seen[limit], cursors[limit]) == (sent, 24)
-
-
-async def test_a_cursor_beyond_the_newest_message_belongs_to_another_database(room: Room) -> None:
-    await room.open()
-    await room.send("Ada", "Ben")
-    error = await room.refused(CursorAhead, "fetch_inbox_events", agent_name="Ben", after=2)
-    assert error.details == {"oldest": 0, "newest": 1}
-    assert "continue after 1:" in error.remedy
-    assert (await room.call("fetch_inbox_events", agent_name="Ben", after=1))["events"] == []
+    for _ in range(4):
+        await room.send("Ada", "Ben")
+    error = await room.refused(CursorAhead, "fetch_inbox_events", agent_name="Ben", after=5)
+    assert error.details == {"oldest": 0, "newest": 4}
+    assert "continue after 4:" in error.remedy
+    assert (await room.call("fetch_inbox_events", agent_name="Ben", after=4))["events"] == []
+    await _purge(room, 2)
+    for after in (0, 1):
+        expired = await room.refused(CursorExpired, "fetch_inbox_events", agent_name="Ben", after=after)
+        assert expired.details == {"oldest": 2, "newest": 4}
+    kept = await room.call("fetch_inbox_events", agent_name="Ben", after=2)
+    assert [one["seq"] for one in kept["events"]] == [3, 4]
 
 
 async def _purge(room: Room, floor: int) -> None:
@@ -118,18 +98,6 @@ async def _purge(room: Room, floor: int) -> None:
     )
 
 
-async def test_a_cursor_before_what_was_purged_is_too_old(room: Room) -> None:
-    await room.open()
-    for _ in range(4):
-        await room.send("Ada", "Ben")
-    await _purge(room, 2)
-    for after in (0, 1):
-        error = await room.refused(CursorExpired, "fetch_inbox_events", agent_name="Ben", after=after)
-        assert error.details == {"oldest": 2, "newest": 4}
-    kept = await room.call("fetch_inbox_events", agent_name="Ben", after=error.details["oldest"])
-    assert [one["seq"] for one in kept["events"]] == [3, 4]
-
-
 async def test_the_first_mark_stands_whichever_way_the_clock_moves(room: Room) -> None:
     await room.open()
     for name in ("mark_message_read", "acknowledge_message"):
@@ -140,25 +108,14 @@ async def test_the_first_mark_stands_whichever_way_the_clock_moves(room: Room) -
             room.clock.advance(step)
             assert await room.call(name, agent_name="Ben", message_id=message) == first
         assert (await room.inbox("Ben"))[0]["read_at"] == first["read_at"]
-
-
-async def test_an_acknowledgement_after_reading_keeps_when_it_was_read(room: Room) -> None:
-    await room.open()
-    message = await room.send("Ada", "Ben")
-    read = await room.call("mark_message_read", agent_name="Ben", message_id=message)
+    own = {"agent_name": "Ben", "message_id": await room.send("Ada", "Ben")}
+    read = (await room.call("mark_message_read", **own))["read_at"]
     room.clock.advance(timedelta(minutes=1))
-    acked = await room.call("acknowledge_message", agent_name="Ben", message_id=message)
-    assert acked == {
-        "message_id": message,
-        "acknowledged": True,
-        "acknowledged_at": iso(room.clock.now()),
-        "read": True,
-        "read_at": read["read_at"],
-    }
+    acked = await room.call("acknowledge_message", **own)
+    at = {"acknowledged": True, "acknowledged_at": iso(room.clock.now()), "read": True, "read_at": read}
+    assert acked == {"message_id": own["message_id"], **at}
     room.clock.advance(timedelta(minutes=1))
-    assert (await room.call("mark_message_read", agent_name="Ben", message_id=message))["read_at"] == read[
-        "read_at"
-    ]
+    assert (await room.call("mark_message_read", **own))["read_at"] == read
 
 
 async def test_marks_are_each_readers_own(room: Room) -> None:

@@ -13,7 +13,7 @@ from mail_room import Room, a_room, room_in_memory
 from postroom.contracts.errors import NotPermitted
 from postroom.contracts.runners import read_runner, runner_of, written_runner
 from postroom.mail.context import Caller, Rules
-from postroom.mail.git_identity import plain_remote, read_folder, same_repository
+from postroom.mail.git_identity import plain_remote, read_folder
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -63,14 +63,7 @@ def copies(main: Path) -> dict[str, Path]:
     git(around, "clone", "-q", str(main), str(around / "https"))
     git(around / "https", "remote", "set-url", "origin", "https://me:secret@example.org/team/app")
     made = (
-        "worktree",
-        "link",
-        "link-within",
-        "clone",
-        "clone-of-clone",
-        "shallow",
-        "without-remote",
-        "https",
+        *("worktree", "link", "link-within", "clone", "clone-of-clone", "shallow", "without-remote", "https"),
     )
     inner = {"pages": main / "pages", "inner": main / "inner", "deep": main / "inner" / "deep"}
     return {name: around / name for name in made} | inner | {"in worktree": around / "worktree" / "inner"}
@@ -100,13 +93,6 @@ async def test_it_is_the_one_project_whichever_folder_came_first(
             made = await ensured(room, folder)
             for other in (main, *folders.values()):
                 assert (await ensured(room, other))["id"] == made["id"], other
-
-
-async def test_a_folder_within_makes_the_project_of_the_whole_working_tree(room: Room, main: Path) -> None:
-    made = await ensured(room, main / "inner" / "deep")
-    assert made["human_key"] == str(main)
-    again = await room.call("show_project", project_key=str(main / "inner" / "deep"))
-    assert again["id"] == made["id"], "and the folder within names it without a look at the disk"
 
 
 async def test_a_project_that_began_in_a_worktree_has_the_main_working_tree_as_its_folder(
@@ -205,16 +191,6 @@ async def test_a_copy_that_fits_two_forks_is_of_neither(room: Room, main: Path) 
     assert len(found) == 3
 
 
-async def test_projects_of_before_are_recognised_when_another_folder_comes(room: Room, main: Path) -> None:
-    made = await room.store.write(
-        lambda tx: tx.insert_project(
-            slug="before", human_key=str(main), spelling=str(main), git_identity="", owner="local", now=1
-        )
-    )
-    git(main.parent, "clone", "-q", str(main), str(main.parent / "clone"))
-    assert (await ensured(room, main.parent / "clone"))["id"] == made.id
-
-
 async def test_folders_stay_apart_where_the_setting_or_the_caller_says_so(room: Room, main: Path) -> None:
     folders = (main, *copies(main).values())
     with closing(SqliteStore.in_memory()) as store:
@@ -271,11 +247,8 @@ async def test_what_is_no_repository_and_no_remote_makes_a_project_all_the_same(
     around = main.parent
     (around / "loop").symlink_to(around / "loop")
     for name, remote in (
-        ("long", "%" * 500),
-        ("longer", "x" * 100_000),
-        ("lines", "a\nb"),
-        ("option", "--upload-pack=true"),
-        ("escape", "\x1b[2J"),
+        *(("long", "%" * 500), ("longer", "x" * 100_000), ("lines", "a\nb")),
+        *(("option", "--upload-pack=true"), ("escape", "\x1b[2J")),
     ):
         git(a_repository(around / name), "config", "remote.origin.url", remote)
     (around / "pipe" / ".git").mkdir(parents=True)
@@ -303,12 +276,6 @@ def test_spellings_of_a_remote_are_one_and_none_tells_a_password() -> None:
         "git://example.org/team/app.git",
     )
     assert {plain_remote(one) for one in spelled} == {"example.org/team/app"}
-
-
-def test_of_several_that_contradict_in_nothing_none_is_taken() -> None:
-    known = [(1, "a#r"), (2, "b#r"), (3, "#s"), (4, "c#")]
-    found = [same_repository(one, known) for one in ("a#r", "#r", "d#s", "c#t", "d#", "d#r", "#t")]
-    assert found == [1, None, 3, 4, None, None, None]
 
 
 @pytest.fixture

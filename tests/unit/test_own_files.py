@@ -4,8 +4,6 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from postroom.contracts.errors import WrongStore
 from postroom.stores.sqlite.engine import OwnFiles
 from postroom.testing import ManualClock
@@ -43,18 +41,3 @@ def test_who_asks_while_a_checkpoint_writes_takes_it_for_no_other_program(
     reader.join()
     files.close()
     assert ours == list(range(100))
-
-
-def test_what_another_program_writes_is_noticed_and_told_once(tmp_path: Path, clock: ManualClock) -> None:
-    path, told = tmp_path / "postroom.db", list[Path]()
-    path.write_bytes(bytes(200))
-    files = OwnFiles(path, clock)
-    files.note()
-    files.when_changed = told.append
-    files.refuse_changed()
-    change(path, b"mine")
-    for _ in range(2):
-        with pytest.raises(WrongStore, match="another program wrote to"):
-            files.refuse_changed()
-    files.close()
-    assert told == [files.rescued]

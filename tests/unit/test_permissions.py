@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from mail_room import HARBOR, SHORE
 from postroom.app.config import Settings
 from postroom.app.gateway_config import load_gateway
-from postroom.app.operations import TABLE
+from postroom.app.operations import ALL_OPERATIONS
 from postroom.app.serve import Site
 from postroom.app.tokens import new_named_token
 from postroom.app.wiring import Application, Declared
@@ -28,7 +28,7 @@ from postroom.contracts.tokens import SCOPES
 from postroom.http_api.permissions import Permission, close, table
 from postroom.http_api.rest.document import EVENTS
 from postroom.mail.context import token_hash
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.resources import RESOURCES
 from postroom.testing import ManualClock
 from rest_room import BASE, arguments_of, as_query
@@ -59,17 +59,10 @@ class Room:
         begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         headers = {"Host": BASE.partition("://")[2], "Accept": accept, **self.shown[caller]}
         scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "GET",
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
+            **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET"},
+            **{"scheme": "http", "path": path, "raw_path": path.encode(), "query_string": query.encode()},
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-            "server": ("127.0.0.1", 8765),
-            "client": ("127.0.0.1", 1),
+            **{"server": ("127.0.0.1", 8765), "client": ("127.0.0.1", 1)},
         }
 
         asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
@@ -152,7 +145,7 @@ def _opened(folder: Path, clock: ManualClock) -> Application:
 
 
 async def test_each_address_has_a_row_and_each_row_an_address(room: Room) -> None:
-    known = {one.path: one.methods for one in table(TABLE)}
+    known = {one.path: one.methods for one in table(ALL_OPERATIONS)}
     found: dict[str, frozenset[str]] = {}
     for path, methods in routes_of(room.app.routes):
         found[path] = found.get(path, frozenset()) | methods
@@ -162,7 +155,7 @@ async def test_each_address_has_a_row_and_each_row_an_address(room: Room) -> Non
 
 async def test_each_row_of_the_table_is_answered_as_it_says(room: Room) -> None:
     wrong = []
-    for row in table(TABLE):
+    for row in table(ALL_OPERATIONS):
         if row.who is Who.PROVED_THERE or row.path == EVENTS:
             continue  # both below
         path = re.sub(r"\{[^}]*\}", "x", row.path)
@@ -189,7 +182,7 @@ async def test_each_row_of_the_table_is_answered_as_it_says(room: Room) -> None:
 
 
 async def test_the_stream_of_events_begins_for_whom_the_table_says(room: Room) -> None:
-    [row] = [one for one in table(TABLE) if one.path == EVENTS]
+    [row] = [one for one in table(ALL_OPERATIONS) if one.path == EVENTS]
     query = f"project_key={quote(HARBOR, safe='')}"
     for accept in ("application/json", "text/event-stream"):
         begun = [await room.begin(caller, EVENTS, query, accept=accept) for caller in CALLERS]
@@ -197,7 +190,7 @@ async def test_the_stream_of_events_begins_for_whom_the_table_says(room: Room) -
 
 
 async def test_no_token_of_ours_is_worth_anything_at_a_channel(room: Room) -> None:
-    for row in table(TABLE):
+    for row in table(ALL_OPERATIONS):
         if row.who is Who.PROVED_THERE:
             for method in row.methods:
                 path = re.sub(r"\{[^}]*\}", "x", row.path)
@@ -228,4 +221,4 @@ async def test_what_no_row_names_answers_nobody() -> None:
 
 def test_each_resource_is_behind_an_operation_and_each_operation_names_its_scopes() -> None:
     assert {one.operation for one in RESOURCES} <= OPERATIONS.keys()
-    assert all(one.needs for one in ALL_OPERATIONS)
+    assert all(one.needs for one in MAIL_OPERATIONS)

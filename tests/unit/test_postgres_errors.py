@@ -5,17 +5,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from postroom.contracts.errors import (
-    ConfigError,
-    InvalidRecord,
-    MissingExtra,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-    WrongStore,
-)
+from postroom.contracts import errors
 from postroom.stores.postgres import PostgresStore, store
 from postroom.stores.postgres.errors import ConnectionLost, Contended, Refusal, error_for
 
@@ -28,22 +18,22 @@ ERRORS: dict[str, type[Exception]] = {
     "25P03": ConnectionLost,  # idle_in_transaction_session_timeout
     "40001": Contended,  # serialization_failure
     "40P01": Contended,  # deadlock_detected
-    "55P03": StoreUnavailable,  # lock_not_available
-    "57014": StoreUnavailable,  # query_canceled, as by statement_timeout
-    "53300": StoreUnavailable,  # too_many_connections
-    "53200": StoreUnavailable,  # out_of_memory
-    "53100": StoreFull,  # disk_full
-    "25006": StoreReadOnly,  # read_only_sql_transaction
-    "42501": StoreReadOnly,  # insufficient_privilege
-    "XX001": StoreCorrupt,  # data_corrupted
-    "XX002": StoreCorrupt,  # index_corrupted
-    "28P01": ConfigError,  # invalid_password
-    "3D000": ConfigError,  # invalid_catalog_name
-    "22021": InvalidRecord,  # character_not_in_repertoire
-    "22003": InvalidRecord,  # numeric_value_out_of_range
-    "23505": StoreError,  # unique_violation: a change looks first, so that this is a defect
-    "23503": StoreError,  # foreign_key_violation
-    "42P01": WrongStore,  # undefined_table: the schema was dropped or replaced
+    "55P03": errors.StoreUnavailable,  # lock_not_available
+    "57014": errors.StoreUnavailable,  # query_canceled, as by statement_timeout
+    "53300": errors.StoreUnavailable,  # too_many_connections
+    "53200": errors.StoreUnavailable,  # out_of_memory
+    "53100": errors.StoreFull,  # disk_full
+    "25006": errors.StoreReadOnly,  # read_only_sql_transaction
+    "42501": errors.StoreReadOnly,  # insufficient_privilege
+    "XX001": errors.StoreCorrupt,  # data_corrupted
+    "XX002": errors.StoreCorrupt,  # index_corrupted
+    "28P01": errors.ConfigError,  # invalid_password
+    "3D000": errors.ConfigError,  # invalid_catalog_name
+    "22021": errors.InvalidRecord,  # character_not_in_repertoire
+    "22003": errors.InvalidRecord,  # numeric_value_out_of_range
+    "23505": errors.StoreError,  # unique_violation: a change looks first, so that this is a defect
+    "23503": errors.StoreError,  # foreign_key_violation
+    "42P01": errors.WrongStore,  # undefined_table: the schema was dropped or replaced
 }
 
 
@@ -54,7 +44,7 @@ def test_each_state_of_the_server_is_one_of_our_errors() -> None:
 
 def test_an_error_of_the_store_says_what_the_server_said() -> None:
     error = error_for(Refusal(state="23505", text="duplicate key", rule="agents_key"))
-    assert isinstance(error, StoreError)
+    assert isinstance(error, errors.StoreError)
     assert ("duplicate key" in error.message, error.value) == (True, "agents_key")
 
 
@@ -63,7 +53,7 @@ def test_without_the_driver_the_store_says_what_to_install(monkeypatch: pytest.M
         return None if name == "psycopg" else importlib.util.find_spec(name, package)
 
     monkeypatch.setattr(store, "find_spec", find_spec)
-    with pytest.raises(MissingExtra, match="psycopg") as refused:
+    with pytest.raises(errors.MissingExtra, match="psycopg") as refused:
         PostgresStore.open("postgresql://nobody@127.0.0.1/none")
     assert refused.value.remedy is not None
     assert "postroom[postgres]" in refused.value.remedy

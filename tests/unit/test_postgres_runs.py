@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,24 +10,14 @@ import pytest
 import pytest_asyncio
 
 from conformance.promises import run_given as given
-from log_lines import capture_logs
 from postgres_runs_room import OpenedRuns, Session
+from postroom.contracts import errors
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.dispatch import INTERRUPTED, Claim, RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import (
-    InvalidRecord,
-    PostroomError,
-    StaleClaim,
-    StoreCorrupt,
-    StoreError,
-    StoreUnavailable,
-)
 from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery, ThreadCommit
-from postroom.contracts.runs import RunStatus
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
@@ -105,7 +95,7 @@ async def test_the_schema_itself_refuses_what_no_record_can_be(stores: OpenedRun
     for change in BROKEN:
         try:
             await session.rows(change)
-        except StoreError:
+        except errors.StoreError:
             continue
         taken.append(change)
     assert taken == []
@@ -142,7 +132,7 @@ def right_now() -> int:
 # Hints
 
 
-async def test_work_that_comes_by_another_process_wakes_this_one(
+async def test_work_and_events_of_another_process_wake_who_waits_for_them(
     stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
     async with asyncio.timeout(60):
@@ -153,24 +143,19 @@ async def test_work_that_comes_by_another_process_wakes_this_one(
             await stores.listening()
             await stores.dispatches.enqueue(asked("d1"))
             await woken
-
-
-async def test_an_event_of_another_process_wakes_who_waits_for_it(
-    stores: OpenedRuns, elsewhere: OpenedRuns
-) -> None:
-    scope = EventScope.thread("t")
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        woken = group.create_task(elsewhere.events.wait(scope, after=1))
-        await stores.events.append(given.event())
-        await stores.coordinator.commit(ThreadCommit(thread_id="t", events=(given.event(),)))
-        await woken
+        scope = EventScope.thread("t")
+        async with asyncio.TaskGroup() as group:
+            woken = group.create_task(elsewhere.events.wait(scope, after=1))
+            await stores.events.append(given.event())
+            await stores.coordinator.commit(ThreadCommit(thread_id="t", events=(given.event(),)))
+            await woken
     assert await elsewhere.events.count(scope) == 2
 
 
-async def failure_of(work: Any) -> PostroomError:
+async def failure_of(work: Any) -> errors.PostroomError:
     try:
         await work
-    except PostroomError as error:
+    except errors.PostroomError as error:
         return error
     raise AssertionError("it did not fail")
 
@@ -180,122 +165,27 @@ async def test_a_value_that_cannot_be_stored_harms_nobody_else(stores: OpenedRun
         good = [group.create_task(stores.dispatches.enqueue(asked(f"d{number}"))) for number in range(3)]
         bad = group.create_task(failure_of(stores.dispatches.enqueue(asked("d\0"))))
         far = group.create_task(failure_of(stores.dispatches.enqueue(asked("far", created_at=2**70))))
-    assert isinstance(bad.result(), InvalidRecord)
-    assert isinstance(far.result(), InvalidRecord)
+    assert isinstance(bad.result(), errors.InvalidRecord)
+    assert isinstance(far.result(), errors.InvalidRecord)
     assert [one.result().dispatch_id for one in good] == ["d0", "d1", "d2"]
 
 
-async def test_a_refusal_shows_no_row(stores: OpenedRuns, session: Session) -> None:
-    owned = await given.claimed(stores)
-    with pytest.raises(StoreError) as raised:
-        await session.rows("UPDATE run_dispatches SET claimed_by = ' '")
-    assert str(owned.claim_token) not in str(raised.value)
-
-
-async def test_calls_after_the_end_are_refused(postgres_dsn: str, a_schema: str) -> None:
-    opened = await OpenedRuns.open(postgres_dsn, schema=a_schema)
-    await opened.close()
-    for call in (
-        opened.dispatches.enqueue(asked("d1")),
-        opened.dispatches.load_dispatch("d1"),
-        opened.dispatches.interrupt("t"),
-    ):
-        with pytest.raises(StoreUnavailable, match="closed"):
-            await call
-
-
-async def test_closing_answers_what_was_asked_before(postgres_dsn: str, a_schema: str) -> None:
+async def test_closing_answers_what_was_asked_before_and_refuses_what_comes_later(
+    postgres_dsn: str, a_schema: str
+) -> None:
     opened = await OpenedRuns.open(postgres_dsn, schema=a_schema)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         stored = [group.create_task(opened.dispatches.enqueue(asked(f"d{number}"))) for number in range(200)]
         await asyncio.sleep(0)
         await opened.close()
     assert len([one.result() for one in stored]) == 200
+    late = (opened.dispatches.enqueue(asked("d")), opened.dispatches.load_dispatch("d1"))
+    for call in (*late, opened.dispatches.interrupt("t")):
+        with pytest.raises(errors.StoreUnavailable, match="closed"):
+            await call
 
 
 # Rows that do not read back
-
-
-@pytest.fixture
-def logs() -> Iterator[list[Any]]:
-    with capture_logs() as entries:
-        yield entries
-
-
-def set_aside(logs: list[Any]) -> list[tuple[str, str]]:
-    return [(one["kind"], one["id"]) for one in logs if one["event"] == "store.row_quarantined"]
-
-
-async def test_a_dispatch_that_does_not_read_back_stops_no_other(
-    stores: OpenedRuns, session: Session, logs: list[Any]
-) -> None:
-    for number in range(3):
-        await given.ended(stores, f"d{number}", RunDispatchStatus.DEAD_LETTER)
-    await session.rows("UPDATE run_dispatches SET termination = '{' WHERE dispatch_id = 'd1'")
-    with pytest.raises(StoreCorrupt, match="'d1'"):
-        await stores.dispatches.load_dispatch("d1")
-    for _ in range(2):
-        listed = await stores.dispatches.list_by_status(RunDispatchStatus.DEAD_LETTER)
-        assert given.ids(listed) == ["d0", "d2"]
-        assert given.ids(await stores.dispatches.unreconciled_dispatches()) == ["d0", "d2"]
-        assert given.ids(await stores.dispatches.list_dispatches("t")) == ["d0", "d2"]
-    assert set_aside(logs) == [("dispatch", "d1")]
-
-
-async def test_a_claim_passes_over_a_dispatch_that_does_not_read_back(
-    stores: OpenedRuns, session: Session, logs: list[Any]
-) -> None:
-    await given.enqueued(stores, "d1", priority=1)
-    await given.enqueued(stores, "d2", priority=2)
-    await session.run("ALTER TABLE run_dispatches DROP CONSTRAINT run_dispatches_priority_check")
-    await session.rows("UPDATE run_dispatches SET priority = -1 WHERE dispatch_id = 'd1'")
-    owned = await stores.dispatches.claim("t", "w", lease_ms=LEASE)
-    assert owned is not None
-    assert owned.dispatch_id == "d2"
-    await stores.dispatches.ack(owned.claim_proof)
-    assert await stores.dispatches.claim("t", "w", lease_ms=LEASE) is None
-    with pytest.raises(StoreCorrupt):
-        await stores.dispatches.claim_dispatch("d1", "w", lease_ms=LEASE)
-    [[status]] = await session.rows("SELECT status FROM run_dispatches WHERE dispatch_id = 'd1'")
-    assert status == "Queued"
-    assert set_aside(logs) == [("dispatch", "d1")]
-
-
-async def test_a_lease_of_a_row_that_does_not_read_back_stops_no_other(
-    stores: OpenedRuns, session: Session, clock: ManualClock
-) -> None:
-    for number in range(3):
-        await given.claimed(stores, f"d{number}", thread=f"t{number}")
-    await session.run("ALTER TABLE run_dispatches DROP CONSTRAINT run_dispatches_priority_check")
-    await session.rows("UPDATE run_dispatches SET priority = 999 WHERE dispatch_id = 'd1'")
-    clock.advance(timedelta(milliseconds=LEASE + 1))
-    taken = await stores.dispatches.reclaim_expired_leases()
-    assert sorted(given.ids(taken)) == ["d0", "d2"]
-    assert await stores.dispatches.reclaim_expired_leases() == ()
-
-
-async def test_other_rows_that_do_not_read_back_are_set_aside_too(
-    stores: OpenedRuns, session: Session, logs: list[Any]
-) -> None:
-    for name in ("r1", "r2"):
-        await stores.threads.create_run(given.run(stores, name, thread=f"t-{name}"))
-        await stores.outbox.enqueue(an_effect(name))
-    await session.rows("UPDATE runs SET body = '{}' WHERE run_id = 'r1'")
-    await session.rows("UPDATE outbox SET payload = '{' WHERE dedupe_key = 'r1'")
-    await session.rows("UPDATE run_threads SET custom = '[' WHERE thread_id = 't-r1'")
-    found = await stores.threads.list_runs(RunQuery(statuses=(RunStatus.RUNNING,)))
-    assert [one.run_id for one in found] == ["r2"]
-    effects = await stores.outbox.claim("kind", "target", lease_ms=1, limit=5)
-    assert [one.dedupe_key for one in effects] == ["r2"]
-    with pytest.raises(StoreCorrupt, match="'r1'"):
-        await stores.threads.load_run("r1")
-    with pytest.raises(StoreCorrupt, match="'t-r1'"):
-        await stores.threads.load_thread("t-r1")
-    assert {kind for kind, _ in set_aside(logs)} == {"run", "thread", "effect"}
-
-
-def an_effect(name: str) -> OutboxDraft:
-    return OutboxDraft(kind="kind", target="target", payload={"of": name}, dedupe_key=name)
 
 
 # Several processes
@@ -327,25 +217,6 @@ async def test_processes_together_claim_each_dispatch_once(stores: OpenedRuns, e
     assert sorted(done) == [f"d{number:03}" for number in range(threads * depth)]
 
 
-async def test_an_interrupt_and_an_enqueue_do_not_pass_each_other(
-    stores: OpenedRuns, elsewhere: OpenedRuns
-) -> None:
-    """A run that an interrupt did not supersede has its epoch, and the superseded ones are in its answer."""
-    for number in range(25):
-        async with asyncio.TaskGroup() as group:
-            names = [f"d{number}-{part}" for part in range(4)]
-            queued = [group.create_task(stores.dispatches.enqueue(asked(name))) for name in names]
-            raised = group.create_task(elsewhere.dispatches.interrupt("t"))
-        answer = raised.result()
-        for one in (task.result() for task in queued):
-            row = await stores.dispatches.load_dispatch(one.dispatch_id)
-            assert row is not None
-            before = one.dispatch_epoch < answer.new_dispatch_epoch
-            assert row.status is (RunDispatchStatus.SUPERSEDED if before else RunDispatchStatus.QUEUED)
-            assert (row in answer.superseded_dispatches) == before
-        await stores.dispatches.interrupt("t")
-
-
 async def test_an_interrupt_and_what_an_owner_gives_back_do_not_pass_each_other(
     stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
@@ -368,7 +239,7 @@ async def test_an_interrupt_and_what_an_owner_gives_back_do_not_pass_each_other(
 async def outcome(stores: RunStores, claim: Claim) -> bool:
     try:
         await stores.dispatches.nack(claim, error="x")
-    except StaleClaim:
+    except errors.StaleClaim:
         return False
     return True
 
@@ -410,6 +281,6 @@ async def test_threads_do_not_become_each_others_ancestors(stores: OpenedRuns, e
 async def saved(stores: RunStores, thread: Any) -> bool:
     try:
         await stores.threads.save_thread(thread)
-    except InvalidRecord:
+    except errors.InvalidRecord:
         return False
     return True

@@ -12,39 +12,20 @@ from postroom.contracts.errors import InvalidArgument, InvalidName, InvalidPath,
 from postroom.mail import git_identity
 from postroom.mail.git_identity import RepositoryFolder
 from postroom.mail.projects import checked_path, slug_of, spelling
-from table_rows import each_row
 
 room = room_in_memory
 
 REFUSED = {
-    "": "is empty",
-    "   ": "is empty",
-    "relative": "not an absolute path",
-    "./here": "not an absolute path",
-    "../up": "not an absolute path",
-    "~/project": "not an absolute path",
-    "C:relative": "not an absolute path",
-    "C:": "not an absolute path",
-    "\\\\": "not an absolute path",
-    "\\\\.\\": "not an absolute path",
-    "file:///home/me": "not an absolute path",
-    "/home/me/../you": "contains '..'",
-    "C:\\work\\..\\other": "contains '..'",
-    "/..": "contains '..'",
-    "/a/..\\b": "contains '..'",
-    "YOUR_PROJECT": "placeholder",
-    "/path/to/YOUR_PROJECT": "placeholder",
-    "/home/YOUR-NAME/x": "placeholder",
-    "<PROJECT>": "placeholder",
-    "/home/<user>/x": "placeholder",
-    "/srv/{project}": "placeholder",
-    "$HOME/project": "placeholder",
-    "/home/${USER}/x": "placeholder",
-    "PROJECT_PATH": "placeholder",
-    "/srv/PROJECT_KEY": "placeholder",
-    "/a\x00b": "control characters",
-    "/a\nb": "control characters",
-    "/a\x7f": "control characters",
+    **dict.fromkeys(("", "   "), "is empty"),
+    **dict.fromkeys(("relative", "./here", "../up", "~/project", "C:relative", "C:"), "not an absolute path"),
+    **dict.fromkeys(("\\\\", "\\\\.\\", "file:///home/me"), "not an absolute path"),
+    **dict.fromkeys(("/home/me/../you", "C:\\work\\..\\other", "/..", "/a/..\\b"), "contains '..'"),
+    **dict.fromkeys(
+        ("YOUR_PROJECT", "/path/to/YOUR_PROJECT", "/home/YOUR-NAME/x", "<PROJECT>"), "placeholder"
+    ),
+    **dict.fromkeys(("/home/<user>/x", "/srv/{project}", "$HOME/project", "/home/${USER}/x"), "placeholder"),
+    **dict.fromkeys(("PROJECT_PATH", "/srv/PROJECT_KEY"), "placeholder"),
+    **dict.fromkeys(("/a\x00b", "/a\nb", "/a\x7f"), "control characters"),
     "/" + "x" * 4_096: "longer than",
 }
 
@@ -59,39 +40,25 @@ def test_what_is_no_absolute_path_is_refused_with_the_reason(subtests: pytest.Su
             assert len(str(caught.value)) < 300
 
 
-def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators(subtests: pytest.Subtests) -> None:
-    for given_path, kept in [
-        ("/", "/"),
-        ("/a", "/a"),
-        ("/a/", "/a"),
-        ("//a///b//", "/a/b"),
-        ("/a/./b/.", "/a/b"),
-        ("/a b/ü", "/a b/ü"),
-        ("/a/..b/c..", "/a/..b/c.."),
-        ("/home/me/your_project", "/home/me/your_project"),
-        ("/a/$1", "/a/$1"),
-        ("C:\\a\\b\\", "C:\\a\\b"),
-        ("c:/a//b", "c:\\a\\b"),
-        ("C:/", "C:\\"),
-        ("C:/</>", "C:\\<\\>"),
-        ("c:\\\\.\\", "c:\\"),
-        ("\\\\server\\share\\x\\", "\\\\server\\share\\x"),
-        ("\\\\wsl.localhost\\Ubuntu\\home\\me", "\\\\wsl.localhost\\Ubuntu\\home\\me"),
-    ]:
-        with subtests.test(given_path=given_path, kept=kept):
-            assert checked_path(given_path) == kept
-            assert checked_path(kept) == kept
+def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators() -> None:
+    kept = {
+        **{"/a/": "/a", "//a///b//": "/a/b", "/a/./b/.": "/a/b", "C:\\a\\b\\": "C:\\a\\b"},
+        "c:/a//b": "c:\\a\\b",
+    }
+    kept |= {"C:/": "C:\\", "C:/</>": "C:\\<\\>", "c:\\\\.\\": "c:\\"}
+    kept |= {"\\\\server\\share\\x\\": "\\\\server\\share\\x"}
+    same = ("/", "/a", "/a b/ü", "/a/..b/c..", "/home/me/your_project", "/a/$1")
+    kept |= {one: one for one in (*same, "\\\\wsl.localhost\\Ubuntu\\home\\me")}
+    assert {given: checked_path(given) for given in kept} == kept
+    assert {one: checked_path(one) for one in kept.values()} == {one: one for one in kept.values()}
 
 
 def test_spellings_of_one_folder_compare_equal(subtests: pytest.Subtests) -> None:
     for one, other in [
-        ("C:\\Work\\App", "c:\\work\\app"),
-        ("C:\\Work\\App", "/mnt/c/Work/App"),
-        ("C:\\Work\\App", "/mnt/C/work/app"),
-        ("C:\\", "/mnt/c"),
+        *(("C:\\Work\\App", "c:\\work\\app"), ("C:\\Work\\App", "/mnt/c/Work/App")),
+        *(("C:\\Work\\App", "/mnt/C/work/app"), ("C:\\", "/mnt/c")),
         ("\\\\wsl.localhost\\Ubuntu\\home\\me\\app", "/home/me/app"),
-        ("\\\\wsl$\\Debian\\home\\me\\app", "/home/me/app"),
-        ("\\\\wsl$\\Debian\\mnt\\d\\x", "D:\\x"),
+        *(("\\\\wsl$\\Debian\\home\\me\\app", "/home/me/app"), ("\\\\wsl$\\Debian\\mnt\\d\\x", "D:\\x")),
         ("\\\\Server\\Share\\x", "\\\\server\\share\\X"),
     ]:
         with subtests.test(one=one, other=other):
@@ -127,12 +94,6 @@ def test_every_text_is_a_path_or_an_invalid_one_and_a_checked_path_stays_as_it_i
             continue
         assert ".." not in re.split(r"[\\/]", path)
         assert checked_path(path) == path
-
-
-async def test_the_slug_reads_like_the_path(room: Room) -> None:
-    made = await room.call("ensure_project", human_key="/tmp/concurrent-test")
-    assert made["slug"] == "tmp-concurrent-test"
-    assert made["human_key"] == "/tmp/concurrent-test"
 
 
 WINDOWS, MOUNTED = "C:\\work\\app", "/mnt/c/work/app"
@@ -177,25 +138,18 @@ async def test_an_unknown_project_is_refused_with_the_nearest_names(room: Room) 
     assert error.details["nearest"] == []
 
 
-@each_row("key", ["<PROJECT>", "YOUR_PROJECT", "/path/to/YOUR_PROJECT", "/a\x1b[31m", "{project}"])
-async def test_a_placeholder_for_a_project_is_named_as_such(room: Room, key: str) -> None:
+async def test_no_project_is_made_of_a_placeholder_a_relative_path_or_an_endless_one(room: Room) -> None:
     await room.open("Ada")
-    await room.refused(InvalidPath, "fetch_inbox", project_key=key, agent_name="Ada")
-    await room.refused(InvalidPath, "ensure_project", human_key=key)
-    await room.refused(InvalidPath, "start_session", project_key=key, program="p", model="m")
-
-
-@each_row("key", ["relative/path", ".", "..", "harbor", "C:relative"])
-async def test_no_project_is_made_of_a_relative_path(room: Room, key: str) -> None:
-    await room.refused(InvalidPath, "ensure_project", human_key=key)
-    await room.refused(InvalidPath, "start_session", project_key=key, program="p", model="m", name="Ada")
-
-
-async def test_an_empty_or_endless_project_key_is_refused(room: Room) -> None:
-    await room.refused(InvalidArgument, "list_agents", project_key="")
-    await room.refused(InvalidArgument, "list_agents", project_key="/" + "x" * 5_000)
-    await room.refused(InvalidPath, "ensure_project", human_key="/" + "x" * 5_000)
-    await room.refused(InvalidPath, "ensure_project", human_key="")
+    who = {"program": "p", "model": "m", "name": "Ada"}
+    placeholders = ("<PROJECT>", "YOUR_PROJECT", "/path/to/YOUR_PROJECT", "/a\x1b[31m", "{project}")
+    for key in (*placeholders, "relative/path", ".", "..", "harbor", "C:relative"):
+        await room.refused(InvalidPath, "ensure_project", human_key=key)
+        await room.refused(InvalidPath, "start_session", project_key=key, **who)
+        if key in placeholders:
+            await room.refused(InvalidPath, "fetch_inbox", project_key=key, agent_name="Ada")
+    for key in ("", "/" + "x" * 5_000):
+        await room.refused(InvalidArgument, "list_agents", project_key=key)
+        await room.refused(InvalidPath, "ensure_project", human_key=key)
 
 
 @pytest.mark.parametrize("opening", ["ensure_project", "start_session"])
@@ -219,19 +173,15 @@ async def test_another_spelling_of_a_folder_is_the_same_project_when_git_says_so
         assert (await room.call("show_project", project_key=key))["id"] == made["id"]
 
 
-async def test_another_spelling_is_its_own_project_when_nothing_says_that_it_is_the_same(room: Room) -> None:
-    made = await room.call("ensure_project", human_key=WINDOWS)
-    other = await room.call("ensure_project", human_key=MOUNTED)
-    assert other["id"] != made["id"]
-    assert other["slug"] != made["slug"]
-
-
-async def test_a_caller_may_say_itself_what_belongs_together(room: Room) -> None:
+async def test_another_spelling_is_its_own_project_unless_the_caller_says_that_it_is_the_same(
+    room: Room,
+) -> None:
+    plain = [await room.call("ensure_project", human_key=one) for one in ("D:\\work\\app", "/mnt/d/work/app")]
+    assert len({one["id"] for one in plain}) == len({one["slug"] for one in plain}) == 2
     made = await room.call("ensure_project", human_key=WINDOWS, git_identity="r#1")
     same = await room.call("ensure_project", human_key=MOUNTED, git_identity="r#1")
     other = await room.call("ensure_project", human_key="/mnt/c/WORK/APP", git_identity="r#2")
-    assert same["id"] == made["id"]
-    assert other["id"] != made["id"]
+    assert (same["id"] == made["id"], other["id"] == made["id"]) == (True, False)
 
 
 async def test_a_session_that_is_refused_makes_no_project(room: Room) -> None:

@@ -55,13 +55,7 @@ def test_what_looks_like_a_blank_is_seen_in_a_field():
 
 def test_what_people_write_stays_as_it_is():
     for text in (
-        "שלום‏ עולם",
-        "नमस्‍ते",
-        "👩‍🚀 ❤️",
-        'say "hi" to <b>',
-        "日本語",
-        "résumé (1).pdf",
-        "葛\U000e0100城",
+        *("שלום‏ עולם", "नमस्‍ते", "👩‍🚀 ❤️", 'say "hi" to <b>', "日本語", "résumé (1).pdf", "葛\U000e0100城"),
         "1️⃣ ☎︎ ≨︀",
     ):
         assert readable(text) == text
@@ -97,12 +91,8 @@ def test_nobody_in_a_group_speaks_under_another_name():
 
 def test_the_end_of_a_text_begins_where_a_line_does():
     for text, most, end in (
-        ("one\ntwo\n", 8, "one\ntwo\n"),
-        ("one\ntwo\n", 7, "two\n"),
-        ("one\ntwo\n", 4, "two\n"),
-        ("one\ntwo", 2, "wo"),
-        ("one\ntwo\n", 3, "wo\n"),
-        ("", 3, ""),
+        *(("one\ntwo\n", 8, "one\ntwo\n"), ("one\ntwo\n", 7, "two\n"), ("one\ntwo\n", 4, "two\n")),
+        *(("one\ntwo", 2, "wo"), ("one\ntwo\n", 3, "wo\n"), ("", 3, "")),
     ):
         assert end_of(text, most) == end, (text, most)
     assert end_of("ne\ntwo\n", 9, begins_within=True) == "two\n"
@@ -113,11 +103,7 @@ def test_what_an_error_says_begins_big_unless_that_is_a_name():
     assert sentence("no project is called 'x'") == "No project is called 'x'"
     assert sentence("busy") == "Busy"
     for text in (
-        "orchard has no message 9",
-        "deploy-bot is retired",
-        "total.py is held",
-        "'x' is no name",
-        "",
+        *("orchard has no message 9", "deploy-bot is retired", "total.py is held", "'x' is no name", ""),
         "Ada",
     ):
         assert sentence(text, "orchard") == text

@@ -8,7 +8,6 @@ import pytest
 
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.runners import (
-    USUAL_TOOLS,
     AnyRunner,
     HttpRunner,
     ModelRunner,
@@ -18,37 +17,10 @@ from postroom.contracts.runners import (
     runner_of,
     written_runner,
 )
-from postroom.mail.operations import OPERATIONS
 from table_rows import each_row
 
 MODEL: dict[str, Any] = {"kind": "model", "base_url": "http://127.0.0.1:11434/v1", "model": "qwen3"}
 HTTP: dict[str, Any] = {"kind": "http", "url": "https://agents.example/run", "secret_env": "BO_SECRET"}
-
-
-def test_a_model_runner_has_defaults_and_a_plain_form() -> None:
-    runner = runner_of(MODEL)
-    assert runner == ModelRunner(base_url=MODEL["base_url"], model="qwen3")
-    assert runner.to_dict() == {
-        **MODEL,
-        "api_key_env": None,
-        "instructions": "",
-        "max_steps": 32,
-        "timeout": 1800.0,
-        "tools": list(USUAL_TOOLS),
-    }
-    assert set(USUAL_TOOLS) <= OPERATIONS.keys()
-
-
-def test_an_http_runner_has_defaults_and_a_plain_form() -> None:
-    runner = runner_of(HTTP)
-    assert runner == HttpRunner(url=HTTP["url"], secret_env="BO_SECRET")
-    assert runner.to_dict() == {
-        **HTTP,
-        "secret_file": None,
-        "timeout": 1800.0,
-        "allow_plain": False,
-        "callback_base": None,
-    }
 
 
 @each_row(

@@ -11,7 +11,7 @@ import pytest
 from postroom.app.config import Settings
 from postroom.app.logs import TOLD_AGAIN, Repeats, configure_logs
 from postroom.contracts.errors import StoreError, StoreUnavailable
-from postroom.log import LogLine, binding, get_logger
+from postroom.log import LogLine, get_logger
 
 
 class Seconds:
@@ -45,13 +45,6 @@ def test_a_failure_that_is_told_already_is_told_once(written: io.StringIO) -> No
     assert [line["reason"] for line in lines(written)] == ["gone", "another"]
 
 
-def test_a_failure_that_each_request_meets_is_told_once(written: io.StringIO) -> None:
-    for number in range(3):
-        with binding(request_id=str(number)):
-            get_logger("postroom.http_api").warning("ready.store_failed", reason="gone")
-    assert [line["request_id"] for line in lines(written)] == ["0"]
-
-
 def failing(error: Exception, reason: str, **more: str) -> None:
     """Meet an error, and log it as those do who go on without what failed."""
     try:
@@ -77,19 +70,6 @@ def test_the_line_about_something_else_has_no_code_of_an_error_that_is_handled_m
     failing(StoreError("refused", remedy=""), "refused")
     assert [line.get("code") for line in lines(written)] == [None, None, "store_error"]
     assert "remedy" not in lines(written)[2]
-
-
-def test_what_the_caller_says_of_an_error_itself_stays(written: io.StringIO) -> None:
-    failing(StoreUnavailable("gone", remedy="start it"), "gone", code="mine", remedy="wait")
-    assert [(line["code"], line["remedy"]) for line in lines(written)] == [("mine", "wait")]
-
-
-def test_who_only_repeats_a_failure_that_was_told_is_left_out(written: io.StringIO) -> None:
-    error = StoreUnavailable("gone")
-    error.is_told = True
-    failing(error, error.describe())
-    failing(error, error.describe(), thread_id="t1")
-    assert [line["thread_id"] for line in lines(written)] == ["t1"]
 
 
 def test_what_has_no_reason_is_told_each_time(written: io.StringIO) -> None:

@@ -9,17 +9,18 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from postroom.contracts.operations import Operation
+from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
+from postroom.contracts.operations import Operation, Who
 from postroom.http_api.errors import Problem
 from postroom.http_api.rest.document import document
 from postroom.http_api.rest.routes import rest_paths
-from postroom.http_api.rest.schemas import ALWAYS, ONLY_OF_CHANGES, VALUES, codes_by_status, example_of
-from postroom.mail.commands import Command, read_command
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
+from postroom.http_api.rest.schemas import ALWAYS, MAIL, ONLY_OF_CHANGES, VALUES, codes_by_status, example_of
+from postroom.mail.commands import read_command
+from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.schema import input_schema
 from rest_room import Edge, all_names
 
-DOCUMENT = document(session_cookie="postroom_x")
+DOCUMENT = document(session_cookie="postroom_x", administration=ADMINISTRATION)
 
 
 def closed() -> dict[str, Any]:
@@ -51,7 +52,7 @@ def references(value: Any) -> Iterator[str]:
 
 
 async def test_the_document_is_served_as_it_is_made() -> None:
-    edge = Edge()
+    edge = Edge()  # of mail alone
     first, again = [await edge.send("GET", "/v1/openapi.json") for _ in range(2)]
     assert first.content == again.content
     assert first.headers["content-type"] == "application/json"
@@ -60,9 +61,9 @@ async def test_the_document_is_served_as_it_is_made() -> None:
 
 
 def test_it_names_every_address_and_no_other() -> None:
-    assert set(DOCUMENT["paths"]) == rest_paths()
+    assert set(DOCUMENT["paths"]) == {*rest_paths(), *(row.path for row in ADMINISTRATION)}
     ids = [one["operationId"] for path in DOCUMENT["paths"].values() for one in path.values()]
-    assert ids == ["openapi", *all_names(), "events"]
+    assert sorted(ids) == sorted(["openapi", *all_names(), "events", *(row.name for row in ADMINISTRATION)])
     assert DOCUMENT["openapi"] == "3.1.0"
 
 
@@ -89,7 +90,7 @@ def test_every_schema_is_one_of_json_schema_2020_12() -> None:
 
 
 def test_an_operation_takes_what_its_tool_takes(subtests: pytest.Subtests) -> None:
-    for operation in ALL_OPERATIONS:
+    for operation in MAIL_OPERATIONS:
         with subtests.test(operation=operation):
             tool = input_schema(operation.command)
             if operation.changes:
@@ -108,23 +109,46 @@ def test_an_operation_takes_what_its_tool_takes(subtests: pytest.Subtests) -> No
 
 
 def test_an_operation_tells_every_status_and_who_may(subtests: pytest.Subtests) -> None:
-    for operation in ALL_OPERATIONS:
+    for operation in MAIL_OPERATIONS:
         with subtests.test(operation=operation):
             told = described(operation)
             statuses = {int(status) for status in told["responses"]}
-            every = set(codes_by_status())
+            every = set(codes_by_status(MAIL))
             assert statuses == {200} | (every if operation.changes else every - ONLY_OF_CHANGES)
             assert statuses > ALWAYS
             assert ({"session": []} in told["security"]) is not operation.changes
 
 
+def test_administration_has_its_callers_its_body_and_a_typed_answer(subtests: pytest.Subtests) -> None:
+    for row in ADMINISTRATION:
+        with subtests.test(operation=row.name):
+            told = DOCUMENT["paths"][row.path][row.method.lower()]
+            assert ({"token": ["admin"]} in told["security"]) is (row.who is not Who.OPERATOR)
+            assert {"operator": []} in told["security"]
+            answer = told["responses"][str(row.status)]["content"]["application/json"]["schema"]
+            assert (
+                answer == {"type": "object"}
+                if row.name == "reconnect_channel"
+                else answer.keys()
+                & {
+                    "$ref",
+                    "properties",
+                    "additionalProperties",
+                }
+            )
+            if row.changes:
+                body = told["requestBody"]["content"]["application/json"]
+                validator(body["schema"], DOCUMENT).validate(body["example"])
+                msgspec.convert(body["example"], row.command)
+
+
 def test_a_key_is_told_of_where_it_may_be_given() -> None:
-    with_key = {one.name for one in ALL_OPERATIONS if "IdempotencyKey" in json.dumps(described(one))}
-    assert with_key == {one.name for one in ALL_OPERATIONS if one.changes} - {"rotate_agent_token"}
+    with_key = {one.name for one in MAIL_OPERATIONS if "IdempotencyKey" in json.dumps(described(one))}
+    assert with_key == {one.name for one in MAIL_OPERATIONS if one.changes} - {"rotate_agent_token"}
 
 
 def test_an_example_is_a_call_that_can_be_read(subtests: pytest.Subtests) -> None:
-    for operation in ALL_OPERATIONS:
+    for operation in MAIL_OPERATIONS:
         with subtests.test(operation=operation):
             example = example_of(operation.command)
             read_command(operation.command, example)
@@ -147,8 +171,9 @@ def test_an_example_is_a_call_that_can_be_read(subtests: pytest.Subtests) -> Non
 
 
 def test_no_example_is_left_over() -> None:
-    commands: list[type[Command]] = [one.command for one in ALL_OPERATIONS]
-    assert set(VALUES) == {name for command in commands for name in example_of(command)}
+    commands = [row.command for row in ALL_OPERATIONS if row.service is None or row.changes]
+    fields = (field for command in commands for field in msgspec.structs.fields(command))
+    assert set(VALUES) == {field.name for field in fields if field.required}
 
 
 async def test_an_answer_is_what_the_document_says_and_no_more(subtests: pytest.Subtests) -> None:

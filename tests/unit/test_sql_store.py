@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroom.contracts.errors import StaleClaim, StoreCorrupt, StoreReadOnly, StoreUnavailable
+from postroom.contracts.errors import StaleClaim, StoreReadOnly
 from postroom.stores.changes import WORK
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import SqlStore, Transaction
@@ -26,12 +26,6 @@ def make_project(tx: Transaction) -> int:
     return tx.mail.insert_project(
         slug="s", human_key="/s", spelling="/s", git_identity="", owner="", now=tx.now()
     ).id
-
-
-async def test_two_stores_in_memory_know_nothing_of_each_other(store: SqlStore, clock: ManualClock) -> None:
-    await store.write(make_project)
-    other = SqliteStore.in_memory(clock).store
-    assert await other.read(lambda tx: tx.mail.projects(limit=9)) == []
 
 
 async def test_a_look_cannot_write(store: SqlStore) -> None:
@@ -111,29 +105,6 @@ async def test_a_hint_that_fails_leaves_no_caller_of_its_commit_waiting(store: S
     assert (told, reported) == (["second"], ["nobody to tell"])
 
 
-async def test_a_row_that_does_not_read_back_is_set_aside_and_the_step_done_again(store: SqlStore) -> None:
-    seen: list[int] = []
-
-    def change(tx: Transaction) -> str:
-        assert isinstance(tx, Transaction)
-        seen.append(1)
-        if len(seen) == 1:
-            raise StoreCorrupt("unreadable", details={"kind": "run", "id": "r1", "reason": "broken"})
-        return "done"
-
-    assert await store.write(change) == "done"
-    row = {"kind": "run", "id": "r1", "reason": "again", "at": 1}
-    assert await store.engine.write(lambda sql: sql.one("store.set_aside", row)) is None
-
-
-async def test_who_asks_for_the_very_row_that_does_not_read_back_learns_it(store: SqlStore) -> None:
-    def look(tx: Transaction) -> None:
-        raise StoreCorrupt("unreadable", details={"kind": "run", "id": "r1", "reason": "broken"})
-
-    with pytest.raises(StoreCorrupt):
-        await store.read(look)
-
-
 def test_a_store_in_memory_serves_one_event_loop_after_another(store: SqlStore) -> None:
     async def hear() -> bool:
         with store.changes.listen(WORK) as news:
@@ -143,14 +114,6 @@ def test_a_store_in_memory_serves_one_event_loop_after_another(store: SqlStore) 
     assert asyncio.run(store.write(make_project)) == 1
     assert asyncio.run(hear())
     assert asyncio.run(store.read(lambda tx: tx.mail.project("/s")))
-
-
-async def test_a_closed_store_in_memory_refuses_typed(store: SqlStore) -> None:
-    store.close()
-    store.close()
-    for step in (store.read(lambda tx: None), store.write(lambda tx: None), store.probe()):
-        with pytest.raises(StoreUnavailable):
-            await step
 
 
 def test_a_store_in_memory_that_nobody_uses_any_more_ends_its_thread(clock: ManualClock) -> None:

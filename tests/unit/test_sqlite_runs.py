@@ -3,16 +3,13 @@
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from copy import copy
 from datetime import timedelta
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import force_setattr
 
 from conformance.promises.given import an_office, put_message
 from conformance.promises.run_given import (
@@ -31,29 +28,24 @@ from conformance.promises.run_given import (
     snapshot,
     waiting,
 )
-from postroom.contracts.dispatch import TERMINAL, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
-    DuplicateRecord,
-    InvalidRecord,
-    StaleClaim,
     StoreError,
-    VersionConflict,
 )
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, ThreadCommit
-from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
+from postroom.contracts.runs import RunStatus
 from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
-from postroom.stores.runs import dispatches, ports, rows
-from postroom.stores.runs.dispatches import Dispatches, state_look
+from postroom.stores.runs import dispatches, ports
+from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.sql_transaction import SqlTransaction, statements
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.connection import SqliteTransaction, add_functions
+from postroom.stores.sqlite.connection import add_functions
 from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
@@ -65,13 +57,6 @@ STATEMENTS = {
     for name, one in statements("sqlite").items()
     if name.split(".")[0] in FILES
 }
-PUT_TOGETHER = {
-    *(f"{first}runs{last}" for first in ("", "open_") for last in ("", "_of_thread", "_below")),
-    "waiting_runs",
-    *(f"messages{first}{last}" for first in ("", "_of_run") for last in ("", "_newest")),
-    *(f"drop_{part}" for part in ("messages", "summaries", "pending", "runs", "state", "threads")),
-}
-"""Headings that the code puts together."""
 MAY_BE_SCANNED = {
     *("json_each", "found", "due", "walked", "counted", "one", "(subquery", "CONSTANT", "unreadable_rows"),
     *("run_commands", "above", "below", "t"),  # what is asked of runs at work: a few rows
@@ -141,149 +126,7 @@ def test_a_limit_ends_the_search(empty: sqlite3.Connection, key: tuple[str, str]
     assert not [step for step in plan(empty, key) if "ORDER BY" in step]
 
 
-def test_every_statement_is_used() -> None:
-    stores = resources.files("postroom.stores")
-    files = [*stores.joinpath("runs").iterdir(), stores.joinpath("outbox.py"), stores.joinpath("events.py")]
-    source = "".join(entry.read_text("utf-8") for entry in files if entry.name.endswith(".py"))
-    others = [key for key in STATEMENTS if key[1] not in PUT_TOGETHER]
-    assert [key for key in others if not any(f'"{one}"' in source for one in (".".join(key), key[1]))] == []
-
-
 # The schema
-
-
-NOW = 1_700_000_000_000
-QUEUED = RunDispatch.queued("d1", "t", "r", created_at=NOW, dedupe_key="key")
-OWNED = QUEUED.claim(token="token", consumer="worker", lease_ms=LEASE, now=NOW)
-SHAPES = {
-    RunDispatchStatus.QUEUED: QUEUED,
-    RunDispatchStatus.CLAIMED: OWNED,
-    RunDispatchStatus.ACKED: OWNED.acked(now=NOW),
-    RunDispatchStatus.CANCELLED: QUEUED.cancelled(now=NOW),
-    RunDispatchStatus.SUPERSEDED: OWNED.superseded(reason="x", now=NOW),
-    RunDispatchStatus.DEAD_LETTER: OWNED.dead_lettered(error="x", now=NOW),
-}
-CHANGES: dict[str, tuple[Any, ...]] = {
-    "dispatch_id": ("", "  ", "\t\n", " d"),
-    "thread_id": ("", " \t", "!"),
-    "run_id": ("", "\n", "ü"),
-    "dedupe_key": ("", " ", None, " k"),
-    "priority": (-1, 0, 255, 256),
-    "attempt_count": (-1, 0, 5, 6),
-    "max_attempts": (0, 1, -1),
-    "claim_token": (None, "", "x"),
-    "claimed_by": (None, "", "  ", "w", "\t"),
-    "lease_until": (None, 0, 7),
-    "claimed_at": (None, 7),
-    "completed_at": (None, 0, 7),
-    "dispatch_instance_id": (None, "", "i"),
-    "run_status": (None, *RunStatus),
-    "termination": (None, TerminationReason.cancelled()),
-    "run_response": (None, "", "said"),
-    "run_error": (None, "", "wrong"),
-    "reconciled": (True, False),
-}
-
-
-def changed(record: RunDispatch, **changes: Any) -> RunDispatch:
-    """Return a record that nobody has checked."""
-    unchecked = copy(record)
-    for name, value in changes.items():
-        force_setattr(unchecked, name, value)
-    return unchecked
-
-
-def is_refused(attempt: Callable[[], object]) -> bool:
-    try:
-        attempt()
-    except (sqlite3.IntegrityError, InvalidRecord):
-        return True
-    return False
-
-
-def insert(connection: sqlite3.Connection, record: RunDispatch) -> None:
-    values = rows.dispatch_values(record)
-    columns = [*RunDispatch.__struct_fields__, "is_open"]
-    connection.execute(
-        f"INSERT INTO run_dispatches ({', '.join(columns)}) VALUES ({', '.join(f':{one}' for one in columns)})",
-        values,
-    )
-
-
-def rows_of(connection: sqlite3.Connection) -> Dispatches:
-    return Dispatches(SqliteTransaction(connection), lambda: NOW, lambda *topics: None, lambda: "id")
-
-
-@pytest.fixture
-def undone(empty: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    empty.execute("BEGIN")
-    yield empty
-    empty.execute("ROLLBACK")
-
-
-@each_row("status", RunDispatchStatus)
-@each_row("field", CHANGES)
-def test_the_schema_refuses_what_the_record_refuses(
-    undone: sqlite3.Connection, status: RunDispatchStatus, field: str
-) -> None:
-    for number, value in enumerate(CHANGES[field]):
-        record = changed(
-            SHAPES[status], **{"dispatch_id": f"d{number}", "run_id": f"r{number}", field: value}
-        )
-        undone.execute("SAVEPOINT one")
-        by_schema = is_refused(lambda record=record: insert(undone, record))  # type: ignore[misc]
-        undone.execute("ROLLBACK TO one")
-        assert by_schema == is_refused(record.__post_init__), (field, value)
-
-
-@each_row("status", RunDispatchStatus)
-def test_a_move_is_refused_as_an_insert_is(undone: sqlite3.Connection, status: RunDispatchStatus) -> None:
-    undone.execute("SAVEPOINT row")
-    insert(undone, OWNED)
-    for other in RunDispatchStatus:
-        mixed = changed(SHAPES[status], status=other)
-        undone.execute("SAVEPOINT one")
-        by_schema = is_refused(lambda mixed=mixed: rows_of(undone).put(mixed))  # type: ignore[misc]
-        undone.execute("ROLLBACK TO one")
-        assert by_schema == is_refused(mixed.__post_init__), other
-    undone.execute("ROLLBACK TO row")
-
-
-def test_the_columns_are_the_fields(undone: sqlite3.Connection) -> None:
-    names = [row[1] for row in undone.execute("PRAGMA table_info(run_dispatches)")]
-    marks = ["answer_of", "held_by", "held_until", "is_open"]  # columns beside those of the record
-    assert sorted(names) == sorted([*RunDispatch.__struct_fields__, *marks])
-    for record in SHAPES.values():
-        undone.execute("DELETE FROM run_dispatches")
-        insert(undone, record)
-        assert rows_of(undone).load("d1") == record
-
-
-def test_what_must_never_be_twice_is_refused(undone: sqlite3.Connection) -> None:
-    insert(undone, OWNED)
-    for twice in (
-        changed(OWNED, dispatch_id="d2", run_id="r2", dedupe_key="k2"),
-        changed(QUEUED, dispatch_id="d2", run_id="r2"),
-        changed(QUEUED, dispatch_id="d2", dedupe_key="k2", thread_id="u"),
-        changed(QUEUED, run_id="r2", dedupe_key="k2", thread_id="u"),
-    ):
-        assert is_refused(lambda twice=twice: insert(undone, twice))  # type: ignore[misc]
-    for number, status in enumerate(TERMINAL):
-        insert(undone, changed(SHAPES[status], dispatch_id=f"e{number}"))
-    insert(undone, changed(QUEUED, dispatch_id="d2", run_id="r2", dedupe_key=None))
-
-
-def test_an_epoch_and_a_status_that_do_not_exist_are_refused(undone: sqlite3.Connection) -> None:
-    insert(undone, QUEUED)
-    for change in (
-        "UPDATE run_dispatches SET status = 'Lost'",
-        "UPDATE run_dispatches SET is_open = 0",
-        "UPDATE run_dispatches SET dispatch_epoch = -1",
-        "UPDATE run_dispatches SET priority = 'high'",
-        "INSERT INTO dispatch_epochs VALUES ('t', 0)",
-    ):
-        with pytest.raises(sqlite3.IntegrityError):
-            undone.execute(change)
 
 
 # The stores
@@ -310,16 +153,6 @@ async def test_what_was_answered_is_there_when_the_file_is_opened_again(
     assert seen[0] == seen[1]
 
 
-async def test_many_steps_share_a_commit(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    before = sqlite_store.grouping
-    async with asyncio.TaskGroup() as group:
-        for number in range(100):
-            group.create_task(enqueued(stores, f"d{number}", thread=f"t{number}"))
-    commits, changes = (after - since for after, since in zip(sqlite_store.grouping, before, strict=True))
-    assert changes == 100
-    assert commits < 50
-
-
 async def test_a_purge_lets_others_write_between_its_steps(
     stores: RunStores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,46 +174,6 @@ async def removed(stores: RunStores, dispatch_id: str) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    """An interrupt leaves none; who writes to the table by other means may."""
-    await stores.dispatches.interrupt("t")
-    for name in ("old-1", "new", "old-2"):
-        await enqueued(stores, name)
-    await sqlite_store.store.engine.write(
-        lambda sql: sql.connection.execute(
-            "UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id LIKE 'old-%'"
-        )
-    )
-    assert await stores.dispatches.claim_dispatch("old-2", "worker", lease_ms=LEASE) is None
-    owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE)
-    assert owned is not None
-    assert owned.dispatch_id == "new"
-    for name in ("old-1", "old-2"):
-        assert (await loaded(stores, name)).status is RunDispatchStatus.SUPERSEDED
-    await enqueued(stores, "old-3")
-    await sqlite_store.store.engine.write(
-        lambda sql: sql.connection.execute(
-            "UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id = 'old-3'"
-        )
-    )
-    assert await stores.dispatches.claim("t", "worker", lease_ms=LEASE) is None
-    assert (await loaded(stores, "old-3")).status is RunDispatchStatus.SUPERSEDED
-    await enqueued(stores, "old-4", thread="u")
-    await stores.dispatches.interrupt("u")
-    assert await stores.dispatches.claim_dispatch("old-4", "worker", lease_ms=LEASE) is None
-
-
-async def test_ids_are_found_by_any_prefix(stores: RunStores) -> None:
-    names = ("x", "x\ud7ff", "x\ud7ff1", "x\ue000", "x\U0010ffff", "x\U0010ffffy", "y")
-    for name in names:
-        await stores.threads.create_run(run(stores, name, thread=name))
-    for prefix in ("", *names):
-        found = await stores.threads.list_runs(RunQuery(id_prefix=prefix))
-        assert [one.run_id for one in found] == sorted(one for one in names if one.startswith(prefix))
-
-
 async def test_who_waits_for_events_looks_by_itself_at_times(
     stores: RunStores, sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,13 +189,6 @@ async def test_who_waits_for_events_looks_by_itself_at_times(
         await asyncio.sleep(0)
         await sqlite_store.store.engine.write(untold)
         await waits
-    assert EventScope.thread("t").key not in sqlite_store.store.changes._listeners
-
-
-async def test_a_waiter_that_gives_up_leaves_nothing(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.02):
-            await stores.events.wait(EventScope.thread("t"), after=0)
     assert EventScope.thread("t").key not in sqlite_store.store.changes._listeners
 
 
@@ -467,43 +253,3 @@ async def test_neither_is_written_when_one_is_refused(
         await sqlite_store.store.write(change)
     assert await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9)) == []
     assert await snapshot(stores, "t") == before
-
-
-async def test_a_refusal_that_is_caught_leaves_nothing_of_its_step(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    await enqueued(stores, "taken")
-    await said(stores, "m1")
-
-    def change(tx: Transaction) -> int:
-        refusals = 0
-        for step in (submission(stores, "taken"), replace(submission(stores), expected_message_count=9)):
-            try:
-                tx.runs.commit(step)
-            except (DuplicateRecord, VersionConflict):
-                refusals += 1
-        tx.runs.dispatches.enqueue(asked(stores, "d2"))
-        return refusals
-
-    assert await sqlite_store.store.write(change) == 2
-    assert [one.id for one in await stores.threads.load_messages("t") or ()] == ["m1"]
-    assert await stores.dispatches.count_queued("t", at_most=9) == 2
-    assert await stores.events.count(EventScope.thread("t")) == 0
-
-
-async def test_a_lost_claim_that_is_raised_undoes_the_message(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    here = await an_office(sqlite_store)
-    owned = await claimed(stores)
-    await stores.dispatches.interrupt("t")
-
-    def change(tx: Transaction) -> None:
-        put_message(tx.mail, here.ada, [here.ben], subject="plums")
-        done = tx.runs.commit(ThreadCommit(thread_id="t", claim=owned.claim_proof))
-        assert isinstance(done, StaleClaim)
-        raise done
-
-    with pytest.raises(StaleClaim):
-        await sqlite_store.store.write(change)
-    assert await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9)) == []

@@ -28,27 +28,15 @@ MARK = "quux"
 """Is part of everything that a person wrote, named or keeps secret here, in any case."""
 PROJECT = "/home/Quux/shop"
 FILES = {
-    "counts.json",
-    "doctor.json",
-    "log.txt",
-    "metrics.txt",
-    "queue.json",
-    "runners.json",
-    "schema.json",
-    "schema.sql",
-    "settings.json",
-    "versions.json",
+    *("counts.json", "doctor.json", "log.txt", "metrics.txt", "queue.json", "runners.json", "schema.json"),
+    *("schema.sql", "settings.json", "versions.json"),
 }
 
 
 def private_settings() -> dict[str, Any]:
     return {
-        "owner": "Quux",
-        "git_author_name": "Ada Quux",
-        "git_author_email": "ada@quux.example",
-        "environment": "quux-prod",
-        "allowed_hosts": ("mail.quux.example",),
-        "mcp_path": "/quux",
+        **{"owner": "Quux", "git_author_name": "Ada Quux", "git_author_email": "ada@quux.example"},
+        **{"environment": "quux-prod", "allowed_hosts": ("mail.quux.example",), "mcp_path": "/quux"},
     }
 
 

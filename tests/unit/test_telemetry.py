@@ -23,7 +23,7 @@ from postroom.contracts.errors import MissingExtra, UnknownAgent
 from postroom.contracts.tracing import OFF
 from postroom.extras import install_command
 from postroom.mail.context import Caller
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.services.calls import Calls
 from rest_room import OPERATOR, Edge, arguments_of
 from table_rows import each_row
@@ -65,7 +65,7 @@ async def test_a_call_over_rest_is_a_span_in_the_trace_that_its_header_names(
 )
 async def test_a_header_that_names_no_place_begins_a_trace(edge: Edge, watched: Watched, odd: str) -> None:
     asked = {"project_key": HARBOR, "agent_name": "Ben"}
-    await Calls(edge.mail, ALL_OPERATIONS).perform("whois", asked, caller=Caller(), follows=odd)
+    await Calls(edge.mail, MAIL_OPERATIONS).perform("whois", asked, caller=Caller(), follows=odd)
     assert watched.span("execute_tool whois")["parent_id"] is None
 
 

@@ -18,7 +18,6 @@ from postroom.app.logs import configure_logs, log_failure
 from postroom.contracts.errors import ConfigError, StoreFull
 from postroom.log import binding, get_logger
 from postroom.mail.context import token_hash
-from table_rows import each_row
 
 SECRET = "prm_" + "s" * 43
 """Looks like a token; opens nothing."""
@@ -65,81 +64,62 @@ def test_a_full_disk_takes_no_token_and_says_so(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
-@each_row("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
-def test_a_token_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / f"token-{mode:o}"
+def test_a_file_that_is_no_private_token_of_this_user_is_refused_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> ConfigError:
+        with pytest.raises(ConfigError) as caught:
+            tokens.load_or_make_token(path)
+        return caught.value
+
+    path = tmp_path / "token"
     token = tokens.load_or_make_token(path)
-    path.chmod(mode)
-    with pytest.raises(ConfigError) as caught:
-        tokens.load_or_make_token(path)
-    assert f"{mode:04o}" in caught.value.message
-    assert f"chmod 600 {path}" in caught.value.remedy
-    assert token not in str(caught.value.as_dict())
-
-
-@each_row("content", [b"", b"\n", b"prm_short", b"secret", b"\xff" * 47, SECRET.encode() + b"x"])
-def test_a_file_without_a_token_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "token"
-    path.write_bytes(content)
+    for mode in (0o644, 0o640, 0o604, 0o660, 0o602):
+        path.chmod(mode)
+        error = refused(path)
+        assert (f"{mode:04o}" in error.message, f"chmod 600 {path}" in error.remedy) == (True, True)
+        assert token not in str(error.as_dict())
     path.chmod(0o600)
-    with pytest.raises(ConfigError) as caught:
-        tokens.load_or_make_token(path)
-    assert "contains no token" in caught.value.message
-    assert path.read_bytes() == content
-
-
-def test_a_token_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "token"
-    tokens.load_or_make_token(path)
     me = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    with pytest.raises(ConfigError) as caught:
-        tokens.load_or_make_token(path)
-    assert f"belongs to user {me}" in caught.value.message
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: me + 1)
+        assert f"belongs to user {me}" in refused(path).message
+    for content in (b"", b"\n", b"prm_short", b"secret", b"\xff" * 47, SECRET.encode() + b"x"):
+        path.write_bytes(content)
+        assert "contains no token" in refused(path).message
+        assert path.read_bytes() == content
+    assert str(tmp_path) in refused(path / "token").message
+    (tmp_path / "folder").mkdir(mode=0o700)
+    refused(tmp_path / "folder")
 
 
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError) as caught:
-        tokens.load_or_make_token(tmp_path / "file" / "token")
-    assert str(tmp_path) in caught.value.message
-    (tmp_path / "token").mkdir(mode=0o700)
-    with pytest.raises(ConfigError):
-        tokens.load_or_make_token(tmp_path / "token")
-
-
-def test_agents_get_tokens_of_their_own_kind() -> None:
-    made = {tokens.new_agent_token() for _ in range(100)}
-    assert len(made) == 100
-    assert all(token.startswith("pra_") and len(token) == 47 for token in made)
-
-
-def test_tokens_are_stored_by_hash_and_compared_whole() -> None:
+def test_tokens_are_stored_by_hash_compared_whole_and_give_a_key_for_each_purpose() -> None:
     assert token_hash("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     for other in ("", SECRET[:-1], SECRET + "s", SECRET.upper(), "\udcff", "é"):
         assert not tokens.token_check(SECRET)(other)
     assert tokens.token_check(SECRET)(SECRET)
     assert SECRET not in repr(tokens.token_check(SECRET))
-
-
-def test_keys_differ_by_purpose_and_by_token() -> None:
     keys = {tokens.derived_key(token, purpose) for token in (SECRET, "x") for purpose in ("page", "mail")}
-    assert len(keys) == 4
-    assert all(len(key) == 32 for key in keys)
+    assert [len(key) for key in keys] == [32] * 4
+    made = {tokens.new_agent_token() for _ in range(100)}
+    assert {(token[:4], len(token)) for token in made} == {("pra_", 47)}
+    assert len(made) == 100
 
 
-def test_what_looks_like_a_token_is_masked(subtests: pytest.Subtests) -> None:
+def test_tokens_passwords_and_keys_of_others_are_masked() -> None:
     for text, expected in [
         (f"token={SECRET}", "token=prm_***"),
         (f"/login?code=prl_{'c' * 43}&x=1", "/login?code=prl_***&x=1"),
         (f"%3Dpra_{'c' * 43}", "%3Dpra_***"),
         ("Authorization: Bearer abcdefghijkl, x", "Authorization: Bearer ***, x"),
         ("authorization: bearer  abcdefghijkl", "authorization: bearer  ***"),
-        ("a bearer token is needed", "a bearer token is needed"),
-        ("", ""),
+        *((one, one) for one in ("a bearer token is needed", "", "see http://127.0.0.1:8765/p and 10:30")),
     ]:
-        with subtests.test(text=text, expected=expected):
-            assert tokens.redact(text) == expected
+        assert tokens.redact(text) == expected
+    keys = ("xoxb-123456789-abcdef", "ghp_abcdefghij0123456789", "123456789:" + "A" * 35)
+    for key in (*keys, "eyJhbGciOi.eyJzdWIi.c2ln", "postgresql://ann:hunter22@db/x"):
+        shown = tokens.redact(f"failed with {key} twice")
+        assert (key in shown, "hunter22" in shown) == (False, False), key
 
 
 @pytest.fixture
@@ -181,81 +161,47 @@ def test_no_secret_reaches_a_log(log: io.StringIO, form: str) -> None:
     assert "prm_***" in written
 
 
-def test_json_logs_hold_one_object_a_line_with_what_is_bound(log: io.StringIO) -> None:
+def test_json_logs_hold_one_object_a_line_with_what_is_bound_and_nobody_writes_beside_them(
+    log: io.StringIO,
+) -> None:
+    theirs = io.StringIO()
+    logging.getLogger("uvicorn.access").addHandler(logging.StreamHandler(theirs))
     configured(log, "json")
     with binding(request_id="r1"):
         get_logger("ours").info("mail.sent", message_id=7, code="ok")
         logging.getLogger("library").warning("line\nfeed %s", "\x1b[31m")
-    first, second = (json.loads(line) for line in log.getvalue().splitlines())
-    assert first["event"] == "mail.sent"
+    logging.getLogger("library").warning("bad %d " + SECRET, "x")
+    logging.getLogger("uvicorn.access").info("GET /")
+    first, second, third, last = (json.loads(line) for line in log.getvalue().splitlines())
+    assert (first["event"], first["level"], first["logger"]) == ("mail.sent", "info", "ours")
     assert (first["message_id"], first["code"], first["request_id"]) == (7, "ok", "r1")
-    assert (first["level"], first["logger"]) == ("info", "ours")
     assert first["timestamp"].endswith("Z")
     assert (second["event"], second["request_id"]) == ("line\\x0afeed \\x1b[31m", "r1")
+    assert (SECRET in third["event"], "do not fit" in third["event"]) == (False, True)
+    assert (theirs.getvalue(), last["event"]) == ("", "GET /")
+    configured(log, "json", level="warning")
+    for name in ("ours", "library"):
+        get_logger(name).info("quiet")
+        logging.getLogger(name).info("quiet")
+    configured(log, "json", level="debug")
+    get_logger("ours").debug("said")
+    assert [json.loads(line)["event"] for line in log.getvalue().splitlines()[4:]] == ["said"]
 
 
 def failing(text: str) -> None:
     raise ValueError(text)
 
 
-def test_an_exception_cannot_forge_a_line_of_the_console(log: io.StringIO) -> None:
+def test_no_exception_or_control_character_forges_a_line_of_the_console(log: io.StringIO) -> None:
     configured(log, "console")
     try:
         failing("x\n2026-11-29T00:00:00Z [info    ] forged.line [postroom] \x1b[2J")
     except ValueError:
         get_logger("ours").exception("it.broke")
-    lines = log.getvalue().splitlines()
-    assert [line for line in lines if not line.startswith("  ")] == lines[:1]
-    assert "forged" in log.getvalue()
-    assert "\x1b" not in log.getvalue()
-
-
-def test_a_library_s_line_whose_arguments_do_not_fit_is_masked_like_others(log: io.StringIO) -> None:
-    configured(log, "json")
-    logging.getLogger("library").warning("bad %d " + SECRET, "x")
-    line = json.loads(log.getvalue())
-    assert SECRET not in line["event"]
-    assert "do not fit" in line["event"]
-
-
-def test_passwords_in_addresses_and_keys_of_others_are_masked() -> None:
-    keys = (
-        "xoxb-123456789-abcdef",
-        "ghp_abcdefghij0123456789",
-        "123456789:" + "A" * 35,
-        "eyJhbGciOi.eyJzdWIi.c2ln",
-    )
-    for key in (*keys, "postgresql://ann:hunter22@db/x"):
-        shown = tokens.redact(f"failed with {key} twice")
-        assert key not in shown, key
-        assert "hunter22" not in shown
-    assert tokens.redact("see http://127.0.0.1:8765/p and 10:30") == "see http://127.0.0.1:8765/p and 10:30"
-
-
-def test_control_characters_cannot_forge_a_line_of_the_console(log: io.StringIO) -> None:
-    configured(log, "console")
     get_logger("ours").info("one\ntwo", path="/\x1b[2J")
-    assert len(log.getvalue().splitlines()) == 1
-    assert "\x1b[2J" not in log.getvalue()
-
-
-def test_the_web_servers_own_handlers_write_nothing_beside_ours(log: io.StringIO) -> None:
-    theirs = io.StringIO()
-    logging.getLogger("uvicorn.access").addHandler(logging.StreamHandler(theirs))
-    configured(log, "json")
-    logging.getLogger("uvicorn.access").info("GET /")
-    assert theirs.getvalue() == ""
-    assert json.loads(log.getvalue())["event"] == "GET /"
-
-
-def test_the_level_holds_for_ours_and_the_libraries(log: io.StringIO) -> None:
-    configured(log, "json", level="warning")
-    get_logger("ours").info("quiet")
-    logging.getLogger("library").info("quiet")
-    assert log.getvalue() == ""
-    configured(log, "json", level="debug")
-    get_logger("ours").debug("said")
-    assert "said" in log.getvalue()
+    lines = log.getvalue().splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == [lines[0], lines[-1]]
+    assert ("forged" in log.getvalue(), "\x1b" in log.getvalue()) == (True, False)
 
 
 class FullDisk(io.StringIO):

@@ -12,7 +12,6 @@ import pytest_asyncio
 
 from postroom.contracts.work import WorkCounts
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
-from postroom.mail.reservations import together
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -77,11 +76,6 @@ async def orchard_message(here: Here, at: int) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Numbered:
-    id: int
-
-
 def seen_frame(reads: MailReads, now: int) -> Frame:
     project = reads.project("orchard")
     assert project is not None
@@ -127,19 +121,6 @@ async def test_a_filter_with_more_agents_than_it_offers_takes_the_name_of_each(h
     assert ("From 200" in found, "From 0" in found) == (True, False)
 
 
-def test_what_hangs_together_by_pairs_is_one_group() -> None:
-    made = {number: Numbered(number) for number in range(1, 8)}
-    for pairs, groups in {
-        (): [],
-        ((2, 1),): [[1, 2]],
-        ((1, 2), (3, 4)): [[1, 2], [3, 4]],
-        ((1, 2), (3, 4), (2, 3), (1, 4)): [[1, 2, 3, 4]],
-        ((6, 7), (1, 5), (5, 6)): [[1, 5, 6, 7]],
-    }.items():
-        found = together((made[one], made[other]) for one, other in pairs)
-        assert [[each.id for each in group] for group in found] == groups
-
-
 async def test_many_that_hold_the_same_file_need_a_person_once(here: Here) -> None:
     def hold(tx: MailWrites) -> None:
         project = tx.project("orchard")
@@ -179,10 +160,7 @@ async def test_who_holds_the_same_as_another_needs_you_on_the_timeline_as_in_the
     names = re.compile(r'<ul aria-label="Needs you">(.*?)</ul>', re.DOTALL)
     page = await here.timeline("")
     assert re.findall(r"<bdi>(\w+)</bdi></a> <span class=\"soft\">in conflict<", names.findall(page)[0]) == [
-        "Agent0",
-        "Agent1",
-        "Agent3",
-        "Agent4",
+        *("Agent0", "Agent1", "Agent3", "Agent4"),
     ]
     here.clock.advance(timedelta(hours=2))  # what they held has expired
     assert not names.findall(await here.timeline("?span=8h"))
@@ -506,13 +484,6 @@ async def test_all_of_a_short_life_says_how_long_ago_it_ended(here: Here) -> Non
     page = await here.timeline("")
     assert drawn(page) == {"message:1", "message:2"}
     assert "Past: the last event was " in re.sub("<[^>]+>", "", page)
-
-
-async def test_an_empty_time_leads_to_the_last_that_happened(here: Here) -> None:
-    await wrote(here, 30 * DAY, 3 * DAY)
-    page = await here.timeline("?span=8h")
-    assert "No events in this period" in page
-    assert 'href="/p/orchard/timeline?span=last"' in page
 
 
 def _written_now(tx: MailWrites, now: int) -> None:

@@ -54,21 +54,13 @@ TOLD: dict[Callable[[Any], object], dict[Any, object]] = {
     },
     size_text: {
         **{
-            0: "0 B",
-            1023: "1023 B",
-            1024: "1.0 KiB",
-            10_240: "10 KiB",
-            5 << 20: "5.0 MiB",
+            **{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 10_240: "10 KiB", 5 << 20: "5.0 MiB"},
             3 << 40: "3072 GiB",
         }
     },
     initials: {
         **{
-            "GreenLake": "GL",
-            "deploy-bot": "DB",
-            "release.bot_2": "RB",
-            "bob": "Bo",
-            "ABC": "AB",
+            **{"GreenLake": "GL", "deploy-bot": "DB", "release.bot_2": "RB", "bob": "Bo", "ABC": "AB"},
             "x9": "X9",
         },
         **{"": "?", "--": "-", "日本": "日"},
@@ -175,14 +167,9 @@ def _contrast(one, other):
 LIGHT = _palette(STYLE.split("@media", 1)[0])
 DARK = LIGHT | _palette(STYLE.split("@media", 2)[1])
 TEXT_ON = {
-    "ink": ("paper", "sheet", "sunk", "mark"),
-    "soft": ("paper", "sheet", "sunk", "blue-wash"),
-    "link": ("paper", "sheet", "blue-wash"),
-    "on-deep": ("deep",),
-    "sheet": ("red",),
-    "red": ("red-wash",),
-    "amber": ("amber-wash", "sheet"),
-    "green": ("green-wash", "sheet"),
+    **{"ink": ("paper", "sheet", "sunk", "mark"), "soft": ("paper", "sheet", "sunk", "blue-wash")},
+    **{"link": ("paper", "sheet", "blue-wash"), "on-deep": ("deep",), "sheet": ("red",)},
+    **{"red": ("red-wash",), "amber": ("amber-wash", "sheet"), "green": ("green-wash", "sheet")},
 }
 
 

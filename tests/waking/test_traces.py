@@ -10,7 +10,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Caller
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.services.calls import Calls
 from tracing_room import CALLER, Watched, code_of, id_of, trace_of
 from waking_room import PROJECT, Room, number
@@ -30,7 +30,7 @@ async def traced(room: Room, watched: Watched):
 
 
 async def send(room: Room, *to: str, follows: str | None = None, sender: str = "Ada", **more):
-    calls = Calls(room.mail, ALL_OPERATIONS)
+    calls = Calls(room.mail, MAIL_OPERATIONS)
     message = {"project_key": PROJECT, "sender_name": sender, "to": list(to), "subject": "s", "body_md": "b"}
     return await calls.perform("send_message", {**message, **more}, caller=Caller(), follows=follows)
 
@@ -87,7 +87,7 @@ async def test_a_run_of_several_messages_goes_on_from_the_first_and_points_to_th
 async def test_an_answer_by_hand_is_in_the_trace_of_its_message(traced, watched):
     await traced.people("Ada", "Bo")
     message = number(await send(traced, "Bo"))
-    calls = Calls(traced.mail, ALL_OPERATIONS)
+    calls = Calls(traced.mail, MAIL_OPERATIONS)
     reply = {"project_key": PROJECT, "sender_name": "Bo", "message_id": message, "body_md": "b"}
     await calls.perform("reply_message", reply, caller=Caller())
     sent, by_itself = watched.span("execute_tool send_message"), watched.span("execute_tool reply_message")

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import to_builtins
 from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
@@ -28,6 +27,7 @@ from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidPath, StateError, StoreError
 from postroom.contracts.leases import SERVER, servers
 from postroom.contracts.mail import Project
+from postroom.contracts.messages import Json
 from postroom.http_api.readiness import (
     Check,
     LagMeter,
@@ -45,6 +45,17 @@ from postroom.mail.names import shown
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import PEOPLE_KEY, checked_path, find_project
 from postroom.mail.repositories import move_project
+from postroom.services.administration import (
+    BackupView,
+    ChecksView,
+    ClusterView,
+    MergeView,
+    ProjectPath,
+    PruneView,
+    RepairsView,
+    ServerHealth,
+    StatusView,
+)
 from postroom.services.runners import declared_runners
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.postgres.errors import no_backup
@@ -72,7 +83,7 @@ class AdminService:
         self.chats = chats
         """The service of the gateway, if there is one."""
 
-    async def status(self) -> Mapping[str, object]:
+    async def status(self) -> StatusView:
         """Return the parts that run, the place of the data, and counts."""
         application = self._application
         counts = await application.store.read(lambda tx: tx.counts())
@@ -100,7 +111,7 @@ class AdminService:
             },
         }
 
-    async def cluster(self) -> Mapping[str, object]:
+    async def cluster(self) -> ClusterView:
         """Return the servers that share the database, and which server does each exclusive task."""
         application = self._application
         leases, now = await application.store.store.read(lambda tx: (tx.leases.listed(), tx.now()))
@@ -109,7 +120,11 @@ class AdminService:
                 {
                     "name": one.holder,
                     "is_this": one.holder == application.leases.holder,
-                    **{key: one.about.get(key) for key in ("address", "host", "pid", "version", "places")},
+                    "address": one.about.get("address"),
+                    "host": one.about.get("host"),
+                    "pid": one.about.get("pid"),
+                    "version": one.about.get("version"),
+                    "places": one.about.get("places"),
                     "since": iso(one.since),
                 }
                 for one in servers(leases, now)
@@ -128,12 +143,12 @@ class AdminService:
             ],
         }
 
-    async def projects(self) -> Sequence[Mapping[str, object]]:
+    async def projects(self) -> Sequence[ProjectPath]:
         """Return every project: its slug and its path."""
         found = await self._application.store.read(all_projects)
         return [{"slug": one.slug, "human_key": one.human_key} for one in found]
 
-    async def move_project(self, project: str, folder: str) -> Mapping[str, object]:
+    async def move_project(self, project: str, folder: str) -> ProjectPath:
         """Give a project another folder of the server's machine; the former folder still names it.
 
         Raises:
@@ -174,7 +189,7 @@ class AdminService:
 
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
-    ) -> Mapping[str, object]:
+    ) -> MergeView:
         """Merge one project into another in one change, or only count what that would do; may take long.
 
         `renames` gives agents of the source new names, by the old ones; `rename_equal` finds a name for each
@@ -202,7 +217,10 @@ class AdminService:
             "dry_run": dry_run,
             "from": {"slug": plan.source.slug, "human_key": plan.source.human_key},
             "into": {"slug": plan.target.slug, "human_key": plan.target.human_key},
-            **to_builtins(plan.size),
+            "agents": plan.size.agents,
+            "messages": plan.size.messages,
+            "reservations": plan.size.reservations,
+            "tokens": plan.size.tokens,
             "renamed": {agent.name: name for agent, name in plan.renames},
             "threads_joined": list(plan.threads),
             "conflicts": [
@@ -229,9 +247,9 @@ class AdminService:
             )
         )
 
-    async def health(self) -> Mapping[str, object]:
+    async def health(self) -> ServerHealth:
         """Return whether the server can do its work, and the state of the gateway."""
-        gateway = {"state": "off"} if self.chats is None else dict(await self.chats.health())
+        gateway: dict[str, Json] = {"state": "off"} if self.chats is None else await self.chats.health()
         return {**(await self.ready()).as_dict(), "gateway": gateway}
 
     async def _backups(self) -> Check:
@@ -246,7 +264,7 @@ class AdminService:
             is_overdue=found.is_overdue,
         )
 
-    async def doctor(self, *, full: bool = False) -> Mapping[str, object]:
+    async def doctor(self, *, full: bool = False) -> ChecksView:
         """Examine the store by a write and a read of all, the archive by Git, and the set-up; may take long.
 
         With `full` the content of every record is compared with its file in the archive.
@@ -257,7 +275,7 @@ class AdminService:
             "checks": [one.as_dict() for one in found],
         }
 
-    async def repair(self, *, full: bool, dry_run: bool) -> Mapping[str, object]:
+    async def repair(self, *, full: bool, dry_run: bool) -> RepairsView:
         """Repair what can be repaired without a loss, or only list it, and examine again; may take long."""
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
@@ -278,7 +296,7 @@ class AdminService:
             "metrics.txt": generate_latest(application.metrics.registry).decode(),
         }
 
-    async def back_up(self, target: Path | None) -> Mapping[str, object]:
+    async def back_up(self, target: Path | None) -> BackupView:
         """Write a whole, verified copy of the database to an absolute path, or to the folder of backups.
 
         Raises:
@@ -305,7 +323,7 @@ class AdminService:
         await application.store.back_up(chosen)
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
-    async def prune(self, *, dry_run: bool) -> Mapping[str, object]:
+    async def prune(self, *, dry_run: bool) -> PruneView:
         """Delete the messages that no rule keeps, or only count them; may take long.
 
         Raises:
@@ -340,7 +358,7 @@ class AdminService:
         await self._application.mail.issue_token(project, agent, None)
         return True
 
-    async def rebuild_archive(self, project: str | None) -> Mapping[str, object]:
+    async def rebuild_archive(self, project: str | None) -> Mapping[str, int]:
         """Write the records of one project, or of all, into the archive; existing records stay.
 
         Raises:

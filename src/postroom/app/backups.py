@@ -19,8 +19,16 @@ from typing import Final
 from postroom.app.check_results import CheckResult, free_bytes, span
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts import progress
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
-from postroom.contracts.errors import PostroomError, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from postroom.contracts.errors import (
+    InvalidPath,
+    PostroomError,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
 from postroom.http_api.readiness import CheckState
 from postroom.log import get_logger
 from postroom.stores.sqlite.apart import Apart
@@ -35,6 +43,7 @@ from postroom.stores.sqlite.copying import (
     remove_with_companions,
 )
 from postroom.stores.sqlite.engine import refuse_missing
+from postroom.stores.sqlite.restoring import reading
 from postroom.stores.stores import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
@@ -393,6 +402,56 @@ def _sizes(database: Path) -> tuple[int, int]:
     """Return the bytes of a database, and of its log, which may contain much of it."""
     log = database.with_name(f"{database.name}-wal")
     return database.stat().st_size, log.stat().st_size if log.exists() else 0
+
+
+def named_backup(source: Path, settings: Settings) -> Path:
+    """Return the file of a backup, given by its path or by its name in the folder of backups.
+
+    Raises:
+        InvalidPath: The backup does not exist.
+        StoreReadOnly: The place is not readable.
+    """
+    inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{SUFFIX}")]
+    with reading(source):
+        found = next((one for one in (source, *inside) if one.exists()), None)
+    if found is None:
+        raise InvalidPath(
+            f"no backup {str(source)!r}",
+            value=str(source),
+            remedy="list the backups with `postroom backup list`, or give a file",
+        )
+    return found
+
+
+def examined_backups(folder: Path, *, check: bool) -> list[dict[str, object]]:
+    """Return the facts about each backup in a folder, oldest first; with `check` each is read completely."""
+    return [_examined(one, check=check) for one in _by_age(folder)]
+
+
+def _examined(one: Backup, *, check: bool) -> dict[str, object]:
+    if check:
+        progress.tell(f"reading {one.path.name}")
+    fault = fault_of(one) if check else one.fault
+    return {
+        "name": one.path.name,
+        "made_at": iso(one.made_at),
+        "size": one.size,
+        "checked": check,
+        "fault": fault,
+    }
+
+
+def backups_beyond(folder: Path, keep: int) -> list[Backup]:
+    """Return the backups of a folder except the `keep` newest intact ones; those are read completely."""
+    found, kept = _by_age(folder), list[Backup]()
+    for one in reversed(found):
+        if len(kept) < keep and not _examined(one, check=True)["fault"]:
+            kept.append(one)
+    return [one for one in found if one not in kept]
+
+
+def _by_age(folder: Path) -> list[Backup]:
+    return sorted(backups_in(folder), key=lambda one: (one.made_at, one.path.name))
 
 
 def told_of_backups(found: BackupState) -> CheckResult:

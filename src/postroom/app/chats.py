@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import ConfigError, InternalError, PostroomError
+from postroom.contracts.messages import Json
+from postroom.services.administration import ChatPeopleView, PairedPerson, RemovedChatPerson, StoredEffect
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService  # loaded where there are chats
@@ -38,15 +40,15 @@ class ChatAdministration:
             )
         return self.found
 
-    async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
+    async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
         """Admit the person who was given this code."""
         return await self.gateway.pair(platform, code, role)
 
-    async def people(self) -> Mapping[str, object]:
+    async def people(self) -> ChatPeopleView:
         """Return the people who may write, and those who ask to."""
         return await self.gateway.people()
 
-    async def remove_person(self, platform: str, user_id: str) -> Mapping[str, object]:
+    async def remove_person(self, platform: str, user_id: str) -> RemovedChatPerson:
         """Remove a person who was admitted with a code."""
         return await self.gateway.shut_out(platform, user_id)
 
@@ -58,12 +60,12 @@ class ChatAdministration:
         chat_id: str | None,
         thread_id: str | None,
         key: str | None,
-    ) -> Mapping[str, object] | Response:
+    ) -> StoredEffect | Response:
         """Send a message to a chat, at the server that serves the channel."""
         there = await self.gateway.passed_on(platform, request)
         return there or await self.gateway.send(platform, text, chat_id, thread_id, key)
 
-    async def reconnect(self, request: Request, platform: str) -> Mapping[str, object] | Response:
+    async def reconnect(self, request: Request, platform: str) -> Mapping[str, Json] | Response:
         """Reconnect a channel at the server that serves it; return its state."""
         return await self.gateway.passed_on(platform, request) or await self.gateway.reconnect(platform)
 

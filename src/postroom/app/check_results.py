@@ -9,6 +9,7 @@ from typing import Final
 
 from postroom.contracts.errors import PostroomError
 from postroom.http_api.readiness import CheckState
+from postroom.services.administration import CheckView
 
 _SHOWN_MESSAGES: Final = 5
 
@@ -27,7 +28,7 @@ class CheckResult:
     about: str = ""
     """The checked project or agent, if there are several. Never leaves the installation by itself."""
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> CheckView:
         """Return it as plain JSON data, for the operator."""
         name = f"{self.part} {self.about}" if self.about else self.part
         return {"name": name, "state": self.state, "detail": self.detail, "remedy": self.remedy}

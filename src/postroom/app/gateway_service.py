@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from secrets import token_hex
-from typing import Final
+from typing import Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +13,7 @@ from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
+from postroom.contracts.messages import Json
 from postroom.gateway.people import ROLES_OF_HOLDERS
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.platforms.http_adapter import HttpAdapter
@@ -20,6 +21,13 @@ from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.wording import QUIET
 from postroom.http_api.readiness import Check, channels_check
+from postroom.services.administration import (
+    ChatPeopleView,
+    ChatPersonView,
+    PairedPerson,
+    RemovedChatPerson,
+    StoredEffect,
+)
 
 LONGEST_NOTICE: Final = 100_000
 _HOLDERS: Final = "everybody with the channel's secret"
@@ -42,7 +50,7 @@ class GatewayService(UndeliveredService):
         )
         return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 
-    async def health(self) -> Mapping[str, object]:
+    async def health(self) -> dict[str, Json]:
         """Return its state, its channels, counts of accepted messages, and the queue."""
         counts = await self._gateway.counts()
         messages = {
@@ -80,7 +88,7 @@ class GatewayService(UndeliveredService):
         """Update the gauges."""
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
-    async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
+    async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
         """Admit the person who was given this code.
 
         Raises:
@@ -96,7 +104,7 @@ class GatewayService(UndeliveredService):
             )
         return {"person": _person(person, "paired")}
 
-    async def people(self) -> Mapping[str, object]:
+    async def people(self) -> ChatPeopleView:
         """Return the people with access to chats, and the open requests for access."""
         store, after, kept = self._gateway.stores.people, ("", ""), list[Person]()
         while page := await store.people(after=after, limit=MAX_PEOPLE):
@@ -130,7 +138,7 @@ class GatewayService(UndeliveredService):
             ],
         }
 
-    async def shut_out(self, platform: str, user_id: str) -> Mapping[str, object]:
+    async def shut_out(self, platform: str, user_id: str) -> RemovedChatPerson:
         """Remove a person who was admitted with a code.
 
         Raises:
@@ -154,7 +162,7 @@ class GatewayService(UndeliveredService):
         chat_id: str | None = None,
         thread_id: str | None = None,
         key: str | None = None,
-    ) -> Mapping[str, object]:
+    ) -> StoredEffect:
         """Send a message to a chat, once for each key, or to the home channel; return its outbox row.
 
         Raises:
@@ -194,7 +202,7 @@ class GatewayService(UndeliveredService):
         """
         return await self._chats.passed_on(self._channel(platform), request)
 
-    async def reconnect(self, platform: str) -> Mapping[str, object]:
+    async def reconnect(self, platform: str) -> Mapping[str, Json]:
         """Reconnect a channel and return its state.
 
         Raises:
@@ -249,7 +257,7 @@ def _role(text: str) -> PersonRole:
         raise InvalidArgument("unknown role", value=text[:100], remedy=f"use one of {known}") from error
 
 
-def _person(person: Person, origin: str) -> dict[str, object]:
+def _person(person: Person, origin: Literal["file", "paired", "secret"]) -> ChatPersonView:
     return {
         "platform": person.platform,
         "user_id": person.user_id,
@@ -260,6 +268,6 @@ def _person(person: Person, origin: str) -> dict[str, object]:
     }
 
 
-def _instants(state: Mapping[str, object]) -> dict[str, object]:
+def _instants(state: Mapping[str, Json]) -> dict[str, Json]:
     names = ("since", "inbound_at", "outbound_at")
     return {name: iso(at) for name in names if isinstance(at := state.get(name), int)}

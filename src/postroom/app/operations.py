@@ -5,7 +5,7 @@ parameters; tests/meta/test_operations.py compares both. Routes, permissions, re
 commands of `postroom` are made from the rows, so an operation is declared here and nowhere else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -23,11 +23,17 @@ from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
 from postroom.contracts.tokens import ADMIN
-from postroom.contracts.work import told
+from postroom.contracts.work import Floor, Work, WorkOutput
 from postroom.http_api.long_work import LongWork
 from postroom.http_api.sessions import LoginService
-from postroom.mail.operations import ALL_OPERATIONS
-from postroom.mail.tokens import NamedTokens
+from postroom.mail.operations import MAIL_OPERATIONS
+from postroom.mail.tokens import NamedTokens, TokenView
+from postroom.services.administration import (
+    AnsweredQuestion,
+    BackupView,
+    RunsView,
+    ScheduleView,
+)
 from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
@@ -72,6 +78,41 @@ class Query(msgspec.Struct, frozen=True):
     """The parameters of an address; other parameters are ignored."""
 
 
+class NoFields(Query, frozen=True):
+    """No fields."""
+
+
+class OfProject(Query, frozen=True):
+    """A project, or all."""
+
+    project: _OneProject | None = None
+
+
+class AgentNamed(Command, frozen=True):
+    """An agent of a project."""
+
+    project: _Project
+    agent: _AgentName
+
+
+class RunNamed(Command, frozen=True):
+    """A run."""
+
+    run: _RunId
+
+
+class ScheduleNamed(Command, frozen=True):
+    """A schedule."""
+
+    name: _ScheduleName
+
+
+class UndeliveredNamed(Command, frozen=True):
+    """A message that no chat took."""
+
+    outbox_id: _OutboxId
+
+
 def _row(
     command: type[Command | Query], run: Callable[..., Any], address: str, line: str = "", **more: Any
 ) -> Operation:
@@ -87,6 +128,19 @@ def _row(
         line=line,
         **more,
     )
+
+
+def _named(
+    name: str,
+    doc: str,
+    command: type[Command | Query],
+    run: Callable[..., Any],
+    address: str,
+    line: str = "",
+    **more: Any,
+) -> Operation:
+    """Return a row whose fields other rows have, too; `doc` describes the operation."""
+    return replace(_row(command, run, address, line, **more), name=name, doc=doc)
 
 
 def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Operation, ...]:
@@ -130,12 +184,12 @@ class RotateToken(Command, frozen=True):
     overlap_seconds: _Seconds
 
 
-async def list_tokens(tokens: NamedTokens, *, all: bool) -> list[dict[str, object]]:
+async def list_tokens(tokens: NamedTokens, *, all: bool) -> Sequence[TokenView]:
     """Return the tokens that are valid, or all."""
-    return [dict(one) for one in await tokens.listed(ended=all)]
+    return await tokens.listed(ended=all)
 
 
-async def create_token(tokens: NamedTokens, command: CreateToken) -> Mapping[str, object]:
+async def create_token(tokens: NamedTokens, command: CreateToken) -> TokenView:
     """Store a token."""
     life = None if command.life_seconds is None else timedelta(seconds=command.life_seconds)
     return await tokens.create(
@@ -143,7 +197,7 @@ async def create_token(tokens: NamedTokens, command: CreateToken) -> Mapping[str
     )
 
 
-async def rotate_token(tokens: NamedTokens, command: RotateToken) -> Mapping[str, object]:
+async def rotate_token(tokens: NamedTokens, command: RotateToken) -> TokenView:
     """Replace a token."""
     overlap = timedelta(seconds=command.overlap_seconds)
     return await tokens.rotate(command.name, command.id, command.hash, overlap=overlap)
@@ -168,18 +222,6 @@ class ShowProgress(Query, frozen=True):
     of: Annotated[str, Meta(description="the path of that request, such as /admin/backup")] = ""
 
 
-class ShowStatus(Query, frozen=True):
-    """Show the server's state: its version, data folder and counts."""
-
-
-class ShowCluster(Query, frozen=True):
-    """List the running servers, and which server does each exclusive task, and since when."""
-
-
-class ListProjects(Query, frozen=True):
-    """List every project: its slug and its folder."""
-
-
 class CheckInstallation(Query, frozen=True):
     """Check the installation, as `postroom doctor` does."""
 
@@ -193,28 +235,10 @@ class RepairInstallation(Command, frozen=True):
     dry_run: bool = False
 
 
-class CollectSupportBundle(Query, frozen=True):
-    """Collect the content of `postroom support-bundle`, as texts by file name."""
-
-
 class WriteBackup(Command, frozen=True):
     """Write a verified backup of the database. Without a target it goes to the folder of backups."""
 
     target: Annotated[str, Meta(description="an absolute path on the server's machine")] | None = None
-
-
-class IssueAgentToken(Command, frozen=True):
-    """Create a new token for an agent. It is shown once and replaces the previous token."""
-
-    project: _Project
-    agent: _AgentName
-
-
-class RevokeAgentToken(Command, frozen=True):
-    """Revoke an agent's token. Without a token, nothing happens."""
-
-    project: _Project
-    agent: _AgentName
 
 
 class MakeLoginLink(Command, frozen=True):
@@ -271,14 +295,7 @@ class RebuildArchive(Command, frozen=True):
     project: str | None = None
 
 
-class ShowHealth(Query, frozen=True):
-    """Show whether the server is ready, and the chats: channels, states of accepted messages, queue.
-
-    The `state` of `gateway` is `off` if the server has no chats.
-    """
-
-
-async def write_backup(server: AdminService, target: str | None) -> Mapping[str, object]:
+async def write_backup(server: AdminService, target: str | None) -> BackupView:
     """Write a backup.
 
     Raises:
@@ -300,32 +317,57 @@ _SERVER: Final = (
     *_of(LongWork, _row(ShowProgress, LongWork.progress, "GET /admin/progress")),
     *_of(
         AdminService,
-        _row(ShowStatus, AdminService.status, "GET /admin/status"),
-        _row(ShowCluster, AdminService.cluster, "GET /admin/cluster", "cluster status"),
-        _row(
-            ListProjects, AdminService.projects, "GET /admin/projects", "projects list", answer_key="projects"
+        _named(
+            "show_status",
+            "Show the server's state: its version, data folder and counts.",
+            NoFields,
+            AdminService.status,
+            "GET /admin/status",
+        ),
+        _named(
+            "show_cluster",
+            "List the running servers, and which server does each exclusive task, and since when.",
+            NoFields,
+            AdminService.cluster,
+            "GET /admin/cluster",
+            "cluster status",
+        ),
+        _named(
+            "list_projects",
+            "List every project: its slug and its folder.",
+            NoFields,
+            AdminService.projects,
+            "GET /admin/projects",
+            "projects list",
+            answer_key="projects",
         ),
         _row(CheckInstallation, AdminService.doctor, "GET /admin/doctor", doing="checking the installation"),
         _row(
             RepairInstallation, AdminService.repair, "POST /admin/doctor", doing="checking the installation"
         ),
-        _row(
-            CollectSupportBundle,
+        _named(
+            "collect_support_bundle",
+            "Collect the content of `postroom support-bundle`, as texts by file name.",
+            NoFields,
             AdminService.support_bundle,
             "GET /admin/support-bundle",
             answer_key="files",
             doing="checking the installation",
         ),
         _row(WriteBackup, write_backup, "POST /admin/backup", doing="writing the backup"),
-        _row(
-            IssueAgentToken,
+        _named(
+            "issue_agent_token",
+            "Create a new token for an agent. It is shown once and replaces the previous token.",
+            AgentNamed,
             AdminService.issue_agent_token,
             "POST /admin/agent-token",
             "agents token AGENT",
             answer_key="token",
         ),
-        _row(
-            RevokeAgentToken,
+        _named(
+            "revoke_agent_token",
+            "Revoke an agent's token. Without a token, nothing happens.",
+            AgentNamed,
             AdminService.revoke_agent_token,
             "DELETE /admin/agent-token",
             "agents revoke-token AGENT",
@@ -359,10 +401,6 @@ _SERVER: Final = (
 # People to whom agents may write by name, and the chat of each.
 
 
-class ListPeople(Query, frozen=True):
-    """List the people whom agents may write to."""
-
-
 class AddPerson(Command, frozen=True):
     """Let agents write to a person, or change the chat of a person.
 
@@ -384,7 +422,15 @@ class RemovePerson(Command, frozen=True):
 
 _PEOPLE: Final = _of(
     PeopleService,
-    _row(ListPeople, PeopleService.everybody, "GET /admin/people", "people list", answer_key="people"),
+    _named(
+        "list_people",
+        "List the people whom agents may write to.",
+        NoFields,
+        PeopleService.everybody,
+        "GET /admin/people",
+        "people list",
+        answer_key="people",
+    ),
     _row(AddPerson, PeopleService.add, "PUT /admin/people", "people add NAME"),
     _row(RemovePerson, PeopleService.remove, "DELETE /admin/people", "people remove NAME"),
 )
@@ -407,19 +453,15 @@ class SetRunner(Command, frozen=True):
     runner: Annotated[dict[str, Json], Meta(description='such as `{"argv": ["..."]}`')]
 
 
-class RemoveRunner(Command, frozen=True):
-    """Remove the runner of an agent: the server starts no further runs of it. Its mail waits in its inbox."""
-
-    project: _Project
-    agent: _AgentName
-
-
 _RUNNERS: Final = _of(
     RunnerService,
     _row(ListRunners, RunnerService.declared, "GET /admin/runners", "agents runners", answer_key="runners"),
     _row(SetRunner, RunnerService.declare, "PUT /admin/runners"),
-    _row(
-        RemoveRunner,
+    _named(
+        "remove_runner",
+        "Remove the runner of an agent: the server starts no further runs of it. "
+        "Its mail waits in its inbox.",
+        AgentNamed,
         RunnerService.withdraw,
         "DELETE /admin/runners",
         "agents unset-runner AGENT",
@@ -429,15 +471,6 @@ _RUNNERS: Final = _of(
 
 
 # Runs: what agents do, the messages that wait and why, and dead letters.
-
-
-class ListRuns(Query, frozen=True):
-    """List the runs of agents: open runs, then recently ended runs.
-
-    Without a project the open and failed runs of chats are listed, too.
-    """
-
-    project: _OneProject | None = None
 
 
 class ShowRun(Query, frozen=True):
@@ -453,75 +486,85 @@ class ShowControlRoom(Query, frozen=True):
     project: _Project
 
 
-class ListDeadLetters(Query, frozen=True):
-    """List the dead letters: failed runs that wait for a person, oldest first, and why they failed.
-
-    At most 500 are listed. `replay` executes a dead letter again, `discard` removes it from the list.
-    """
-
-
-class CancelRun(Command, frozen=True):
-    """Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified."""
-
-    run: _RunId
-
-
-class HastenRun(Command, frozen=True):
-    """Retry now a run that waits for its next attempt."""
-
-    run: _RunId
-
-
-class DiscardRun(Command, frozen=True):
-    """Discard a dead letter. Its run stays failed."""
-
-    run: _RunId
-
-
-class ReplayRun(Command, frozen=True):
-    """Replay a dead letter: execute its messages in a new run."""
-
-    run: _RunId
-
-
-async def list_runs(runs: WorkService, project: str | None) -> Mapping[str, object]:
+async def list_runs(runs: WorkService, project: str | None) -> RunsView:
     """Return the runs, and the messages that wait for the next run."""
     slug = "" if project is None else await runs.slug(project)
     works, waiting = await runs.works(slug), await runs.store.read(partial(runs.waiting, slug=slug))
-    return {"runs": [told(one) for one in works], "waiting": [told(one) for one in waiting]}
+    return {"runs": works, "waiting": waiting}
 
 
-async def show_run(runs: WorkService, run: str, output: str) -> Mapping[str, object]:
+async def show_run(runs: WorkService, run: str, output: str) -> WorkOutput:
     """Return a run with its output."""
     work = await runs.named(run)
     found = await runs.output(work.run_id, whole=output == "whole")
-    return {**told(work), "output": found.text, "output_is_cut": found.is_cut}
+    fields = {name: getattr(work, name) for name in Work.__dataclass_fields__}
+    return WorkOutput(**fields, output=found.text, output_is_cut=found.is_cut)
 
 
-async def show_control_room(runs: WorkService, project: str) -> Mapping[str, object]:
+async def show_control_room(runs: WorkService, project: str) -> Floor:
     """Return the control room of a project."""
     slug, health = await runs.slug(project), await runs.health()
-    return told(await runs.store.read(partial(runs.floor, slug=slug, health=health)))
+    return await runs.store.read(partial(runs.floor, slug=slug, health=health))
 
 
 _RUNS: Final = _of(
     WorkService,
-    _row(ListRuns, list_runs, "GET /admin/runs", "runs list"),
+    _named(
+        "list_runs",
+        "List the runs of agents: open runs, then recently ended runs.\n\n"
+        "Without a project the open and failed runs of chats are listed, too.",
+        OfProject,
+        list_runs,
+        "GET /admin/runs",
+        "runs list",
+    ),
     _row(ShowRun, show_run, "GET /admin/runs/one"),
     _row(ShowControlRoom, show_control_room, "GET /admin/floor", "runs overview"),
-    _row(ListDeadLetters, WorkService.dead, "GET /admin/runs/dead", "runs dead", answer_key="dead"),
-    _row(CancelRun, WorkService.cancel, "POST /admin/runs/cancel", "runs cancel RUN"),
-    _row(HastenRun, WorkService.hasten, "POST /admin/runs/hasten", "runs hasten RUN"),
-    _row(DiscardRun, WorkService.discard, "POST /admin/runs/discard"),
-    _row(ReplayRun, WorkService.replay, "POST /admin/runs/replay", "runs replay RUN"),
+    _named(
+        "list_dead_letters",
+        "List the dead letters: failed runs that wait for a person, oldest first, and why they failed.\n\n"
+        "At most 500 are listed. `replay` executes a dead letter again, `discard` removes it from the list.",
+        NoFields,
+        WorkService.dead,
+        "GET /admin/runs/dead",
+        "runs dead",
+        answer_key="dead",
+    ),
+    _named(
+        "cancel_run",
+        "Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified.",
+        RunNamed,
+        WorkService.cancel,
+        "POST /admin/runs/cancel",
+        "runs cancel RUN",
+    ),
+    _named(
+        "hasten_run",
+        "Retry now a run that waits for its next attempt.",
+        RunNamed,
+        WorkService.hasten,
+        "POST /admin/runs/hasten",
+        "runs hasten RUN",
+    ),
+    _named(
+        "discard_run",
+        "Discard a dead letter. Its run stays failed.",
+        RunNamed,
+        WorkService.discard,
+        "POST /admin/runs/discard",
+    ),
+    _named(
+        "replay_run",
+        "Replay a dead letter: execute its messages in a new run.",
+        RunNamed,
+        WorkService.replay,
+        "POST /admin/runs/replay",
+        "runs replay RUN",
+    ),
 )
 
 
 # Questions that runs ask people.
-
-
-class ListQuestions(Query, frozen=True):
-    """List the open questions of agents, also those in chats, oldest first."""
 
 
 class AnswerQuestion(Command, frozen=True):
@@ -532,17 +575,17 @@ class AnswerQuestion(Command, frozen=True):
     why: Annotated[str, Meta(description="a comment for the agent")] = ""
 
 
-async def answer_question(
-    questions: QuestionService, number: str, answer: str, why: str
-) -> Mapping[str, object]:
+async def answer_question(questions: QuestionService, number: str, answer: str, why: str) -> AnsweredQuestion:
     """Answer a question."""
     return await questions.answer(number, approved=answer == "yes", why=why)
 
 
 _QUESTIONS: Final = _of(
     QuestionService,
-    _row(
-        ListQuestions,
+    _named(
+        "list_questions",
+        "List the open questions of agents, also those in chats, oldest first.",
+        NoFields,
         QuestionService.questions,
         "GET /admin/questions",
         "questions list",
@@ -553,12 +596,6 @@ _QUESTIONS: Final = _of(
 
 
 # Schedules: messages of people that are sent again and again.
-
-
-class ListSchedules(Query, frozen=True):
-    """List the schedules and their next times."""
-
-    project: _OneProject | None = None
 
 
 class AddSchedule(Command, frozen=True):
@@ -581,42 +618,18 @@ class AddSchedule(Command, frozen=True):
     replaces: bool = False
 
 
-class RemoveSchedule(Command, frozen=True):
-    """Remove a schedule. Messages that were sent stay."""
-
-    name: _ScheduleName
-
-
 class ShowSchedule(Query, frozen=True):
     """Show a schedule: its message, its times, and the result of the last time."""
 
     name: _ScheduleName
 
 
-class PauseSchedule(Command, frozen=True):
-    """Pause a schedule. It sends nothing until it is resumed."""
-
-    name: _ScheduleName
-
-
-class ResumeSchedule(Command, frozen=True):
-    """Resume a schedule at its next time. Times missed during the pause are not sent."""
-
-    name: _ScheduleName
-
-
-class TriggerSchedule(Command, frozen=True):
-    """Send the message now, also if the schedule is paused. Its times stay the same."""
-
-    name: _ScheduleName
-
-
-async def list_schedules(schedules: MailSchedules, project: str | None) -> list[Mapping[str, object]]:
+async def list_schedules(schedules: MailSchedules, project: str | None) -> Sequence[ScheduleView]:
     """Return the schedules of a project, or all."""
-    return list(await schedules.listed("" if project is None else await schedules.slug(project)))
+    return await schedules.listed("" if project is None else await schedules.slug(project))
 
 
-async def add_schedule(schedules: MailSchedules, command: AddSchedule) -> Mapping[str, object]:
+async def add_schedule(schedules: MailSchedules, command: AddSchedule) -> ScheduleView:
     """Store a schedule."""
     message = {name: getattr(command, name) for name in ScheduledMessage.__struct_fields__}
     return await schedules.add(
@@ -634,20 +647,46 @@ async def add_schedule(schedules: MailSchedules, command: AddSchedule) -> Mappin
 
 _SCHEDULES: Final = _of(
     MailSchedules,
-    _row(ListSchedules, list_schedules, "GET /admin/schedules", "schedules list", answer_key="schedules"),
+    _named(
+        "list_schedules",
+        "List the schedules and their next times.",
+        OfProject,
+        list_schedules,
+        "GET /admin/schedules",
+        "schedules list",
+        answer_key="schedules",
+    ),
     _row(AddSchedule, add_schedule, "POST /admin/schedules"),
-    _row(
-        RemoveSchedule,
+    _named(
+        "remove_schedule",
+        "Remove a schedule. Messages that were sent stay.",
+        ScheduleNamed,
         MailSchedules.remove,
         "DELETE /admin/schedules",
         "schedules remove NAME",
         answer_key="removed",
     ),
     _row(ShowSchedule, MailSchedules.named, "GET /admin/schedules/one", "schedules show NAME"),
-    _row(PauseSchedule, MailSchedules.pause, "POST /admin/schedules/pause", "schedules pause NAME"),
-    _row(ResumeSchedule, MailSchedules.resume, "POST /admin/schedules/resume", "schedules resume NAME"),
-    _row(
-        TriggerSchedule,
+    _named(
+        "pause_schedule",
+        "Pause a schedule. It sends nothing until it is resumed.",
+        ScheduleNamed,
+        MailSchedules.pause,
+        "POST /admin/schedules/pause",
+        "schedules pause NAME",
+    ),
+    _named(
+        "resume_schedule",
+        "Resume a schedule at its next time. Times missed during the pause are not sent.",
+        ScheduleNamed,
+        MailSchedules.resume,
+        "POST /admin/schedules/resume",
+        "schedules resume NAME",
+    ),
+    _named(
+        "trigger_schedule",
+        "Send the message now, also if the schedule is paused. Its times stay the same.",
+        ScheduleNamed,
         MailSchedules.trigger,
         "POST /admin/schedules/trigger",
         "schedules trigger NAME",
@@ -667,10 +706,6 @@ class PairPerson(Command, frozen=True):
     role: Annotated[
         Literal["owner", "operator", "member", "viewer"], Meta(description="Role of the person.")
     ] = "member"
-
-
-class ListChatPeople(Query, frozen=True):
-    """List the people who may write, and those who ask to."""
 
 
 class RemoveChatPerson(Command, frozen=True):
@@ -699,28 +734,28 @@ class ReconnectChannel(Command, frozen=True):
     platform: _Platform
 
 
-class ListUndelivered(Query, frozen=True):
-    """List the dead letters of chats: undelivered messages, and why they failed."""
-
-
-class RetryUndelivered(Command, frozen=True):
-    """Retry an undelivered message."""
-
-    outbox_id: _OutboxId
-
-
-class DiscardUndelivered(Command, frozen=True):
-    """Discard an undelivered message for good."""
-
-    outbox_id: _OutboxId
-
-
 _CHATS: Final = (
-    *_of(AdminService, _row(ShowHealth, AdminService.health, "GET /health/detailed")),
+    *_of(
+        AdminService,
+        _named(
+            "show_health",
+            "Show whether the server is ready, and the chats: channels, states of accepted messages, "
+            "queue.\n\nThe `state` of `gateway` is `off` if the server has no chats.",
+            NoFields,
+            AdminService.health,
+            "GET /health/detailed",
+        ),
+    ),
     *_of(
         ChatAdministration,
         _row(PairPerson, ChatAdministration.pair, "POST /admin/gateway/pair", "gateway pair PLATFORM CODE"),
-        _row(ListChatPeople, ChatAdministration.people, "GET /admin/gateway/people"),
+        _named(
+            "list_chat_people",
+            "List the people who may write, and those who ask to.",
+            NoFields,
+            ChatAdministration.people,
+            "GET /admin/gateway/people",
+        ),
         _row(RemoveChatPerson, ChatAdministration.remove_person, "DELETE /admin/gateway/people"),
         _row(SendToChat, ChatAdministration.send, "POST /admin/gateway/send", status=202),
         _row(
@@ -732,9 +767,27 @@ _CHATS: Final = (
     ),
     *_of(
         UndeliveredService,
-        _row(ListUndelivered, UndeliveredService.dead, "GET /admin/gateway/dead"),
-        _row(RetryUndelivered, UndeliveredService.revive, "POST /admin/gateway/dead"),
-        _row(DiscardUndelivered, UndeliveredService.discard, "DELETE /admin/gateway/dead"),
+        _named(
+            "list_undelivered",
+            "List the dead letters of chats: undelivered messages, and why they failed.",
+            NoFields,
+            UndeliveredService.dead,
+            "GET /admin/gateway/dead",
+        ),
+        _named(
+            "retry_undelivered",
+            "Retry an undelivered message.",
+            UndeliveredNamed,
+            UndeliveredService.revive,
+            "POST /admin/gateway/dead",
+        ),
+        _named(
+            "discard_undelivered",
+            "Discard an undelivered message for good.",
+            UndeliveredNamed,
+            UndeliveredService.discard,
+            "DELETE /admin/gateway/dead",
+        ),
     ),
 )
 
@@ -748,4 +801,4 @@ ADMINISTRATION: Final = (
     *_SCHEDULES,
     *_CHATS,
 )
-TABLE: Final = (*ALL_OPERATIONS, *ADMINISTRATION)
+ALL_OPERATIONS: Final = (*MAIL_OPERATIONS, *ADMINISTRATION)

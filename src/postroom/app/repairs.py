@@ -1,11 +1,12 @@
 """The repairs of `postroom doctor --repair`: each is announced before it is done, and loses nothing."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
 from postroom.mail.archive.archive import Archive
+from postroom.services.administration import RepairView
 from postroom.stores.store import SqlStore
 from postroom.stores.stores import Stores
 
@@ -70,13 +71,13 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
     )
 
 
-async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[Mapping[str, object]]:
+async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
     """Perform repairs one after another, or none; a failure is reported and does not stop the others."""
     return [await _performed(one, dry_run=dry_run) for one in repairs]
 
 
-async def _performed(repair: Repair, *, dry_run: bool) -> Mapping[str, object]:
-    told = {"name": repair.name, "does": repair.does, "state": "planned", "detail": ""}
+async def _performed(repair: Repair, *, dry_run: bool) -> RepairView:
+    told: RepairView = {"name": repair.name, "does": repair.does, "state": "planned", "detail": ""}
     if dry_run:
         return told
     try:

@@ -29,7 +29,7 @@ from postroom.app.gateway_config import load_gateway
 from postroom.app.health import ServerHealth
 from postroom.app.interpreter import set_for_a_server
 from postroom.app.logs import configure_logs
-from postroom.app.operations import ADMINISTRATION, TABLE
+from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
 from postroom.app.privacy import keep_private
 from postroom.app.retention import load_keep_rules
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
@@ -113,7 +113,7 @@ class Site:
         self._people = PeopleService(application.mail, application.reaches, application.answers_chats)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
-        permissions = table(TABLE, settings.mcp_path)
+        permissions = table(ALL_OPERATIONS, settings.mcp_path)
         app = asgi_application(self._routes(login), lifespan=self._lifespan, permissions=permissions)
         credentials = Credentials(
             is_operator=is_operator,

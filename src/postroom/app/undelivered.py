@@ -11,6 +11,7 @@ from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter
 from postroom.gateway.replies import ReplyKind, has_waiting_caller, target_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import chat_of
+from postroom.services.administration import DiscardedEffect, StoredEffect, UndeliveredList, UndeliveredView
 from postroom.services.cut_ids import whole_id
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import Transaction
@@ -26,11 +27,11 @@ class UndeliveredService:
         self._kept, self._outbox = stores.store, stores.outbox
         self._speakers = adapters
 
-    async def dead(self) -> Mapping[str, object]:
+    async def dead(self) -> UndeliveredList:
         """Return undelivered messages, up to 500 rows."""
         return {"undelivered": await self._kept.read(_undelivered)}
 
-    async def revive(self, outbox_id: str) -> Mapping[str, object]:
+    async def revive(self, outbox_id: str) -> StoredEffect:
         """Retry a dead letter; a unique prefix of its id is enough.
 
         A message that no channel of this server can deliver stays on the list.
@@ -48,7 +49,7 @@ class UndeliveredService:
             raise _not_dead(outbox_id)
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
-    async def discard(self, outbox_id: str) -> Mapping[str, object]:
+    async def discard(self, outbox_id: str) -> DiscardedEffect:
         """Discard a dead letter; a unique prefix of its id is enough."""
         named = await self._named(outbox_id)
         if not await self._outbox.discard(named.outbox_id):
@@ -106,11 +107,11 @@ def _not_dead(outbox_id: str) -> InvalidArgument:
     )
 
 
-def _undelivered(tx: Transaction) -> list[dict[str, object]]:
+def _undelivered(tx: Transaction) -> list[UndeliveredView]:
     return [_shown(tx, row) for row in tx.outbox.dead_letters(kind=CHAT_KIND, after="", limit=MOST_DEAD)]
 
 
-def _shown(tx: Transaction, row: OutboxMessage) -> dict[str, object]:
+def _shown(tx: Transaction, row: OutboxMessage) -> UndeliveredView:
     said = row.payload
     told = said.get("source")
     ids, thread_id = said.get("inbound_ids") or (), said.get("thread_id")

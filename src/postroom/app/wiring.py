@@ -31,7 +31,7 @@ from postroom.leases import Leases
 from postroom.log import get_logger
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.context import Rules
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.people import StoredChatDelivery, is_named
 from postroom.mail.service import Mail
@@ -97,7 +97,7 @@ class Application:
         shared = None if store.is_exclusive else SharedChanges(store.store.changes, store.store.engine.share)
         self.tokens = NamedTokens(store, clock, shared=shared)
         self.news = Subscriptions(holds=self.tokens.holds, shared=shared)
-        self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
+        self.calls = Calls(self.mail, MAIL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.leases = self._leases()
         self.others = None if store.is_exclusive else OtherServers(self.leases, clock)
         """The servers that share its database."""

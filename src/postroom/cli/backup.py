@@ -66,7 +66,7 @@ def create(
             # another machine's server: there is no database here
             if places.environment().get("POSTROOM_URL"):
                 raise
-            from postroom.cli.offline import back_up_offline
+            from postroom.app.offline import back_up_offline
 
             found = back_up_offline(chosen, data_dir=data_dir, now=SystemClock().now())
     show.answer(found, as_json=as_json, text=lambda: _made(found))
@@ -81,10 +81,10 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List the backups in the folder of backups, oldest first. Exit code 1 if a backup is damaged."""
-    from postroom.cli.restoring import examined
+    from postroom.app.backups import examined_backups
 
     with show.progress(as_json=as_json):
-        found = examined(_folder(data_dir), check=check)
+        found = examined_backups(_folder(data_dir), check=check)
     document = {"backups": found}
     show.answer(document, as_json=as_json, text=lambda: "\n".join(map(_line, found)) or "No backups.")
     if any(one["fault"] for one in found):
@@ -104,12 +104,11 @@ def prune(
 
     The backups to keep are verified first. A damaged backup does not count and is removed.
     """
-    from postroom.app.backups import remove
-    from postroom.cli.restoring import beyond
+    from postroom.app.backups import backups_beyond, remove
 
     folder = _folder(data_dir)
     with show.progress(as_json=as_json):
-        chosen = beyond(folder, keep)
+        chosen = backups_beyond(folder, keep)
     if not dry_run:
         for one in chosen:
             remove(one)
@@ -147,17 +146,18 @@ def restore(
 
     An archive that is newer than the backup is moved aside, so that the server can start.
     """
+    from postroom.app.backups import named_backup
     from postroom.app.config import load_settings
     from postroom.app.store_identity import adopt_restored
-    from postroom.cli.restoring import RestoreOptions, named, restore
     from postroom.stores.postgres.errors import no_backup
+    from postroom.stores.sqlite.restoring import RestoreOptions, restore
 
     settings = load_settings(overrides={"data_dir": data_dir, "database": to})
     if settings.database_url:
         raise no_backup()
     environment = places.environment()
     wish = RestoreOptions(
-        source=named(places.absolute(str(file), environment), settings),
+        source=named_backup(places.absolute(str(file), environment), settings),
         database=settings.database,
         force=force,
         dry_run=dry_run,

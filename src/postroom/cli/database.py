@@ -59,7 +59,8 @@ def copy(
     change.
     """
     from postroom.app.config import load_settings
-    from postroom.cli.moving import checked, copied
+    from postroom.executors.processes.process_runner import is_gone
+    from postroom.stores.database_copy import checked, copied
 
     settings = load_settings(overrides={"data_dir": data_dir})
     chosen = schema or settings.database_schema
@@ -67,7 +68,7 @@ def copy(
     sides = [_named(one, chosen) for one in (source or usual, to)]
     with show.progress(as_json=as_json):
         do = checked if dry_run else copied
-        found = do(*sides, now=SystemClock().now())
+        found = do(*sides, now=SystemClock().now(), is_gone=is_gone)
     show.answer(found, as_json=as_json, text=lambda: _told(found))
 
 

@@ -88,8 +88,7 @@ def read_input(descriptor: int) -> bytes:
     import time
 
     pieces, size, until = [], 0, time.monotonic() + PATIENCE
-    waits = os.name == "posix"  # elsewhere pipes cannot be waited for
-    while not waits or select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+    while select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
         piece = os.read(descriptor, 1 << 20)
         if not piece:
             break

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from postroom.cli.table import TABLE
 from postroom.contracts.clock import duration_text
-from postroom.contracts.errors import PostroomError
+from postroom.contracts.errors import PostroomError, TokenRequired
 
 COMMANDS: Final[dict[str, str]] = {
     **{name: str(row["words"]) for name, row in TABLE.items() if "path" not in row},
@@ -50,7 +50,8 @@ FOR_AGENTS: Final = {
 }
 """Tools without a command, and the reason."""
 _NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
-_TOOL: Final = re.compile(rf"(\bcall )?`?(?<![\w'\"/@.-])({_NAMES})(?![\w'\"/@-])`?")
+_TOOL: Final = re.compile(rf"(\bcall )?`?(?:(?:GET|POST) /v1/|(?<![\w'\"/@.-]))({_NAMES})(?![\w'\"/@-])`?")
+"""A tool by its name or, in an answer of administration, by its address."""
 _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("name", "acting"),
     "agent_name": ("acting", "name"),
@@ -78,9 +79,12 @@ _ARGUMENT: Final = re.compile(
 )
 """An argument: any word in backticks, or a word with an underscore."""
 _ALL_ARGUMENTS: Final = re.compile(
-    r"(?:did you mean \w+\? )?the (?:arguments|fields of an attachment) are: .*"
+    r"(?:did you mean \w+\? )?the (?:arguments|fields|parameters|fields of an attachment) are: .*"
 )
-_OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+\(\)")
+_PROOF_OF_AGENT: Final = (
+    "set POSTROOM_AGENT_TOKEN to the agent's token, which `postroom agents token NAME` creates"
+)
+_OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 
 
 def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
@@ -89,7 +93,9 @@ def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str,
     found = error.as_dict()
 
     def said(text: str) -> str:
-        text = _OF_THE_LIBRARY.sub("", as_commands(text))
+        text = _OF_THE_LIBRARY.sub(
+            "", as_commands(text.replace(TokenRequired.default_remedy, _PROOF_OF_AGENT))
+        )
         text = _ALL_ARGUMENTS.sub(f"run `{' '.join(words)} --help` to see the options", text)
         text = _BOUND.sub(_as_duration, text)
         return _ARGUMENT.sub(lambda met: _shown_for(met[1] or met[2], parameters) or met[0], text)

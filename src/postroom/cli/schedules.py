@@ -9,7 +9,6 @@ from postroom.cli.call import call, shows
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, AsJson, DataDir, Project, project_key, seconds
 from postroom.contracts.clock import every
-from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
     help="Send messages on a schedule, for example to Ada every Monday at 9:00.",
@@ -94,12 +93,6 @@ def add(  # noqa: PLR0913 - an option an argument
     `postroom schedules add standup --from Ana --to Ada --cron "0 9 * * MON" --zone Europe/Berlin
     --subject "Plan" --body "What is planned this week?"`
     """
-    if (cron is None) == (every is None):
-        raise InvalidArgument(
-            "a schedule needs either a cron line or an interval",
-            value=cron,
-            remedy='use either --cron "0 9 * * MON" or --every 1h',
-        )
     asked = {
         "name": name,
         "project": project_key(project),

@@ -146,10 +146,10 @@ def doctor(
     except ServerUnavailable as error:
         if repair:  # only the server writes, so it does the repairs
             raise
-        from postroom.cli.offline import examine_offline
+        from postroom.app.offline import examine_offline
 
         with show.progress(as_json=as_json):
-            found = examine_offline(error, data_dir=data_dir, now=SystemClock().now())
+            found = dict(examine_offline(error, data_dir=data_dir, now=SystemClock().now()))
     show.answer(found, as_json=as_json, text=lambda: _examined(found))
     if not found.get("ok"):
         raise typer.Exit(FAILED)

@@ -55,7 +55,7 @@ def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
         # the server is on another machine: there is nothing to read here
         if places.environment().get("POSTROOM_URL"):
             raise
-        from postroom.cli.offline import support_offline
+        from postroom.app.offline import support_offline
 
         return support_offline(error, data_dir=data_dir, now=now), False
     files = found.get("files")

@@ -1,9 +1,22 @@
-"""The client programs that postroom sets up, asks or runs.
+"""The facts about client programs that set-up and runs share: names, commands, settings of our server.
 
-Their names and the commands that help with them.
+Imports nothing of ours, because commands must start quickly. `postroom.executors.clients` has what runs need.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+NAME: Final = "postroom"
+"""The name of our server in every client, after set-up and in a run, and of the command that starts it."""
+CLAUDE_LOADED: Final[Mapping[str, object]] = {"alwaysLoad": True}
+"""Without this, Claude Code defers the tools of an MCP server to its tool search."""
+CODEX_DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}
+"""Without this, Codex defers the tools of an MCP server to its tool search; older releases ignore it."""
+CODEX_GRANTED: Final[Mapping[str, object]] = {"default_tools_approval_mode": "approve"}
+"""The setting of a server whose tools Codex calls without a question."""
+GEMINI_GRANTED: Final[Mapping[str, object]] = {"trust": True}
+"""The setting of a server whose tools Gemini CLI calls without a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,8 @@ class Operation:
     answer_key: str = ""
     """The key of the function's answer in a JSON object; "" if the answer is an object itself."""
     status: int = 200
+    doc: str = ""
+    """What it does. Default: the description of the command; rows with the same fields share one command."""
     doing: str = ""
     """The text that is shown during long work until the progress is known; "" for short work."""
     line: str = ""
@@ -129,7 +131,7 @@ class Operation:
     @property
     def description(self) -> str:
         """The description for a model, in one line: the effect, when to use it and the next step."""
-        return " ".join((self.command.__doc__ or "").split())
+        return " ".join(self._doc.split())
 
     @property
     def words(self) -> str:
@@ -144,7 +146,7 @@ class Operation:
     @property
     def help(self) -> str:
         """The text of `--help`."""
-        return self.line_help or inspect.cleandoc(self.command.__doc__ or "")
+        return self.line_help or inspect.cleandoc(self._doc)
 
     @property
     def answer(self) -> Any:
@@ -154,4 +156,8 @@ class Operation:
     @property
     def summary(self) -> str:
         """The effect in one sentence."""
-        return (self.command.__doc__ or "").partition("\n")[0]
+        return self._doc.partition("\n")[0]
+
+    @property
+    def _doc(self) -> str:
+        return self.doc or self.command.__doc__ or ""

@@ -1,7 +1,7 @@
 """Runs of agents and their questions as people see them: on the pages, at the command line, as JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Final, Literal
 
 from postroom.contracts.clock import iso
@@ -20,7 +20,8 @@ SHOWN_STATES: Final[Mapping[str, str]] = {
 """The displayed word for each state; JSON and addresses of pages use the state itself."""
 RunFilter = WorkState | Literal["", "ended"]
 """The state to filter runs by; `ended` is done, cancelled or failed, "" is any."""
-_INSTANTS = ("_at", "until")
+INSTANTS: Final = ("_at", "until")
+"""The ends of names whose numbers are instants, in milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,15 @@ class Work:
     def failed_attempts(self) -> int:
         """How many of its attempts have failed."""
         return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOutput(Work):
+    """A run with the output that is stored."""
+
+    output: str
+    output_is_cut: bool
+    """Whether the beginning of the output is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,14 +305,18 @@ class Floor:
     """Facts about the server, problems first."""
 
 
-def told(record: OpenQuestion | GivenAnswer | Work | Waiting | Floor) -> dict[str, object]:
-    """Return a record as plain JSON data, with instants in ISO 8601."""
-    return {name: _plain(name, value) for name, value in asdict(record).items()}
+def plain(value: object) -> object:
+    """Return an answer as plain JSON data: a record of this module in it with instants in ISO 8601."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(name, field) for name, field in asdict(value).items()}
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _plain(name: str, value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: _plain(name if name.endswith(_INSTANTS) else key, one) for key, one in value.items()}
+        return {key: _plain(name if name.endswith(INSTANTS) else key, one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain("", one) for one in value]
-    return iso(value) if isinstance(value, int) and name.endswith(_INSTANTS) else value
+    return iso(value) if isinstance(value, int) and name.endswith(INSTANTS) else value

@@ -12,8 +12,9 @@ from starlette.routing import Route
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.misfits import misfit
 from postroom.contracts.operations import Operation
-from postroom.contracts.work import Work, told
+from postroom.contracts.work import plain
 from postroom.http_api.long_work import LongWork
+from postroom.http_api.words import note_operation
 
 D = TypeVar("D")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -36,9 +37,10 @@ def administration_routes(operations: Iterable[Operation], services: Mapping[typ
 def _route(path: str, rows: Mapping[str, Operation], services: Mapping[type[Any], Any]) -> Route:
     taken = {method: frozenset(inspect.signature(row.run).parameters) for method, row in rows.items()}
 
-    async def answer(request: Request) -> Response:
+    async def perform(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         operation, parameters = rows[method], taken[method]
+        note_operation(request, operation)
         kind = operation.command
         command = read_query(request, kind) if method == "GET" else await read_body(request, kind)
         given = {"command": command, "request": request, **msgspec.structs.asdict(command)}
@@ -48,13 +50,13 @@ def _route(path: str, rows: Mapping[str, Operation], services: Mapping[type[Any]
         )
         if isinstance(found, Response):
             return found
-        plain = told(found) if isinstance(found, Work) else found
-        document = {operation.answer_key: plain} if operation.answer_key else plain
+        answer = plain(found)
+        document = {operation.answer_key: answer} if operation.answer_key else answer
         return JSONResponse(document, status_code=operation.status)
 
     is_long = any(row.doing for row in rows.values())
     work = services.get(LongWork)
-    return Route(path, work.watched(path, answer) if is_long and work else answer, methods=list(rows))
+    return Route(path, work.watched(path, perform) if is_long and work else perform, methods=list(rows))
 
 
 def read_query(request: Request, kind: type[S]) -> S:

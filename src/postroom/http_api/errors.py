@@ -8,6 +8,8 @@ from typing import Final
 from starlette.responses import Response
 
 from postroom.contracts import errors
+from postroom.contracts.operations import Operation
+from postroom.http_api.words import over_http
 from postroom.log import get_logger
 from postroom.mcp_server.callers import scope_challenge
 from postroom.services.statuses import status_of
@@ -53,9 +55,23 @@ class Problem:
         )
 
 
-def problem_of(error: errors.PostroomError) -> Problem:
-    """Return a failure as an HTTP refusal; the value behind an access failure is not repeated."""
-    status = status_of(error)
+def problem_of(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
+    """Return a failure as a refusal, in the words of HTTP; the value of an access failure is left out.
+
+    `operation` is the operation that failed, if the request has reached one.
+    """
+    status, details = status_of(error), error.details
+    refused = details.get("recipients")
+    if isinstance(refused, list):  # each with the message and the remedy of its own error
+        told = [
+            {
+                key: over_http(text, operation) if key in ("message", "remedy") else text
+                for key, text in one.items()
+            }
+            for one in refused
+            if isinstance(one, dict)
+        ]
+        details = {**details, "recipients": told}
     headers: dict[str, str] = {}
     if status == 401:
         headers = dict(CHALLENGE)
@@ -66,18 +82,18 @@ def problem_of(error: errors.PostroomError) -> Problem:
     return Problem(
         status=status,
         code=error.code,
-        detail=error.message,
+        detail=over_http(error.message, operation),
         value=None if isinstance(error, errors.AccessError) else error.value,
-        remedy=error.remedy,
+        remedy=over_http(error.remedy, operation),
         retryable=error.retryable,
-        details=error.details,
+        details=details,
         headers=headers,
     )
 
 
-def reported(error: errors.PostroomError) -> Problem:
-    """Return a failure as a refusal, and log it when it is the operator who must act."""
-    problem = problem_of(error)
+def reported(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
+    """Return a failure as a refusal, and log it if the operator must act."""
+    problem = problem_of(error, operation)
     if problem.status >= 500:
         _LOG.error("http.failed", code=error.code, reason=error.message, remedy=error.remedy)
     return problem

@@ -1,11 +1,12 @@
 """How far long work of the operator's routes is."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts import progress
+from postroom.services.administration import ProgressView
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -31,7 +32,7 @@ class LongWork:
 
         return answer
 
-    async def progress(self, of: str) -> Mapping[str, object]:
+    async def progress(self, of: str) -> ProgressView:
         """Return the progress of the work that a request for the path `of` waits for."""
         doing, done, total = self._far.get(of, ("", 0, 0))
         return {"doing": doing, "done": done, "total": total}

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
@@ -29,6 +29,13 @@ class Check:
     """Numbers and codes; no paths and no names, for anybody may read them."""
 
 
+class ReadinessView(TypedDict):
+    """Whether the server is ready; `checks` by part, each with its `state` and facts."""
+
+    status: Literal["ready", "not_ready"]
+    checks: dict[str, dict[str, object]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """Whether the server can do its work now."""
@@ -40,7 +47,7 @@ class Readiness:
         """Whether every required check is known to be well."""
         return all(check.state == "ok" for check in self.checks if check.required)
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> ReadinessView:
         """Return it as plain JSON data."""
         return {
             "status": "ready" if self.is_ready else "not_ready",

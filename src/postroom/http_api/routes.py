@@ -1,6 +1,6 @@
 """Every route of this room, and the application that answers each refusal as problem JSON."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -25,6 +25,7 @@ from postroom.http_api.permissions import Permission, close
 from postroom.http_api.readiness import FreshReadiness, Readiness
 from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.sessions import LoginService
+from postroom.http_api.words import operation_of
 from postroom.mcp_server.callers import GRANT_SCOPE
 from postroom.services.calls import Calls
 from postroom.services.following import EventFollowing, Following
@@ -44,7 +45,7 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
     ready: Callable[[], Awaitable[Readiness]],
     registry: CollectorRegistry,
     clock: Clock,
-    operations: Iterable[Operation],
+    operations: Sequence[Operation],
     services: Mapping[type[Any], Any],
     mcp_path: str = "/mcp",
     refresh: Callable[[], Awaitable[None]] | None = None,
@@ -65,7 +66,9 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
         *(
             []
             if calls is None or events is None
-            else rest_routes(calls, events, session_cookie=login.cookie_name)
+            else rest_routes(
+                calls, events, session_cookie=login.cookie_name, administration=tuple(operations)
+            )
         ),
         *_no_oauth(mcp_path),
     ]
@@ -186,7 +189,7 @@ def _told(request: Request, problem: Problem) -> Response:
 async def _refusal(request: Request, error: Exception) -> Response:
     if not isinstance(error, PostroomError):
         raise error
-    return _told(request, reported(error))
+    return _told(request, reported(error, operation_of(request.scope)))
 
 
 async def _http_refusal(request: Request, error: Exception) -> Response:

@@ -22,6 +22,7 @@ from postroom.contracts.errors import InvalidArgument, StoreError
 from postroom.contracts.quoting import sentence
 from postroom.http_api.errors import CHALLENGE
 from postroom.log import get_logger
+from postroom.services.administration import LinkView
 from postroom.services.login_codes import FORM_TOKEN, SESSION_LIFE, LoginCodes, Sessions, typed_in
 from postroom.services.statuses import status_of
 
@@ -83,7 +84,7 @@ class LoginService:
             Route("/logout", self._log_out, methods=["POST"]),
         ]
 
-    async def make_link(self, request: Request, path: str) -> Mapping[str, str]:
+    async def make_link(self, request: Request, path: str) -> LinkView:
         """Return an address that logs in once, within 10 minutes, and leads to a page of this server.
 
         Raises:

@@ -54,7 +54,7 @@ def _changes(
     )
 
 
-ALL_OPERATIONS: tuple[Operation, ...] = (
+MAIL_OPERATIONS: tuple[Operation, ...] = (
     _looks(READ, commands.HealthCheck, agents.health_check),
     _changes(SEND, commands.EnsureProject, agents.ensure_project, repeatable=True, is_of_one_project=True),
     _changes(READ | SEND | RESERVE, commands.StartSession, agents.start_session, is_of_one_project=True),
@@ -229,6 +229,6 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     ),
 )
 
-OPERATIONS = {operation.name: operation for operation in ALL_OPERATIONS}
+OPERATIONS = {operation.name: operation for operation in MAIL_OPERATIONS}
 WHOLE_ATTACHMENT: Final = replace(OPERATIONS["get_attachment"], run=inbox.attached_file)
 """get_attachment for callers that accept bytes: it returns the whole file."""

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal, TypedDict
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
@@ -50,6 +50,20 @@ _PAGE: Final = 500
 _TOKENS: Final = "tokens"
 """The topic by which servers notify each other that a token was ended."""
 _MOST_RECOGNISED: Final = 1_000
+
+
+class TokenView(TypedDict):
+    """A named token, without the token itself and its hash."""
+
+    name: str
+    id: str
+    scopes: list[str]
+    project: str | None
+    state: Literal["valid", "replaced", "expired", "revoked"]
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
 
 
 class NamedTokens:
@@ -124,7 +138,7 @@ class NamedTokens:
         *,
         project: str | None = None,
         life: timedelta | None = None,
-    ) -> Mapping[str, object]:
+    ) -> TokenView:
         """Store the hash of a new token.
 
         The same call again returns the same answer and creates no second token.
@@ -139,7 +153,7 @@ class NamedTokens:
         chosen = _scopes(scopes, bound=project is not None)
         _check_length("life", life, LONGEST_LIFE)
 
-        def change(tx: MailWrites) -> Mapping[str, object]:
+        def change(tx: MailWrites) -> TokenView:
             now = self._clock.now()
             wanted = KeptToken(
                 id=token_id,
@@ -158,9 +172,7 @@ class NamedTokens:
 
         return await self._store.write(change)
 
-    async def rotate(
-        self, name: str, token_id: str, hashed: str, *, overlap: timedelta
-    ) -> Mapping[str, object]:
+    async def rotate(self, name: str, token_id: str, hashed: str, *, overlap: timedelta) -> TokenView:
         """Let a new token take a name, with the same scopes, project and length of life.
 
         Those before it are valid for `overlap` more, or until they would have ended. The same call again
@@ -174,7 +186,7 @@ class NamedTokens:
         _check_new(name, token_id, hashed)
         _check_length("overlap", overlap, LONGEST_OVERLAP, least=timedelta(0))
 
-        def change(tx: MailWrites) -> tuple[Mapping[str, object], dict[str, int]]:
+        def change(tx: MailWrites) -> tuple[TokenView, dict[str, int]]:
             now = self._clock.now()
             if (done := _by_id(tx, token_id, name, hashed)) is not None:
                 return _view(tx, done, now), {}
@@ -226,10 +238,10 @@ class NamedTokens:
         if self._shared is not None:
             self._shared.share((_TOKENS,))
 
-    async def listed(self, *, ended: bool = False) -> Sequence[Mapping[str, object]]:
+    async def listed(self, *, ended: bool = False) -> Sequence[TokenView]:
         """Return the tokens that are valid, and with `ended` the others too, by name, the oldest first."""
 
-        def look(tx: MailReads) -> list[dict[str, object]]:
+        def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()
             found = [one for one in _all(tx) if ended or one.lives(now)]
             found.sort(key=lambda one: (one.name, one.created_at, one.is_current, one.id))
@@ -406,22 +418,24 @@ def _all(tx: MailReads) -> list[KeptToken]:
     return found
 
 
-def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> dict[str, object]:
+def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> TokenView:
     """Return the public fields of a token: all except the token and its hash."""
     bound = None if token.project_id is None else tx.project_by_id(token.project_id)
     last = max((at for at in (token.last_used_at, used) if at is not None), default=None)
-    told = {"created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at}
     return {
         "name": token.name,
         "id": token.id,
-        "scopes": [one for one in SCOPES if one in token.scopes],
+        "scopes": [scope for scope in SCOPES if scope in token.scopes],
         "project": None if bound is None else bound.slug,
         "state": _state(token, now),
-        **{name: None if at is None else iso(at) for name, at in {**told, "last_used_at": last}.items()},
+        "created_at": iso(token.created_at),
+        "expires_at": None if token.expires_at is None else iso(token.expires_at),
+        "revoked_at": None if token.revoked_at is None else iso(token.revoked_at),
+        "last_used_at": None if last is None else iso(last),
     }
 
 
-def _state(token: KeptToken, now: int) -> str:
+def _state(token: KeptToken, now: int) -> Literal["valid", "replaced", "expired", "revoked"]:
     if token.revoked_at is not None:
         return "revoked"
     if not token.lives(now):

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.contracts.operations import Operation
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS
 from postroom.mcp_server.callers import GRANT_SCOPE
 
 Profile = Literal["full", "core", "run"]
@@ -34,7 +34,7 @@ _PROFILE_SCOPE: Final = "postroom.profile"
 def operations_of(profile: Profile) -> tuple[Operation, ...]:
     """Return the operations of a profile in an order that never changes: clients cache prompts with it."""
     if profile == "full":
-        return ALL_OPERATIONS
+        return MAIL_OPERATIONS
     return tuple(OPERATIONS[name] for name in (*CORE, *(IN_RUNS if profile == "run" else ())))
 
 

@@ -489,7 +489,7 @@ def _chosen(policy: type[C], given: str, argument: str) -> C:
         return policy(given)
     except ValueError as error:
         raise InvalidSchedule(
-            f"{argument} must be one of {', '.join(policy)}, not {str(given)[:40]!r}",
+            f"`{argument}` must be one of {', '.join(policy)}, not {str(given)[:40]!r}",
             value=str(given)[:40],
-            remedy=f"leave out {argument} to use its default",
+            remedy=f"leave out `{argument}` to use its default",
         ) from error

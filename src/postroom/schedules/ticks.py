@@ -126,7 +126,7 @@ def refuse_unfit(schedule: Schedule) -> None:
         raise InvalidSchedule(
             "a schedule needs either a cron line or an interval",
             value=schedule.cron,
-            remedy='give cron="0 9 * * MON", or every=timedelta(hours=1)',
+            remedy="give `cron`, such as 0 9 * * MON, or `every`, but not both",
         )
     if schedule.every_ms is not None:
         least, most = milliseconds(SHORTEST), milliseconds(_LONGEST)
@@ -134,7 +134,7 @@ def refuse_unfit(schedule: Schedule) -> None:
             raise InvalidSchedule(
                 f"an interval must be from {SHORTEST.total_seconds():g} s to {_LONGEST.days} days",
                 value=f"{schedule.every_ms / 1000:g} s",
-                remedy="pass every=timedelta(minutes=5), for example",
+                remedy="give another `every`",
             )
     first = next_tick(schedule, schedule.created_at)
     if not schedule.jitter_ms:
@@ -144,7 +144,7 @@ def refuse_unfit(schedule: Schedule) -> None:
         raise InvalidSchedule(
             f"the jitter must be at least 0 s and less than the {closest / 1000:g} s between two times",
             value=f"{schedule.jitter_ms / 1000:g} s",
-            remedy="give a shorter jitter, or leave it out",
+            remedy="give a shorter `jitter`, or leave it out",
         )
 
 

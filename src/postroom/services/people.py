@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, PERSONS, VISI
 from postroom.mail.reservations import end_reservation, share_reservation
 from postroom.mail.sending import THREAD
 from postroom.mail.service import Mail
+from postroom.services.administration import NamedPerson, PersonView, RemovedPerson
 from postroom.services.calls import Calls
 from postroom.stores.mail.access import MailReads, MailWrites
 
@@ -38,12 +39,12 @@ class PeopleService:
         self._mail = mail
         self._reaches, self._answers = reaches, answers
 
-    async def add(self, name: str, chat: str | None) -> Mapping[str, object]:
+    async def add(self, name: str, chat: str | None) -> NamedPerson:
         """Name a person, or change or remove the chat of a named person."""
         address = None if chat is None else ChatAddress.parse(chat)
         return self._shown(await name_person(self._mail, name, address), address)
 
-    async def remove(self, name: str) -> Mapping[str, object]:
+    async def remove(self, name: str) -> RemovedPerson:
         """Remove a person as a recipient; their messages stay.
 
         `removed` is false if they were not named. `answers` says that a rule still gives them chats; people
@@ -58,7 +59,7 @@ class PeopleService:
         )
         return {"removed": True, "answers": self._answers(f"{HUMAN}{known}")}
 
-    async def everybody(self) -> Sequence[Mapping[str, object]]:
+    async def everybody(self) -> Sequence[PersonView]:
         """Return all named people, in the order of naming."""
         found = await self._mail.store.read(_everybody)
         return [
@@ -66,7 +67,7 @@ class PeopleService:
             for name, address, unread, is_visitor in found
         ]
 
-    def _shown(self, name: str, address: ChatAddress | None) -> dict[str, object]:
+    def _shown(self, name: str, address: ChatAddress | None) -> NamedPerson:
         return {
             "name": name,
             "address": f"{HUMAN}{name}",

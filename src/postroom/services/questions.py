@@ -5,7 +5,7 @@ nobody answers in time, the run is cancelled or gets a no: silence is never a ye
 the question, in the waiting run, so that a server that was down acts on it later.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from postroom.contracts.chat import CHAT_THREAD
@@ -22,6 +22,7 @@ from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_o
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.waking.open_questions import BY_MAIL
+from postroom.services.administration import AnsweredQuestion, WaitingQuestion
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
 from postroom.stores.store import Transaction
@@ -58,7 +59,7 @@ class QuestionService:
         self._clock = clock
         self._take_back_ms = take_back_ms
 
-    async def questions(self) -> Sequence[Mapping[str, object]]:
+    async def questions(self) -> Sequence[WaitingQuestion]:
         """Return every open question, also those of chats, the run that waits longest first."""
         asked = await self._store.read(lambda tx: [open_question(*one, tx) for one in _open(tx, "")])
         return [
@@ -76,7 +77,7 @@ class QuestionService:
             for one in asked
         ]
 
-    async def answer(self, number: str, *, approved: bool, why: str) -> Mapping[str, object]:
+    async def answer(self, number: str, *, approved: bool, why: str) -> AnsweredQuestion:
         """Answer a question with yes or no. The beginning of its number is enough if it is unique.
 
         Recently answered questions count as well: a late answer must not match the next question.

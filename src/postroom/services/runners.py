@@ -10,6 +10,7 @@ from postroom.contracts.runners import AnyRunner, Runner, place_of, read_runner,
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
+from postroom.services.administration import RunnerView, StoredRunner
 from postroom.stores.mail.access import MailReads
 
 _PAGE = 500
@@ -24,7 +25,7 @@ class RunnerService:
         self._mail = mail
         self._check = check
 
-    async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> Mapping[str, object]:
+    async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> StoredRunner:
         """Declare an agent's runner, in place of an earlier one. By default it works in its project's folder.
 
         `waking` in the answer is the number of earlier messages that now start it.
@@ -47,7 +48,7 @@ class RunnerService:
         """Withdraw an agent's runner; return False if it had none."""
         return (await self._mail.set_runner(project, agent, None)).had_one
 
-    async def declared(self, project: str | None) -> Sequence[Mapping[str, object]]:
+    async def declared(self, project: str | None) -> Sequence[RunnerView]:
         """Return the runners of a project, or of all."""
         return await self._mail.store.read(lambda tx: _shown_all(tx, project))
 
@@ -81,7 +82,7 @@ def declared_runners(tx: MailReads) -> list[DeclaredRunner]:
     return found
 
 
-def _shown_all(tx: MailReads, project: str | None) -> list[dict[str, object]]:
+def _shown_all(tx: MailReads, project: str | None) -> list[RunnerView]:
     only = None if project is None else find_project(tx, project).id
     return [
         {
@@ -95,14 +96,14 @@ def _shown_all(tx: MailReads, project: str | None) -> list[dict[str, object]]:
     ]
 
 
-def _read(kept: str) -> dict[str, object]:
+def _read(kept: str) -> Mapping[str, Json]:
     try:
         return _shown(read_runner(kept))
     except InvalidRunner as error:
         return {"error": error.describe()}
 
 
-def _shown(runner: AnyRunner) -> dict[str, object]:
+def _shown(runner: AnyRunner) -> Mapping[str, Json]:
     """Return a runner without the secrets for its program."""
     if not isinstance(runner, Runner):
         return runner.to_dict()

@@ -1,8 +1,8 @@
 """Schedules of mail: messages from a person to agents, sent repeatedly by the ordinary operation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from postroom.mail.sending import named_readers
 from postroom.mail.service import Mail
 from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import MOST_LISTED, Firing, Schedules, Target, new_schedule
+from postroom.services.administration import ScheduleView
 from postroom.services.people import addressed
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.store import SqlStore, Transaction
@@ -110,7 +111,7 @@ class MailSchedules:
         overlap: str,
         jitter: timedelta,
         replaces: bool,
-    ) -> Mapping[str, object]:
+    ) -> ScheduleView:
         """Store a schedule; a repeated call has no effect.
 
         Raises:
@@ -135,7 +136,7 @@ class MailSchedules:
         await self._rehearse(message.command())
         return shown(await self.kept.add(schedule, replaces=replaces))
 
-    async def listed(self, slug: str = "") -> Sequence[Mapping[str, object]]:
+    async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
         """Return the schedules of a project by name, or all, in the form for answers."""
         return [shown(one) for one in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
@@ -150,7 +151,7 @@ class MailSchedules:
         """Return the slug of the project that a key names."""
         return await self._mail.slug(project)
 
-    async def named(self, name: str, slug: str = "") -> Mapping[str, object]:
+    async def named(self, name: str, slug: str = "") -> ScheduleView:
         """Return a schedule; if a project is given, the schedule must belong to it.
 
         Raises:
@@ -161,11 +162,11 @@ class MailSchedules:
             raise UnknownSchedule(f"{slug} has no schedule named {name[:80]!r}", value=name[:80])
         return shown(found)
 
-    async def pause(self, name: str) -> Mapping[str, object]:
+    async def pause(self, name: str) -> ScheduleView:
         """Pause a schedule: it sends nothing until `resume`."""
         return shown(await self.kept.pause(MAIL, name))
 
-    async def resume(self, name: str) -> Mapping[str, object]:
+    async def resume(self, name: str) -> ScheduleView:
         """Resume with the next tick; ticks during the pause are not made up for."""
         return shown(await self.kept.resume(MAIL, name))
 
@@ -195,7 +196,7 @@ def _person(tx: MailReads, name: str) -> str:
     return find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")[1].name
 
 
-def shown(schedule: Schedule) -> dict[str, Any]:
+def shown(schedule: Schedule) -> ScheduleView:
     """Return a schedule of mail for answers: instants as text, durations in seconds."""
     message = msgspec.convert(schedule.payload, ScheduledMessage)
     return {

@@ -30,6 +30,7 @@ from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.mail.conversation import here
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.administration import DeadLetterView
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import newest_events, output_in
@@ -84,7 +85,7 @@ class WorkService:
         """
         return await self._mail.slug(project)
 
-    async def dead(self) -> Sequence[Mapping[str, object]]:
+    async def dead(self) -> Sequence[DeadLetterView]:
         """Return the dead letters, also those of chats, oldest first, up to 500."""
         return [_shown(one) for one in await self.store.read(lambda tx: _dead(tx, ""))]
 
@@ -395,7 +396,7 @@ def _gone(run_id: str) -> IllegalTransition:
     )
 
 
-def _shown(dispatch: RunDispatch) -> dict[str, object]:
+def _shown(dispatch: RunDispatch) -> DeadLetterView:
     agent, project, chat = owner_of(dispatch.thread_id)
     return {
         "agent": agent,

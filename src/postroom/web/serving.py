@@ -31,7 +31,7 @@ from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.quoting import sentence
 from postroom.contracts.work import SHOWN_STATES
 from postroom.mail.conversation import awaited
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
 from postroom.web.files import asset_link
@@ -68,7 +68,7 @@ MAX_QUESTION = 500
 LONGEST_NAME = 128
 """Maximum characters of a name in a filter; the rest is ignored."""
 
-_TOOLS = re.compile(rf"\b({'|'.join(one.name for one in ALL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
+_TOOLS = re.compile(rf"\b({'|'.join(one.name for one in MAIL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
 """Matches the tools, and the arguments in backticks, in remedies for agents."""
 _REMEDIES: Final[Mapping[str, str]] = {
     UnknownProject.code: "see the list of projects",

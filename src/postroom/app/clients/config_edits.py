@@ -19,8 +19,6 @@ from postroom.app import places
 from postroom.app.clients.files import remedy_of
 from postroom.contracts.errors import ConfigError, VersionConflict
 
-NAME: Final = "postroom"
-"""The name of postroom's entry in every client, and of the command that it starts."""
 STDIO_KEYS: Final = frozenset({"command", "args", "env", "environment", "cwd"})
 HTTP_KEYS: Final = frozenset(
     {"url", "httpUrl", "serverUrl", "headers", "oauth", "bearer_token_env_var", "http_headers"}

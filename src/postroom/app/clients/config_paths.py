@@ -10,9 +10,10 @@ from typing import Final
 
 from postroom.app import places
 from postroom.app.clients import json_edit
-from postroom.app.clients.config_edits import NAME, ConfigEdit
+from postroom.app.clients.config_edits import ConfigEdit
 from postroom.app.clients.files import look
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, OwnFile, Scope
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ClientFileRefused, InvalidArgument
 from postroom.executors.processes.asking import asked
 from postroom.jsonc import NotJson

@@ -274,8 +274,6 @@ def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Final
 
 from postroom.app.clients import json_edit
-from postroom.app.clients.config_edits import NAME, ConfigEdit, Records
+from postroom.app.clients.config_edits import ConfigEdit, Records
 from postroom.app.clients.config_paths import ConfigFile, SetupScope, config_file, servers_file, switch
 from postroom.app.clients.files import look, real
 from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile, skill
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ClientFileRefused
 from postroom.executors.processes.asking import shown
 from postroom.jsonc import NotJson

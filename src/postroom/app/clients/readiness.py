@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from postroom.app.clients.config_edits import NAME
 from postroom.app.clients.config_paths import SetupScope, config_file, servers_file
 from postroom.app.clients.table import Client
 from postroom.app.clients.trust import account
-from postroom.contracts.client_programs import CLAUDE, CODEX, ClientProgram
+from postroom.contracts.client_programs import CLAUDE, CODEX, NAME, ClientProgram
 from postroom.contracts.errors import ClientUnfit
 from postroom.executors.processes.asking import asked, shown, version_in
 

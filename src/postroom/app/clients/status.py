@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from postroom.app.clients import files, json_edit, toml_edit
-from postroom.app.clients.config_edits import HTTP_KEYS, NAME, ConfigEdit, Records, fits
+from postroom.app.clients.config_edits import HTTP_KEYS, ConfigEdit, Records, fits
 from postroom.app.clients.config_paths import (
     ConfigFile,
     SetupScope,
@@ -20,6 +20,7 @@ from postroom.app.clients.readiness import Release, release_of, to_do
 from postroom.app.clients.table import Client, Extra, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.app.clients.trust import HOW_TO_TRUST, hook_trust
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ClientFileRefused
 from postroom.jsonc import NotJson, nodes, read, require_form
 

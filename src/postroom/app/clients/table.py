@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from postroom.app.clients.config_edits import NAME, ConfigEdit
+from postroom.app.clients.config_edits import ConfigEdit
 from postroom.contracts import client_programs
-from postroom.contracts.client_programs import ClientProgram
+from postroom.contracts.client_programs import NAME, ClientProgram
 from postroom.contracts.clients import WAIT
 from postroom.jsonc import JsonForm
 
@@ -75,8 +75,8 @@ class Hooks:
     waiting: tuple[str, ...] = ()
     """The events after which a command waits for mail in the background, and starts a turn for it."""
     ending: str = ""
-    """Follows each command. If a failing command would block the client, it is `; exit 0`, which the shells
-    of Linux, macOS and PowerShell all accept, so that uninstalling postroom does not stop the user."""
+    """Follows each command. If a failing command would block the client, it is `; exit 0`: then the client
+    also works after postroom was uninstalled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +209,6 @@ def _bearer(token: str) -> dict[str, object]:
 
 _COMMAND: Final[dict[str, object]] = {"command": NAME, "args": ["mcp"]}
 _TYPED: Final[dict[str, object]] = {"type": "stdio", **_COMMAND}
-_LOADED: Final[dict[str, object]] = {"alwaysLoad": True}
-"""Without this, Claude Code defers the tools of an MCP server to its tool search."""
-_DIRECT: Final[dict[str, object]] = {"omit_tools_from": ["deferred"]}
-"""Without this, Codex defers the tools of an MCP server to its tool search; older releases ignore it."""
 _SHELL: Final = "${POSTROOM_TOKEN}"
 _ENV: Final = "${env:POSTROOM_TOKEN}"
 _OPENCODE: Final = "{env:POSTROOM_TOKEN}"
@@ -258,8 +254,8 @@ CLIENTS: Final = (
         title=client_programs.CLAUDE.title,
         user=ConfigPath(names=(".claude.json",), variable="CLAUDE_CONFIG_DIR"),
         project=ConfigPath(base="project", names=(".mcp.json",)),
-        stdio={**_TYPED, **_LOADED},
-        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), **_LOADED},
+        stdio={**_TYPED, **client_programs.CLAUDE_LOADED},
+        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), **client_programs.CLAUDE_LOADED},
         token=_SHELL,
         programs=(client_programs.CLAUDE.program,),
         asks=client_programs.CLAUDE,
@@ -294,9 +290,9 @@ CLIENTS: Final = (
         user=ConfigPath(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
         project=ConfigPath(base="project", folder=".codex", names=("config.toml",)),
         path=("mcp_servers",),
-        stdio={**_COMMAND, "env_vars": list(PASSED_ON), **_DIRECT},
-        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME, **_DIRECT},
-        granted={"default_tools_approval_mode": "approve"},
+        stdio={**_COMMAND, "env_vars": list(PASSED_ON), **client_programs.CODEX_DIRECT},
+        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME, **client_programs.CODEX_DIRECT},
+        granted=client_programs.CODEX_GRANTED,
         token=TOKEN_NAME,
         programs=(client_programs.CODEX.program,),
         asks=client_programs.CODEX,
@@ -324,7 +320,7 @@ CLIENTS: Final = (
         project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
         stdio=_COMMAND,
         http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
-        granted={"trust": True},
+        granted=client_programs.GEMINI_GRANTED,
         token=_SHELL,
         programs=(client_programs.GEMINI.program,),
         asks=client_programs.GEMINI,

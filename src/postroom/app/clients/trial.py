@@ -15,11 +15,11 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from postroom.app import places
-from postroom.app.clients.config_edits import NAME
 from postroom.app.clients.config_paths import ConfigFile
 from postroom.app.clients.status import address_of, entry_of
 from postroom.app.clients.table import TOKEN_NAME, Client
 from postroom.app.tokens import redact
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ConfigError
 
 PATIENCE: Final = timedelta(seconds=20)

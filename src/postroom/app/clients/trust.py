@@ -8,12 +8,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from postroom.app.clients.config_edits import NAME
 from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.table import Client
+from postroom.contracts.client_programs import NAME
 from postroom.executors.processes import asking
+
+if TYPE_CHECKING:
+    from postroom.executors.jsonrpc import Answer
 
 TRUSTED: Final = frozenset({"trusted", "managed"})
 HOW_TO_TRUST: Final = "start `{}` in a terminal and trust the hooks when it says that they need review"
@@ -41,23 +44,17 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
     )
     if not client.asks_trust or program is None:
         return None
-    folder = target.project
     try:
-        with _app_server(program, target) as server:
-            version = _version(
-                _asked(server, 0, "initialize", {"clientInfo": {"name": NAME, "version": "1"}})
-            )
-            _send(server, {"method": "initialized"})
-            found = _asked(server, 1, _LIST, {"cwds": [str(folder)]})
+        version, answer = _answer(program, target, _LIST, {"cwds": [str(target.project)]})
     except (OSError, ValueError) as error:
         return HookTrust(trouble=_trouble(client, "", str(error)))
     try:
-        ours = [one for entry in found["result"]["data"] for one in entry["hooks"] if _is_ours(client, one)]
+        ours = [one for entry in answer.result["data"] for one in entry["hooks"] if _is_ours(client, one)]
         told = [(str(one["eventName"]), str(one["trustStatus"]), bool(one["enabled"])) for one in ours]
     except (KeyError, TypeError, AttributeError):
         ours, told = [], []
     if not ours:
-        return HookTrust(trouble=_trouble(client, version, json.dumps(found.get("error", found))[:300]))
+        return HookTrust(trouble=_trouble(client, version, _shown(answer)))
     return HookTrust(
         untrusted=tuple(
             f"{event} ({trust if enabled else 'disabled'})"
@@ -71,17 +68,17 @@ def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
     """Return whether Codex has an account or needs none, else the expected and the found answer."""
     expected = f"an account in its answer to {_ACCOUNT}"
     try:
-        with _app_server(program, target) as server:
-            _asked(server, 0, "initialize", {"clientInfo": {"name": NAME, "version": "1"}})
-            _send(server, {"method": "initialized"})
-            found = _asked(server, 1, _ACCOUNT, {})
+        _, answer = _answer(program, target, _ACCOUNT, {})
     except (OSError, ValueError) as error:
         return None, expected, str(error)
     try:
-        result = found["result"]
-        return bool(result["account"]) or not result["requiresOpenaiAuth"], expected, ""
+        return bool(answer.result["account"]) or not answer.result["requiresOpenaiAuth"], expected, ""
     except (KeyError, TypeError):
-        return None, expected, json.dumps(found.get("error", found))[:300]
+        return None, expected, _shown(answer)
+
+
+def _shown(answer: "Answer") -> str:
+    return answer.refusal.text if answer.refusal else json.dumps(dict(answer.result))[:300]
 
 
 def _is_ours(client: Client, hook: Mapping[str, Any]) -> bool:
@@ -96,11 +93,39 @@ def _trouble(client: Client, version: str, found: str) -> str:
     )
 
 
-def _version(greeting: Mapping[str, Any]) -> str:
-    """Return the client's version from its greeting: `postroom/0.169.0 (...)`."""
-    result = greeting.get("result")
-    agent = str(result.get("userAgent", "")) if isinstance(result, Mapping) else ""
-    return agent.partition("/")[2].partition(" ")[0]
+def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, Any]) -> "tuple[str, Answer]":
+    """Return the version of the client, which its greeting has, and its answer to one request.
+
+    Raises:
+        OSError, ValueError: The client's server ended before, takes too long, or breaks the protocol.
+    """
+    from postroom.executors.jsonrpc import Answer, Peer, ProtocolFault  # commands must start without msgspec
+
+    with _app_server(program, target) as (stdin, stdout):
+
+        def say(message: Mapping[str, Any]) -> None:
+            with suppress(BrokenPipeError):  # A server that ended may have answered before: its output tells.
+                stdin.write(json.dumps(message) + "\n")
+                stdin.flush()
+
+        peer, version, asked = Peer(say), "", "initialize"
+        peer.ask("initialize", {"clientInfo": {"name": NAME, "version": "1"}})
+        for line in stdout:
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                continue
+            try:
+                said = peer.read(message)
+            except ProtocolFault as error:
+                raise ValueError(f"it {error}") from error
+            if isinstance(said, Answer) and said.method == method:
+                return version, said
+            if isinstance(said, Answer):  # to the greeting: `postroom/0.169.0 (...)`
+                version = str(said.result.get("userAgent", "")).partition("/")[2].partition(" ")[0]
+                peer.tell("initialized", {})
+                asked = method
+                peer.ask(method, params)
+    raise ValueError(f"no answer to {asked}, because it ended")
 
 
 @contextmanager
@@ -143,25 +168,3 @@ def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[
             asking.end(process)
             with suppress(BrokenPipeError):
                 process.stdin.close()
-
-
-def _send(server: tuple[IO[str], IO[str]], message: Mapping[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # A server that ended may have answered before: its output tells.
-        server[0].write(json.dumps(message) + "\n")
-        server[0].flush()
-
-
-def _asked(
-    server: tuple[IO[str], IO[str]], number: int, method: str, params: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return the answer to one request.
-
-    Raises:
-        OSError, ValueError: The server ended before, or its output is not JSON.
-    """
-    _send(server, {"id": number, "method": method, "params": params})
-    for line in server[1]:
-        message = json.loads(line)
-        if isinstance(message, dict) and message.get("id") == number and "method" not in message:
-            return message
-    raise ValueError(f"no answer to {method}, because it ended")

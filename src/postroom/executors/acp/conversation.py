@@ -6,9 +6,6 @@
 
 Of the optional capabilities we declare only notices; we refuse requests for files and terminals.
 
-`Peer` speaks JSON-RPC 2.0 with a program, one JSON object per line; anything else is a fault. It does no I/O.
-Its memory is bounded: one line, and the requests that it has sent and that are open.
-
 A permission request becomes a question for a person, whose answer is given when the same request comes again.
 The id of a question covers everything that the agent reported of the call, even details too long to show: a
 different call is another question. Only the fields that identify the turn are left out: they differ in each
@@ -19,8 +16,8 @@ import asyncio
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Final
@@ -33,6 +30,7 @@ from postroom.contracts.agent_events import (
     ToolCallResumed,
     ToolCallStart,
 )
+from postroom.contracts.client_programs import NAME
 from postroom.contracts.clients import CLIENT_HEADER
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
@@ -44,180 +42,34 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import STDIO, RunAccess
 from postroom.contracts.files import ChatFile
-from postroom.contracts.messages import Json, storable
+from postroom.contracts.messages import storable
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Recipe
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolCallOutcome, ToolCallResume, ToolResult
+from postroom.executors.clients.client import OverAcp, table_in
+from postroom.executors.jsonrpc import (
+    AUTH_REQUIRED,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Answer,
+    Asked,
+    Peer,
+    ProtocolFault,
+    Refusal,
+    Told,
+)
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.asking import version_in
 from postroom.executors.processes.executor import is_session
-from postroom.executors.processes.output import ERRORS_KEPT, LEAST_LINE_BYTES, StdinWriter, Stream, Tail
+from postroom.executors.processes.output import LEAST_LINE_BYTES, StdinWriter, Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.log import get_logger
 from postroom.ports import RunControl
 from postroom.version import __version__
 
 _LOG = get_logger(__name__)
-
-
-MOST_NOISE: Final = 1_000
-"""Maximum number of lines that are not JSON and are skipped: some agents print a few words between the
-messages of the protocol.
-"""
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-AUTH_REQUIRED: Final = -32000
-_FIELDS: Final[Mapping[str, Any]] = {}
-
-
-class ProtocolFault(Exception):
-    """Output that breaks the protocol; the text describes the fault and contains no secrets."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """An error that the program answered; `text` is the program's."""
-
-    code: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The program's answer to our request."""
-
-    method: str
-    result: Mapping[str, Any] = field(default_factory=dict)
-    refusal: Refusal | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request of the program, which waits for the answer."""
-
-    id: int | str
-    method: str
-    params: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A notification of the program."""
-
-    method: str
-    params: Mapping[str, Any]
-
-
-class Peer:
-    """Our side of the connection."""
-
-    def __init__(self, send: Callable[[bytes], None], *, longest_line: int) -> None:
-        """Keep the function that sends; `longest_line` is in bytes."""
-        self._send = send
-        self._longest = longest_line
-        self._line = bytearray()
-        self._noises = 0
-        self._asked: dict[int, str] = {}
-        self._next = 0
-        self.noise = Tail(ERRORS_KEPT)
-        """The last output outside the protocol."""
-
-    def ask(self, method: str, params: Mapping[str, Json]) -> None:
-        """Send a request; its answer comes from `heard`."""
-        self._asked[self._next] = method
-        self._say({"id": self._next, "method": method, "params": params})
-        self._next += 1
-
-    def tell(self, method: str, params: Mapping[str, Json]) -> None:
-        """Send a notification."""
-        self._say({"method": method, "params": params})
-
-    def answer(self, id: int | str, result: Mapping[str, Json]) -> None:
-        """Answer a request of the program."""
-        self._say({"id": id, "result": result})
-
-    def refuse(self, id: int | str, code: int, why: str) -> None:
-        """Answer with an error."""
-        self._say({"id": id, "error": {"code": code, "message": why}})
-
-    def _say(self, message: Mapping[str, Json]) -> None:
-        self._send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-
-    def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
-        """Yield the program's messages that are complete with this piece of output.
-
-        Raises:
-            ProtocolFault: The output is not the protocol; later output cannot be read either.
-        """
-        *ended, rest = chunk.split(b"\n")
-        for piece in ended:
-            self._begin(piece)
-            line = bytes(self._line).strip()
-            self._line.clear()
-            if line:
-                said = self._read(line)
-                if said is not None:
-                    yield said
-        self._begin(rest)
-
-    def _begin(self, piece: bytes) -> None:
-        if len(self._line) + len(piece) > self._longest:
-            raise ProtocolFault(f"wrote a line of more than {self._longest} bytes")
-        self._line += piece
-
-    def _read(self, line: bytes) -> Answer | Asked | Told | None:
-        if not line.startswith(b"{"):
-            self.noise.add(line + b"\n")
-            self._noises += 1
-            if self._noises > MOST_NOISE:
-                raise ProtocolFault(f"wrote more than {MOST_NOISE} lines that are not JSON objects")
-            return None
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            self.noise.add(line[-ERRORS_KEPT:] + b"\n")
-            raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
-        if "method" in message:
-            return _called(message)
-        if "id" in message:
-            return self._answered(message)
-        raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
-
-    def _answered(self, message: Mapping[str, Any]) -> Answer:
-        id = message["id"]
-        method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
-        error = message.get("error")
-        if method is None:
-            raise ProtocolFault("answered a request that it never received")
-        if error is not None:
-            return Answer(method=method, refusal=_refusal(error))
-        result = message.get("result")
-        if result is not None and not isinstance(result, dict):
-            raise ProtocolFault(f"answered {method!r} with a value that is not an object")
-        return Answer(method=method, result=result or _FIELDS)
-
-
-def _called(message: Mapping[str, Any]) -> Asked | Told:
-    method, params, id = message["method"], message.get("params"), message.get("id")
-    if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
-        raise ProtocolFault("sent a call whose method is not text, or whose parameters are not an object")
-    named = params if isinstance(params, dict) else _FIELDS
-    if id is None:
-        return Told(method=method, params=named)
-    if isinstance(id, bool) or not isinstance(id, int | str):
-        raise ProtocolFault("sent a call whose id is neither a number nor text")
-    return Asked(id=id, method=method, params=named)
-
-
-def _refusal(error: object) -> Refusal:
-    told = error if isinstance(error, dict) else _FIELDS
-    code = told.get("code")
-    text, data = str(told.get("message") or "no reason was given"), told.get("data")
-    more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
-    known = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
-    return Refusal(code=known, text=storable(f"{text}{more}"[:ERRORS_KEPT]))
 
 
 MOST_CALLS: Final = 256
@@ -489,25 +341,6 @@ class UsedPermissions:
 PROTOCOL: Final = 1
 MAX_MEDIA_BYTES: Final = 5_000_000
 """The size in bytes up to which a prompt contains a picture or sound itself; larger ones are links."""
-ALLOWED: Final[Mapping[Recipe, Mapping[str, Any]]] = {
-    Recipe.CLAUDE: {
-        "_meta": {
-            "claudeCode": {
-                "options": {
-                    "allowedTools": ["mcp__postroom"],
-                    "disallowedTools": ["mcp__plugin_postroom_postroom"],
-                }
-            }
-        }
-    },
-}
-"""Settings that let an agent use our tools without asking a person for each call, in that session only.
-
-If setup wrote our plugin, Claude has the tools twice, and those of the plugin do not know the run.
-"""
-BY_SETTINGS: Final = frozenset({Recipe.GEMINI})
-"""Agents that learn of our server only from settings of the run. An entry of `session/new` cannot allow our
-tools there, and the requests of Gemini CLI do not name the server of a tool."""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
 
@@ -528,6 +361,7 @@ class Brief:
     `anew` is the prompt if that session does not exist.
     """
 
+    acp: OverAcp
     prompt: str
     anew: str
     former: str | None
@@ -549,12 +383,8 @@ class Conversation:
         self._with = process_runner
         self._work = work
         self._brief = brief
-        self._is_gemini = runner.recipe is Recipe.GEMINI
-        self._former = brief.former
-        if brief.former is not None and self._is_gemini:
-            # Gemini creates a record, named after minute and id, before it looks for the session by the
-            # stripped id. With the unchanged id, it would erase a session created in the same minute.
-            self._former = f" {brief.former.strip()}"
+        self._acp = brief.acp
+        self._former = None if brief.former is None else self._acp.session_to_load(brief.former)
         self._decisions = decisions
         self._used = used
         self._tasks = Tasks("acp")
@@ -654,9 +484,9 @@ class Conversation:
             await self._stdin.drop()
         await self._tasks.close()
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, message: Mapping[str, Any]) -> None:
         if self._stdin is not None:
-            self._stdin.write(line)
+            self._stdin.write(json.dumps(message).encode() + b"\n")
 
     def _ask(self, method: str, params: Mapping[str, Any]) -> None:
         self._stage = method
@@ -685,7 +515,7 @@ class Conversation:
                 self._tell(self._brief.prompt)
             case Answer():
                 if said.method == "initialize" and self._work.received:
-                    can = _table(_table(said.result, "agentCapabilities"), "promptCapabilities")
+                    can = table_in(table_in(said.result, "agentCapabilities"), "promptCapabilities")
                     self._files = await asyncio.to_thread(file_blocks, self._work.received, can)
                 self._answered(said)
             case Asked(method=method) if method == _PERMISSION:
@@ -713,8 +543,8 @@ class Conversation:
             if not is_session(id):
                 raise ProtocolFault("answered 'session/new' without a session")
             self.session = id
-            mode = _table(said.result, "modes").get("currentModeId")
-            if is_restored and self._is_gemini and isinstance(mode, str):
+            mode = table_in(said.result, "modes").get("currentModeId")
+            if is_restored and self._acp.replays_after_answer and isinstance(mode, str):
                 # It answers before it has replayed the past; the replay is over when it answers another
                 # request.
                 self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
@@ -726,14 +556,14 @@ class Conversation:
         self._ask("session/prompt", {"sessionId": self.session, "prompt": asked})
 
     def _initialized(self, told: Mapping[str, Any]) -> None:
-        self.version = version_in(str(_table(told, "agentInfo").get("version", "")))
+        self.version = version_in(str(table_in(told, "agentInfo").get("version", "")))
         if told.get("protocolVersion") != PROTOCOL:
             raise ProtocolFault(f"does not support version {PROTOCOL} of the protocol")
-        can = _table(told, "agentCapabilities")
-        access = None if self._work.runner.recipe in BY_SETTINGS else self._work.access
-        http = _table(can, "mcpCapabilities").get("http") is True
+        can = table_in(told, "agentCapabilities")
+        access = None if self._acp.connects_by_settings else self._work.access
+        http = table_in(can, "mcpCapabilities").get("http") is True
         self._servers = our_server(access, self._work.runner.recipe, http=http)
-        resumes = isinstance(_table(can, "sessionCapabilities").get("resume"), dict)
+        resumes = isinstance(table_in(can, "sessionCapabilities").get("resume"), dict)
         loads = can.get("loadSession") is True
         self._forgets = not (loads or resumes)
         if self._former is None or self._forgets:
@@ -743,7 +573,7 @@ class Conversation:
             self._ask(method, {"sessionId": self._former, **self._place()})
 
     def _place(self) -> dict[str, Any]:
-        allowed = ALLOWED.get(self._work.runner.recipe, {}) if self._servers else {}
+        allowed = self._acp.in_session if self._servers else {}
         return {"cwd": self._work.runner.cwd, "mcpServers": self._servers, **allowed}
 
     def _refused(self, method: str, refusal: Refusal) -> None:
@@ -758,7 +588,7 @@ class Conversation:
             if self.asked is None and not isinstance(reason, str):
                 raise ProtocolFault("ended its turn without a reason")
             self.stop_reason = reason
-            used = _table(said.result, "usage")
+            used = table_in(said.result, "usage")
             self.usage = Usage(
                 input_tokens=_count(used, "inputTokens"), output_tokens=_count(used, "outputTokens")
             )
@@ -767,7 +597,7 @@ class Conversation:
             self._refused(said.method, said.refusal)
 
     async def _permission(self, said: Asked) -> None:
-        call, asked = _table(said.params, "toolCall"), None
+        call, asked = table_in(said.params, "toolCall"), None
         if call and self._is_ours(said.params):
             asked = permission_of(self.turn.details(call), said.params.get("options"))
         if asked is None:
@@ -797,9 +627,9 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
     if http:
         bearer = {"name": "Authorization", "value": f"Bearer {access.token}"}
         client = {"name": CLIENT_HEADER, "value": recipe.value}
-        return [{"type": "http", "name": "postroom", "url": access.mcp_url, "headers": [bearer, client]}]
+        return [{"type": "http", "name": NAME, "url": access.mcp_url, "headers": [bearer, client]}]
     variables = [{"name": name, "value": value} for name, value in access.variables().items()]
-    return [{"name": "postroom", "command": sys.executable, "args": list(STDIO), "env": variables}]
+    return [{"name": NAME, "command": sys.executable, "args": list(STDIO), "env": variables}]
 
 
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -818,11 +648,6 @@ def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any
             link = {"uri": path.as_uri(), "name": file.name, "mimeType": file.media_type, "size": file.size}
             blocks.append({"type": "resource_link", **link})
     return blocks
-
-
-def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = table.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def _count(table: Mapping[str, Any], name: str) -> int:

@@ -9,13 +9,13 @@ from hashlib import sha256
 from typing import Final
 
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.errors import AgentProtocolBroken, AgentStopped, CommandError, CommandSaidNothing
 from postroom.contracts.executor import AccessOf, AgentRunResult
 from postroom.contracts.messages import storable
-from postroom.contracts.runners import Recipe, Runner, RunnerKind, Runners
+from postroom.contracts.runners import Runner, RunnerKind, Runners
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.executors.acp.conversation import (
-    BY_SETTINGS,
     PROTOCOL,
     Brief,
     Conversation,
@@ -23,6 +23,7 @@ from postroom.executors.acp.conversation import (
     Permission,
     UsedPermissions,
 )
+from postroom.executors.clients import CLIENTS
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.executor import (
     Failing,
@@ -33,14 +34,7 @@ from postroom.executors.processes.executor import (
     nothing_more,
 )
 from postroom.executors.processes.output import ERRORS_KEPT, Tail
-from postroom.executors.processes.process_runner import (
-    GEMINI_VARIABLES,
-    Launch,
-    ProcessRunner,
-    Program,
-    ProgramEnd,
-    Work,
-)
+from postroom.executors.processes.process_runner import Launch, ProcessRunner, Program, ProgramEnd, Work
 from postroom.executors.requests import prompt_of
 
 TOOL: Final = "permission"
@@ -150,14 +144,6 @@ class Outcome:
 
 
 KEY: Final = "postroom.executors.acp"
-COMMANDS: Final[Mapping[Recipe, tuple[str, ...]]] = {
-    Recipe.CLAUDE: ("claude-agent-acp",),
-    Recipe.CODEX: ("codex-acp",),
-    Recipe.GEMINI: ("gemini", "--acp"),
-    Recipe.OPENCODE: ("opencode", "acp"),
-    Recipe.COPILOT: ("copilot", "--acp"),
-}
-VARIABLES: Final = {Recipe.GEMINI: GEMINI_VARIABLES}
 
 
 class AcpExecutor(ProgramExecutor):
@@ -184,16 +170,17 @@ class AcpExecutor(ProgramExecutor):
 
     async def _attempted(self, work: Work) -> Outcome | None:
         runner = work.runner
-        program = Program(self.process_runner, work, VARIABLES.get(runner.recipe))
-        if runner.recipe in BY_SETTINGS:
-            await program.connect()
+        client = CLIENTS[runner.recipe]
+        program = Program(self.process_runner, work, client.variables)
+        if client.acp.connects_by_settings:
+            await program.connect(client)
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
         anew = "\n\n".join((*await _asked_before(work), prompt))
         used = UsedPermissions(control=work.control, thread_id=work.active.identity.thread_id, run_id=run_id)
         decisions = Decisions(work.activation.decisions, used=await used.all())
-        brief = Brief(prompt=prompt, anew=anew, former=former)
+        brief = Brief(acp=client.acp, prompt=prompt, anew=anew, former=former)
         talk = Conversation(self.process_runner, work, brief, decisions, used)
         launch = Launch(
             words=tuple(self.words_of(runner)),
@@ -223,7 +210,12 @@ class AcpExecutor(ProgramExecutor):
 
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the runner's command, or its recipe's."""
-        return runner.argv or COMMANDS[runner.recipe]
+        return runner.argv or CLIENTS[runner.recipe].acp.command
+
+    def client_of(self, runner: Runner) -> ClientProgram | None:
+        """Return the client that a runner starts, or the program that speaks the protocol for it."""
+        client = CLIENTS[runner.recipe]
+        return client.acp.program or client.program
 
     def _sessions(self, work: Work) -> Sessions:
         command = "\0".join(self.words_of(work.runner))

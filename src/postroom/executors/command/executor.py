@@ -13,21 +13,17 @@ from typing import IO, Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
+from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import CommandFailed, CommandSaidNothing
 from postroom.contracts.executor import AccessOf, AgentRunResult
-from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Recipe, Runner, RunnerKind, Runners
+from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, RunnerKind, Runners
 from postroom.contracts.runs import TerminationReason
-from postroom.executors.command.recipes import (
-    RECIPES,
-    SESSION,
-    Reading,
-    SteeredTalk,
-    refuses_session,
-    steered_words,
-)
+from postroom.executors.clients import CLIENTS
+from postroom.executors.clients.client import SESSION
+from postroom.executors.command.reading import Reading, refuses_session
+from postroom.executors.command.steering import SteeredTalk
 from postroom.executors.processes.active import StopReason
-from postroom.executors.processes.connecting import opencode_plugin
 from postroom.executors.processes.executor import (
     Failing,
     LastWords,
@@ -65,7 +61,7 @@ class Outcome:
             return False
         failed = self.ended.code != 0 or self.reading.said.error is not None
         words = f"{self.errors.plain()}\n{self.reading.raw.plain()}"
-        return failed and refuses_session(RECIPES[self.runner.recipe], self.reading, words)
+        return failed and refuses_session(CLIENTS[self.runner.recipe], self.reading, words)
 
     def result(self, activation: RunActivation) -> AgentRunResult:
         """Return the run's result.
@@ -103,9 +99,9 @@ class Outcome:
 
     def last_words(self) -> LastWords:
         """Return the program's last output, and the types of its lines if all were unknown."""
-        rules, said = RECIPES[self.runner.recipe], self.reading.said
+        client, said = CLIENTS[self.runner.recipe], self.reading.said
         words = "\n".join((said.error or "", self.errors.plain(), self.reading.raw.plain()))
-        expected = rules.expects_steered if self.runner.is_steered else rules.expects
+        expected = client.expects_steered if self.runner.is_steered else client.expects
         return LastWords(words=words, expected=expected, found=self.reading.kinds_not_known() or "")
 
 
@@ -118,16 +114,16 @@ def words_of(
     agent's input must not decide how it runs. The same applies to a one-word prompt that the program would
     take for a command.
     """
-    rules = RECIPES[runner.recipe]
-    words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or rules.command]
+    client = CLIENTS[runner.recipe]
+    words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or client.command]
     words += connecting
     if session is not None:
-        words += [session if word == SESSION else word for word in rules.resume]
+        words += [session if word == SESSION else word for word in client.resume]
     if runner.prompt is PromptWay.ARGUMENT and PROMPT not in words:
-        words += rules.with_argument
-    elif runner.prompt is PromptWay.STDIN and tuple(words[-len(rules.with_stdin) :]) != rules.with_stdin:
-        words += rules.with_stdin  # also if it is empty: nothing is added
-    is_command = rules.one_word_is_command and len(prompt.split()) == 1
+        words += client.with_argument
+    elif runner.prompt is PromptWay.STDIN and tuple(words[-len(client.with_stdin) :]) != client.with_stdin:
+        words += client.with_stdin  # also if it is empty: nothing is added
+    is_command = client.one_word_is_command and len(prompt.split()) == 1
     shown = f" {prompt}" if prompt.startswith("-") or is_command else prompt
     return tuple(shown if word == PROMPT else word for word in words)
 
@@ -208,9 +204,9 @@ class CommandExecutor(ProgramExecutor):
         return await self._ran(replace(work, activation=asked), None)
 
     async def _ran(self, work: Work, session: str | None) -> Outcome | None:
-        runner, process_runner, rules = work.runner, self.process_runner, RECIPES[work.runner.recipe]
-        program = Program(process_runner, work, rules.variables)
-        connecting = (await program.connect()).words
+        runner, process_runner, client = work.runner, self.process_runner, CLIENTS[work.runner.recipe]
+        program = Program(process_runner, work, client.variables)
+        connecting = (await program.connect(client)).words
         prompt = prompt_of(work.activation)
         words = words_of(
             runner,
@@ -219,7 +215,7 @@ class CommandExecutor(ProgramExecutor):
             session=session,
             connecting=connecting,
         )
-        reading = Reading(rules, most=runner.max_output_bytes)
+        reading = Reading(client, most=runner.max_output_bytes)
         stream = Stream(
             work.sink,
             process_runner.clock,
@@ -230,14 +226,19 @@ class CommandExecutor(ProgramExecutor):
         talk: Talk = Heard(reading, stream)
         stdin: bytes | None = prompt.encode() if runner.prompt is PromptWay.STDIN else b""
         async with AsyncExitStack() as opened:
-            if runner.is_steered:
-                words = steered_words(runner, words, connecting)
-                talk = steered = SteeredTalk(work, reading, stream, prompt=prompt, session=session)
-                if runner.recipe is Recipe.OPENCODE:
-                    socket = await opened.enter_async_context(steered.plugin_socket())
-                    program.environment.update(opencode_plugin(program.environment, socket))
-                else:
+            if client.steering is not None and runner.is_steered:
+                if client.steering.command:
+                    words = (*(runner.argv or client.steering.command), *connecting)
+                elif not runner.argv:
+                    words = (*words, *client.steering.more_words)
+                talk = steered = SteeredTalk(
+                    client.steering, work, reading, stream, prompt=prompt, session=session
+                )
+                if client.steering_plugin is None:
                     stdin = None
+                else:
+                    socket = await opened.enter_async_context(steered.plugin_socket())
+                    program.environment.update(client.steering_plugin(program.environment, socket))
             launch = Launch(
                 words=words,
                 cwd=runner.cwd,
@@ -263,7 +264,11 @@ class CommandExecutor(ProgramExecutor):
 
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the runner's command, or its recipe's."""
-        return runner.argv or RECIPES[runner.recipe].command
+        return runner.argv or CLIENTS[runner.recipe].command
+
+    def client_of(self, runner: Runner) -> ClientProgram | None:
+        """Return the client that a runner starts, for advice."""
+        return CLIENTS[runner.recipe].program
 
 
 def _sessions(work: Work) -> Sessions:

@@ -16,7 +16,6 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, Final, Protocol
 
 from postroom.concurrency import Tasks, within
-from postroom.contracts import client_programs
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunStart
 from postroom.contracts.client_programs import ClientProgram
@@ -42,7 +41,7 @@ from postroom.contracts.messages import Boundary, Json
 from postroom.contracts.quoting import without_escapes
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.runners import Recipe, Runner, RunnerKind, Runners, SessionPer
+from postroom.contracts.runners import Runner, RunnerKind, Runners, SessionPer
 from postroom.contracts.runs import TerminationKind, TerminationReason
 from postroom.executors.processes.active import ActiveRun, ActiveRuns, StopReason
 from postroom.executors.processes.asking import asked, version_in
@@ -151,19 +150,6 @@ def is_session(session: object) -> bool:
     return session.isprintable() and not session.startswith("-")
 
 
-_PROGRAMS: Final[Mapping[Recipe, ClientProgram]] = {
-    Recipe.CLAUDE: client_programs.CLAUDE,
-    Recipe.CODEX: client_programs.CODEX,
-    Recipe.GEMINI: client_programs.GEMINI,
-    Recipe.OPENCODE: client_programs.OPENCODE,
-    Recipe.COPILOT: client_programs.COPILOT,
-    Recipe.CLINE: client_programs.CLINE,
-}
-_OVER_ACP: Final[Mapping[Recipe, ClientProgram]] = {
-    Recipe.CLAUDE: client_programs.CLAUDE_ACP,
-    Recipe.CODEX: client_programs.CODEX_ACP,
-}
-"""The programs that speak the protocol for a client that does not."""
 _UNTRUSTED: Final = re.compile(r"trusted (directory|folder|workspace)|not trusted|untrusted", re.IGNORECASE)
 _LOGGED_OUT: Final = re.compile(
     r"not logged in|/login|log(?:ged)? in|\blogin\b|api[ _-]?key|auth method|authenticat|unauthorized|\b401\b"
@@ -189,16 +175,17 @@ class LastWords:
 
 
 def advised(
-    error: CommandError, runner: Runner, command: str, environment: Mapping[str, str], said: LastWords
+    error: CommandError,
+    client: ClientProgram,
+    runner: Runner,
+    command: str,
+    environment: Mapping[str, str],
+    said: LastWords,
 ) -> CommandError:
-    """Return a failure of a runner's client with advice; unchanged for an unknown client. Blocks.
+    """Return a failure of a runner's client with advice. Blocks.
 
     `command` is the program that was started, with this environment.
     """
-    over_acp = runner.kind is RunnerKind.ACP
-    client = (_OVER_ACP.get(runner.recipe) if over_acp else None) or _PROGRAMS.get(runner.recipe)
-    if client is None:
-        return error
     if isinstance(error, CommandNotStarted):
         if error.value != command:  # it is the folder
             return error
@@ -427,6 +414,10 @@ class ProgramExecutor(RunDispatchExecutor):
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the command of a runner; parts that only a run can define are left out."""
 
+    @abstractmethod
+    def client_of(self, runner: Runner) -> ClientProgram | None:
+        """Return the client that a runner starts, for advice on failures; None if it is unknown."""
+
     @property
     def executing(self) -> int:
         """The number of runs that execute here."""
@@ -509,10 +500,15 @@ class ProgramExecutor(RunDispatchExecutor):
                 return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
             result = finished.result(work.activation)
         except CommandError as error:
+            client = self.client_of(work.runner)
+            if client is None:
+                raise
             environment = child_environment(work.runner, self.process_runner.server, {}, {})
             command = self.words_of(work.runner)[0]
             said = finished.last_words() if finished else LastWords()
-            raise await asyncio.to_thread(advised, error, work.runner, command, environment, said) from error
+            raise await asyncio.to_thread(
+                advised, error, client, work.runner, command, environment, said
+            ) from error
         await self._keep(work, finished)
         return result
 

@@ -45,16 +45,14 @@ from postroom.contracts.executor import RunAccess
 from postroom.contracts.files import ChatFile
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.runners import Runner
+from postroom.executors.clients.client import NO_CONNECTION, CodingClient, Connection, write_private
 from postroom.executors.processes.active import ActiveRun, StopReason
-from postroom.executors.processes.connecting import CONNECTING, NO_CONNECTION, Connection, write_private
 from postroom.executors.processes.output import READ_BYTES, CommandLimits, Control, Output, Tail
 from postroom.log import get_logger
 from postroom.ports import RunControl
 
 PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
 """The variables that are copied from the server's environment, together with every `LC_...`."""
-GEMINI_VARIABLES: Final = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
-"""Without it Gemini CLI starts no MCP server in a folder that its user has not trusted manually."""
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 _SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
@@ -634,9 +632,9 @@ class Program:
         self._connection = NO_CONNECTION
         self._heard_at = self._taken = 0
 
-    async def connect(self) -> Connection:
+    async def connect(self, client: CodingClient) -> Connection:
         """Connect the client to our server for this run; return the words that its command needs for that."""
-        access, connect = self._work.access, CONNECTING.get(self._work.runner.recipe)
+        access, connect = self._work.access, client.connect
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
             self._connection = await asyncio.to_thread(connect, access, self.environment, folder)

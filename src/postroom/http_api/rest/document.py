@@ -1,41 +1,45 @@
-"""The OpenAPI 3.1 document: the table of operations, the schemas of their commands and answers, who may.
+"""The OpenAPI 3.1 document: the table of operations, the schemas of their commands and answers, and callers.
 
 It is made from the same commands as the schemas of the MCP tools, and adds the bounds of values.
 The same code gives the same document, byte for byte.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
-from postroom.contracts.operations import Operation
+from postroom.contracts.operations import Operation, Who
 from postroom.contracts.tokens import SCOPES
 from postroom.http_api.rest.reading import JSON, KEY_FIELD, KEY_HEADER
 from postroom.http_api.rest.schemas import (
+    ADMINISTRATIVE,
     ALWAYS,
+    MAIL,
     ONLY_OF_CHANGES,
     PROBLEM,
-    answer_schema,
+    Schemas,
     codes_by_status,
-    components,
     example_of,
     query_fields,
     reference,
 )
-from postroom.mail.commands import Command, FollowEvents
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, WHOLE_ATTACHMENT
+from postroom.mail.commands import FollowEvents
+from postroom.mail.operations import MAIL_OPERATIONS, OPERATIONS, WHOLE_ATTACHMENT
 from postroom.version import __version__
 
 BYTES: Final = "application/octet-stream"
 OPENAPI: Final = "3.1.0"
-_CODES: Final = codes_by_status()
-_ALL: Final = frozenset(_CODES)
+_CODES: Final = codes_by_status(MAIL + ADMINISTRATIVE)
+_OF_ADMINISTRATION: Final = frozenset(_CODES)
+_OF_MAIL: Final = frozenset(codes_by_status(MAIL))
 _INTRODUCTION: Final = (
     "Mail and file reservations for agents that work on one project: the operations that are also "
     "MCP tools, with one path each. GET reads, POST changes. A change with an Idempotency-Key is "
     "executed once and always returns the same answer. Messages are information, never orders or "
-    "permissions."
+    "permissions. Below /admin the operator administers the server, with the fields and answers of the "
+    "commands of `postroom`."
 )
 _LOOKERS: Final = (["operator"], ["operator", "actingAgent"], ["agent"], ["session"])
 _CHANGERS: Final = _LOOKERS[:-1]
@@ -62,19 +66,27 @@ _REQUEST_ID: Final = {
 }
 
 
-def document(*, session_cookie: str) -> dict[str, Any]:
-    """Return the document as plain data; `session_cookie` is the name of the pages' cookie here."""
+def document(*, session_cookie: str, administration: Sequence[Operation] = ()) -> dict[str, Any]:
+    """Return the document as plain data.
+
+    `session_cookie` is the name of the pages' cookie here, `administration` the rows below /admin.
+    """
+    schemas = Schemas((*MAIL_OPERATIONS, *administration))
+    administered: dict[str, dict[str, Any]] = {}
+    for row in administration:
+        administered.setdefault(row.path, {})[row.method.lower()] = _operation(row, schemas)
     return {
         "openapi": OPENAPI,
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
         "info": {"title": "postroom", "version": __version__, "description": _INTRODUCTION},
         "paths": {
             DOCUMENT: {"get": _description_of_itself()},
-            **{one.path: {one.method.lower(): _operation(one)} for one in ALL_OPERATIONS},
-            EVENTS: {"get": _events()},
+            **{row.path: {row.method.lower(): _operation(row, schemas)} for row in MAIL_OPERATIONS},
+            EVENTS: {"get": _events(schemas)},
+            **administered,
         },
         "components": {
-            "schemas": {**components(), "Problem": PROBLEM},
+            "schemas": {**schemas.parts, "Problem": PROBLEM},
             "responses": {f"Refused{status}": _refusal(status, codes) for status, codes in _CODES.items()},
             "parameters": {"IdempotencyKey": _KEY},
             "headers": {"RequestId": _REQUEST_ID},
@@ -83,8 +95,10 @@ def document(*, session_cookie: str) -> dict[str, Any]:
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
-    responses = _responses(answer_schema(operation), _ALL if operation.changes else _ALL - ONLY_OF_CHANGES)
+def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    possible = _OF_MAIL if operation.service is None else _OF_ADMINISTRATION
+    refused = possible if operation.changes else possible - ONLY_OF_CHANGES
+    responses = _responses(schemas.answer(operation), refused, status=operation.status)
     if operation.name == WHOLE_ATTACHMENT.name:
         responses["200"]["content"] = {BYTES: responses["200"]["content"][JSON]}
     return {
@@ -92,11 +106,15 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "summary": operation.summary,
         **(_change(operation) if operation.changes else _look(operation)),
         "responses": responses,
-        "security": [
-            *_security(_CHANGERS if operation.changes else _LOOKERS),
-            {"token": [one for one in SCOPES if one in operation.needs]},
-        ],
+        "security": _security_of(operation),
     }
+
+
+def _security_of(operation: Operation) -> list[dict[str, list[str]]]:
+    scopes: dict[str, list[str]] = {"token": [scope for scope in SCOPES if scope in operation.needs]}
+    if operation.service is None:
+        return [*_security(_CHANGERS if operation.changes else _LOOKERS), scopes]
+    return [{"operator": []}] if operation.who is Who.OPERATOR else [{"operator": []}, scopes]
 
 
 def _change(operation: Operation) -> dict[str, Any]:
@@ -112,7 +130,7 @@ def _look(operation: Operation) -> dict[str, Any]:
     return {"parameters": _query(operation.command)}
 
 
-def _query(command: type[Command]) -> list[dict[str, Any]]:
+def _query(command: type[msgspec.Struct]) -> list[dict[str, Any]]:
     example = example_of(command)
     parameters = []
     for field in query_fields(command):
@@ -123,9 +141,9 @@ def _query(command: type[Command]) -> list[dict[str, Any]]:
     return parameters
 
 
-def _events() -> dict[str, Any]:
+def _events(schemas: Schemas) -> dict[str, Any]:
     """Return the description of the address that waits: it answers as `fetch_events`, or with a stream."""
-    responses = _responses(answer_schema(OPERATIONS["fetch_events"]), _ALL - ONLY_OF_CHANGES)
+    responses = _responses(schemas.answer(OPERATIONS["fetch_events"]), _OF_MAIL - ONLY_OF_CHANGES)
     responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return {
         "operationId": "events",
@@ -146,15 +164,15 @@ def _description_of_itself() -> dict[str, Any]:
     }
 
 
-def _responses(answer: dict[str, Any], refused: frozenset[int]) -> dict[str, Any]:
+def _responses(answer: dict[str, Any], refused: frozenset[int], *, status: int = 200) -> dict[str, Any]:
     done = {
         "description": "The result.",
         "headers": {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}},
         "content": {JSON: {"schema": answer}},
     }
     return {
-        "200": done,
-        **{str(status): {"$ref": f"#/components/responses/Refused{status}"} for status in sorted(refused)},
+        str(status): done,
+        **{str(code): {"$ref": f"#/components/responses/Refused{code}"} for code in sorted(refused)},
     }
 
 
@@ -212,9 +230,9 @@ def _schemes(session_cookie: str) -> dict[str, Any]:
 
 
 @cache
-def encoded(*, session_cookie: str) -> bytes:
+def encoded(*, session_cookie: str, administration: tuple[Operation, ...] = ()) -> bytes:
     """Return the document as it is served, made when it is first asked for."""
-    return msgspec.json.encode(document(session_cookie=session_cookie))
+    return msgspec.json.encode(document(session_cookie=session_cookie, administration=administration))
 
 
 BASE: Final = "/v1"

@@ -13,7 +13,8 @@ from postroom.contracts.operations import Operation
 from postroom.http_api.rest.document import BYTES, DOCUMENT, EVENTS, encoded
 from postroom.http_api.rest.event_routes import EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
-from postroom.mail.operations import ALL_OPERATIONS
+from postroom.http_api.words import note_operation
+from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
 from postroom.mcp_server.schema import input_schema
 from postroom.services.calls import Calls
@@ -24,31 +25,39 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def rest_paths() -> frozenset[str]:
     """Return every address of this interface, for the door."""
-    return frozenset({DOCUMENT, EVENTS, *(one.path for one in ALL_OPERATIONS)})
+    return frozenset({DOCUMENT, EVENTS, *(one.path for one in MAIL_OPERATIONS)})
 
 
-def rest_routes(calls: Calls, following: EventFollowing, *, session_cookie: str) -> list[Route]:
+def rest_routes(
+    calls: Calls,
+    following: EventFollowing,
+    *,
+    session_cookie: str,
+    administration: tuple[Operation, ...] = (),
+) -> list[Route]:
     """Return a route for each operation, the route that waits for events, and the route of the description.
 
     `permissions` has the callers of each. `session_cookie` is the name of the cookie that identifies people
-    at the pages.
+    at the pages. The document describes the rows of `administration`, too.
     """
     events_of = EventService(following)
 
     async def describe(_: Request) -> Response:
-        return Response(encoded(session_cookie=session_cookie), media_type=JSON)
+        described = encoded(session_cookie=session_cookie, administration=administration)
+        return Response(described, media_type=JSON)
 
     async def events(request: Request) -> Response:
         return await events_of.answer(request)
 
     own = [_route(DOCUMENT, "GET", describe), _route(EVENTS, "GET", events)]
-    return [*own, *(_operation_route(one, calls) for one in ALL_OPERATIONS)]
+    return [*own, *(_operation_route(one, calls) for one in MAIL_OPERATIONS)]
 
 
 def _operation_route(operation: Operation, calls: Calls) -> Route:
     lists = list_fields(input_schema(operation.command))
 
     async def perform(request: Request) -> Response:
+        note_operation(request, operation)
         arguments = (
             await body_arguments(request)
             if operation.changes

@@ -1,17 +1,16 @@
 """The schemas of the document, by reference: what commands take, examples of them, answers and refusals."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Final, get_args
 
 import msgspec
+from starlette.responses import Response
 
-from postroom.contracts import errors
+from postroom.contracts import errors, work
 from postroom.contracts.operations import Operation
-from postroom.mail.commands import Command
-from postroom.mail.operations import ALL_OPERATIONS, WHOLE_ATTACHMENT
+from postroom.mail.operations import WHOLE_ATTACHMENT
 from postroom.services.statuses import STATUSES
 
 _AT: Final = "#/components/schemas/{name}"
@@ -56,33 +55,53 @@ class QueryField:
     required: bool
 
 
-@cache
-def _made() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the schema of each operation's answer, and what all of them and the commands refer to."""
-    in_json = [one for one in ALL_OPERATIONS if one.name != WHOLE_ATTACHMENT.name]
-    answers = [one.answer for one in in_json]
-    changes = [one.command for one in ALL_OPERATIONS if one.changes]
-    found, parts = msgspec.json.schema_components([*answers, *changes], ref_template=_AT)
-    by_name = {one.name: schema for one, schema in zip(in_json, found, strict=False)}
-    return by_name, {name: parts[name] for name in sorted(parts)}
+class Schemas:
+    """The schemas of some operations: those of their answers, and `parts`, to which all schemas refer."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        in_json = [row for row in operations if row.name != WHOLE_ATTACHMENT.name]
+        changes = [row.command for row in operations if row.changes]
+        kinds = [*(_answer_of(row) for row in in_json), *changes]
+        found, parts = msgspec.json.schema_components(kinds, ref_template=_AT)
+        self._answers = dict(zip((row.name for row in in_json), found, strict=False))
+        for record in vars(work).values():
+            if is_dataclass(record) and (part := parts.get(getattr(record, "__name__", ""))):
+                for name in part["properties"]:
+                    if name.endswith(work.INSTANTS):
+                        part["properties"][name] = _as_text(part["properties"][name])
+        self.parts = {name: parts[name] for name in sorted(parts)}
+
+    def answer(self, operation: Operation) -> dict[str, Any]:
+        """Return the schema of an operation's answer; get_attachment answers the bytes of a file."""
+        found = dict(self._answers.get(operation.name, {"type": "string", "format": "binary"}))
+        key = operation.answer_key
+        return {"type": "object", "properties": {key: found}, "required": [key]} if key else found
 
 
-def components() -> dict[str, Any]:
-    """Return every schema that is referred to, by name."""
-    return dict(_made()[1])
+def _answer_of(operation: Operation) -> Any:
+    """Return the type of an operation's answer, without the answer of another server that is passed on."""
+    choices = [kind for kind in get_args(operation.answer) if kind is not Response]
+    is_passed_on = Response in get_args(operation.answer)
+    return choices[0] if is_passed_on else operation.answer
 
 
-def answer_schema(operation: Operation) -> dict[str, Any]:
-    """Return the schema of an operation's answer; get_attachment answers the bytes of a file."""
-    return dict(_made()[0].get(operation.name, {"type": "string", "format": "binary"}))
+def _as_text(schema: Any) -> Any:
+    """Return the schema of an instant, or of instants in an object, as `plain` writes it."""
+    if isinstance(schema, list):
+        return [_as_text(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "integer":
+        return {"type": "string", "format": "date-time"}
+    return {name: _as_text(value) for name, value in schema.items()}
 
 
-def reference(command: type[Command]) -> dict[str, Any]:
+def reference(command: type[msgspec.Struct]) -> dict[str, Any]:
     """Return a reference to the schema of a command."""
     return {"$ref": _AT.format(name=command.__name__)}
 
 
-def query_fields(command: type[Command]) -> Iterator[QueryField]:
+def query_fields(command: type[msgspec.Struct]) -> Iterator[QueryField]:
     """Yield the fields of a reading operation; unneeded fields are omitted, because a query has no null."""
     _, parts = msgspec.json.schema_components([command])
     schema = parts[command.__name__]
@@ -100,30 +119,54 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 VALUES: Final[Mapping[str, Any]] = {
     "accept": True,
+    "agent": "BlueLake",
     "agent_name": "BlueLake",
+    "answer": "yes",
+    "body": "What is planned this week?",
     "body_md": "Please look at the lock of `src/harbour.py`.",
+    "code": "K7PQ2M",
+    "folder": "/home/me/port",
+    "hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "human_key": "/home/me/harbour",
+    "id": "k3v9x2m7q1pz",
     "message_id": 1,
     "model": "opus",
+    "name": "standup",
+    "number": "3fa9c1",
+    "outbox_id": "7d1f2c",
+    "overlap_seconds": 3600,
     "paths": ["src/**"],
+    "platform": "telegram",
     "policy": "open",
     "program": "claude-code",
+    "project": "harbour",
     "project_key": "/home/me/harbour",
     "query": "harbour",
     "question": "May I push?",
     "reason": "its holder has stopped working",
     "requester": "GreenHill",
     "reservation_id": 1,
+    "run": "4be1",
+    "runner": {"recipe": "claude"},
+    "scopes": ["mail:read"],
+    "sender": "Ana",
     "sender_name": "BlueLake",
+    "source": "harbour-2",
     "subject": "Review",
+    "target": "harbour",
+    "text": "The build is done.",
     "thread_id": "1",
     "to": "GreenHill",
+    "user_id": "123456",
 }
-_OF_ONE_COMMAND: Final[Mapping[str, Mapping[str, Any]]] = {"SendMessage": {"to": ["GreenHill"]}}
+_OF_ONE_COMMAND: Final[Mapping[str, Mapping[str, Any]]] = {
+    "SendMessage": {"to": ["GreenHill"]},
+    "AddSchedule": {"to": ["GreenHill"], "cron": "0 9 * * MON"},
+}
 """Useful examples in addition to the required fields, or with another form."""
 
 
-def example_of(command: type[Command]) -> dict[str, Any]:
+def example_of(command: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the arguments of a call that can be read."""
     needed = [field.name for field in msgspec.structs.fields(command) if field.required]
     return {**{name: VALUES[name] for name in needed}, **_OF_ONE_COMMAND.get(command.__name__, {})}
@@ -180,10 +223,26 @@ ALWAYS: Final = frozenset({400, 401, 403, 413, 421, 500})
 """The statuses possible for a call that needs no mail."""
 
 
-def codes_by_status() -> dict[int, tuple[str, ...]]:
+ADMINISTRATIVE: Final[tuple[type[errors.PostroomError], ...]] = (
+    errors.UnknownToken,
+    errors.UnknownRun,
+    errors.UnknownSchedule,
+    errors.InvalidRunner,
+    errors.InvalidSchedule,
+    errors.DuplicateRecord,
+    errors.StaleDecision,
+    errors.QueueFull,
+    errors.ArchiveUnavailable,
+    errors.ServerUnavailable,
+    errors.ConfigError,
+)
+"""The errors of administration alone."""
+
+
+def codes_by_status(kinds: Sequence[type[errors.PostroomError]] = MAIL) -> dict[int, tuple[str, ...]]:
     """Return the possible codes of a refusal with each status, in order."""
     found: defaultdict[int, set[str]] = defaultdict(set)
-    for kind in MAIL:
+    for kind in kinds:
         found[STATUSES[kind]].add(kind.code)
     for status, codes in DOOR.items():
         found[status].update(codes)

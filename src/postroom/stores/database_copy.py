@@ -1,6 +1,6 @@
-"""Opens both sides of a copy between engines, and copies."""
+"""Opens both sides of a copy between engines, and copies (`postroom database copy`)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -8,13 +8,14 @@ from typing import NamedTuple
 from postroom.contracts import progress
 from postroom.contracts.addresses import shown_address
 from postroom.contracts.errors import InvalidArgument, MissingExtra
-from postroom.executors.processes.process_runner import is_gone
+from postroom.contracts.messages import Json
 from postroom.extras import install_command
 from postroom.stores.moving import Side, Table, copy, is_continued
 from postroom.stores.sqlite import moving as sqlite
 
 Place = Path | tuple[str, str]
 """A file, or the address and the schema of a PostgreSQL database."""
+IsGone = Callable[[Mapping[str, Json]], bool]
 
 
 class _Sides(NamedTuple):
@@ -23,13 +24,15 @@ class _Sides(NamedTuple):
     tables: list[Table]
 
 
-def copied(source: Place, target: Place, *, now: int) -> dict[str, object]:
+def copied(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[str, object]:
     """Copy a store and return the result as plain JSON data.
+
+    `is_gone` returns whether the process that a lease describes has ended.
 
     Raises:
         PostroomError: As for `postroom.stores.moving.copy`, or a side cannot be opened.
     """
-    with _opened(source, target, now=now, writes=True) as sides:
+    with _opened(source, target, now=now, writes=True, is_gone=is_gone) as sides:
         done = copy(*sides)
         return {
             "from": sides.source.name,
@@ -40,13 +43,13 @@ def copied(source: Place, target: Place, *, now: int) -> dict[str, object]:
         }
 
 
-def checked(source: Place, target: Place, *, now: int) -> dict[str, object]:
+def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[str, object]:
     """Return the size of the copy; nothing is written.
 
     Raises:
         PostroomError: A copy would be refused.
     """
-    with _opened(source, target, now=now, writes=False) as (origin, place, tables):
+    with _opened(source, target, now=now, writes=False, is_gone=is_gone) as (origin, place, tables):
         goes_on = is_continued(origin, place, tables)
         rows = {}
         for done, table in enumerate(tables):
@@ -57,7 +60,7 @@ def checked(source: Place, target: Place, *, now: int) -> dict[str, object]:
 
 
 @contextmanager
-def _opened(source: Place, target: Place, *, now: int, writes: bool) -> Iterator[_Sides]:
+def _opened(source: Place, target: Place, *, now: int, writes: bool, is_gone: IsGone) -> Iterator[_Sides]:
     """Open both databases; one of them is a file.
 
     Raises:

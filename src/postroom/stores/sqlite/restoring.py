@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from postroom.app.backups import SUFFIX, Backup, backups_in, fault_of, folder_of
-from postroom.app.config import Settings
 from postroom.contracts import progress
-from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     InvalidArgument,
     InvalidPath,
@@ -113,7 +110,7 @@ def _restored(wish: RestoreOptions, now: int) -> Restored:
     fresh = wish.database.with_name(f"{wish.database.name}.restoring")
     try:
         size = _copied(wish.source, fresh)
-        with _reading(wish.source):
+        with reading(wish.source):
             refuse_changed(fresh, wish.source)
         schema = checked_schema(fresh, wish.source)
         kept_as = wish.database.with_name(f"{wish.database.name}.before-restore.{now}")
@@ -139,7 +136,7 @@ def _restored(wish: RestoreOptions, now: int) -> Restored:
 
 def _refuse_live(source: Path) -> None:
     log = source.with_name(f"{source.name}-wal")
-    with _reading(source):
+    with reading(source):
         is_live = log.exists() and log.stat().st_size > 0
     if is_live:
         raise InvalidArgument(
@@ -151,7 +148,7 @@ def _refuse_live(source: Path) -> None:
 
 def _copied(source: Path, target: Path) -> int:
     """Write the database of a backup to the disk, readable by its owner only, and return its size."""
-    with _reading(source):
+    with reading(source):
         opened = source.open("rb")
     with opened, writing(target):
         total = os.fstat(opened.fileno()).st_size
@@ -164,56 +161,6 @@ def _copied(source: Path, target: Path) -> int:
             written.flush()
             os.fsync(written.fileno())
     return total
-
-
-def named(source: Path, settings: Settings) -> Path:
-    """Return the file of a backup, given by its path or by its name in the folder of backups.
-
-    Raises:
-        InvalidPath: The backup does not exist.
-        StoreReadOnly: The place is not readable.
-    """
-    inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{SUFFIX}")]
-    with _reading(source):
-        found = next((one for one in (source, *inside) if one.exists()), None)
-    if found is None:
-        raise InvalidPath(
-            f"no backup {str(source)!r}",
-            value=str(source),
-            remedy="list the backups with `postroom backup list`, or give a file",
-        )
-    return found
-
-
-def examined(folder: Path, *, check: bool) -> list[dict[str, object]]:
-    """Return the facts about each backup in a folder, oldest first; with `check` each is read completely."""
-    return [_examined(one, check=check) for one in _by_age(folder)]
-
-
-def _examined(one: Backup, *, check: bool) -> dict[str, object]:
-    if check:
-        progress.tell(f"reading {one.path.name}")
-    fault = fault_of(one) if check else one.fault
-    return {
-        "name": one.path.name,
-        "made_at": iso(one.made_at),
-        "size": one.size,
-        "checked": check,
-        "fault": fault,
-    }
-
-
-def beyond(folder: Path, keep: int) -> list[Backup]:
-    """Return the backups of a folder except the `keep` newest intact ones; those are read completely."""
-    found, kept = _by_age(folder), list[Backup]()
-    for one in reversed(found):
-        if len(kept) < keep and not _examined(one, check=True)["fault"]:
-            kept.append(one)
-    return [one for one in found if one not in kept]
-
-
-def _by_age(folder: Path) -> list[Backup]:
-    return sorted(backups_in(folder), key=lambda one: (one.made_at, one.path.name))
 
 
 def checked_schema(file: Path, shown: Path) -> int:
@@ -292,7 +239,8 @@ def _set_aside(database: Path, former: Path) -> None:
 
 
 @contextmanager
-def _reading(source: Path) -> Iterator[None]:
+def reading(source: Path) -> Iterator[None]:
+    """Raise a refusal of the file system as postroom's error about a file that is read."""
     try:
         yield
     except PermissionError as error:  # with the owner, and the remedy

@@ -22,8 +22,8 @@ from postroom.app.privacy import told_of_folders
 from postroom.app.store_identity import Kept, refuse_wrong
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
-from postroom.cli.restoring import checked_schema, known_schema, writing
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreCorrupt, StoreError
+from postroom.services.administration import ChecksView, CheckView
 from postroom.stores.outline import Outline
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES, no_backup
 from postroom.stores.postgres.store import PostgresStore
@@ -48,6 +48,7 @@ from postroom.stores.sqlite.looking import (
 )
 from postroom.stores.sqlite.migrate import applied_steps
 from postroom.stores.sqlite.repairing import lacking_tables
+from postroom.stores.sqlite.restoring import checked_schema, known_schema, writing
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -99,7 +100,7 @@ def _tidy(folder: Path) -> None:
         raise file_error(error, folder) from error
 
 
-def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, object]:
+def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> ChecksView:
     """Examine the parts that need no server; `absent` is why no server was asked."""
     settings: Settings | None = None
     checks = [_finding("server", absent)]
@@ -248,7 +249,7 @@ def _backups(settings: Settings, now: int) -> CheckResult:
     return CheckResult(part="backups", state="ok", detail=detail)
 
 
-def _checked(name: str, look: Callable[[], None]) -> dict[str, object]:
+def _checked(name: str, look: Callable[[], None]) -> CheckView:
     try:
         look()
     except PostroomError as error:
@@ -256,7 +257,7 @@ def _checked(name: str, look: Callable[[], None]) -> dict[str, object]:
     return _finding(name)
 
 
-def _finding(name: str, error: PostroomError | None = None) -> dict[str, object]:
+def _finding(name: str, error: PostroomError | None = None) -> CheckView:
     if error is None:
         return {"name": name, "state": "ok", "detail": "", "remedy": ""}
     return {"name": name, "state": "failed", "detail": error.message, "remedy": error.remedy}

@@ -1,0 +1,240 @@
+"""Everything that postroom must know about a coding client to run it; each client has a file beside this one.
+
+A file describes its client in one `CodingClient`: the command, the form of the output, the way to our server,
+and, if the client can do it, messages during a run and the Agent Client Protocol.
+"""
+
+import json
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from postroom import jsonc
+from postroom.contracts.client_programs import NAME, ClientProgram
+from postroom.contracts.clients import CLIENT_HEADER
+from postroom.contracts.executor import TOKEN_VARIABLE, RunAccess
+from postroom.contracts.runners import PROMPT, Recipe
+from postroom.contracts.runs import Usage
+
+SESSION: Final = "{session}"
+"""Placeholder in `CodingClient.resume` for the session to resume."""
+Say = Callable[[Mapping[str, Any]], None]
+"""Writes one JSON object as a line to a program."""
+
+
+class Shape(StrEnum):
+    """The structure of the output: plain text, a JSON object per line, or a single object."""
+
+    TEXT = "text"
+    LINES = "lines"
+    WHOLE = "whole"
+
+
+@dataclass(slots=True)
+class Said:
+    """The results of reading a program's output so far."""
+
+    answer: str | None = None
+    error: str | None = None
+    session: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    is_begun: bool = False
+    """Whether the model has output or called something."""
+    is_ended: bool = False
+    """Whether the program reported its end; without an answer before it, there is none."""
+    must_end: bool = False
+    """Whether the program always reports its end unless it is cut off."""
+    earlier: str = ""
+    """The answers of earlier turns: messages after them get answers of their own."""
+    last: str = ""
+    """The last thing that happened, in the program's terms."""
+    starts_anew: bool = False
+    """Whether the next text starts another answer."""
+
+    def keep_answer(self) -> None:
+        """Keep the answer as the beginning of the answers: another turn follows."""
+        self.earlier = f"{self.answer}\n\n" if self.answer else ""
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """The way to our server for one run: arguments, variables, and the content of the run's private folder.
+
+    The user's own settings are neither written nor extended. The token is in the environment; arguments and
+    files name its variable.
+    """
+
+    words: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    links: Mapping[str, Path] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Create the private folder anew, for its owner alone, with the files and links. Blocks."""
+        shutil.rmtree(folder, ignore_errors=True)  # links in it are removed, not followed
+        folder.mkdir(mode=0o700)
+        for name in (*self.files, *self.links):
+            (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            write_private(folder / name, content)
+        for name, target in self.links.items():
+            (folder / name).symlink_to(target)
+
+
+NO_CONNECTION: Final = Connection()
+
+
+class Steering(ABC):
+    """Sends messages to a program while it works. It does no I/O itself: it writes with `say`."""
+
+    command: ClassVar[tuple[str, ...]] = ()
+    """The command that takes messages, in place of the client's; empty if it is the client's."""
+    more_words: ClassVar[tuple[str, ...]] = ()
+    """Arguments after the client's, with which it takes messages."""
+
+    def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
+        """Keep the parts; `said` is what its output said so far, `session` a session to resume."""
+        self._say = say
+        self._said = said
+        self._prompt = prompt
+        self._cwd = cwd
+        self._session = session
+        self.is_over = False
+        """Whether the program gets no more messages, because its work is done."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Send the prompt."""
+
+    @abstractmethod
+    def tell(self, text: str) -> str | None:
+        """Send a message; return the program's name for it, or None if it takes none now."""
+
+    @abstractmethod
+    def heard(self, line: Mapping[str, Any]) -> str | None:
+        """Process a line of output; return the name of a message that the program reports as taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverAcp:
+    """How a client speaks the Agent Client Protocol."""
+
+    command: tuple[str, ...] = ()
+    """Empty if no program speaks the protocol for the client."""
+    program: ClientProgram | None = None
+    """The program that speaks the protocol for the client; None if the client does it itself."""
+    in_session: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `session/new` that allow our tools without a question, in that session only."""
+    connects_by_settings: bool = False
+    """Whether it learns of our server from `CodingClient.connect`, and not from `session/new`."""
+    session_to_load: Callable[[str], str] = str
+    """Returns the id by which it must be asked for a session."""
+    replays_after_answer: bool = False
+    """Whether it replays the past of a session after it has answered that the session is restored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodingClient:
+    """A client that a runner names by its recipe.
+
+    Arguments follow the command in this order: `resume`, then `with_stdin` or `with_argument`.
+    """
+
+    recipe: Recipe
+    program: ClientProgram | None = None
+    """None if the program is unknown."""
+    command: tuple[str, ...] = ()
+    resume: tuple[str, ...] = ()
+    with_stdin: tuple[str, ...] = ()
+    with_argument: tuple[str, ...] = (PROMPT,)
+    one_word_is_command: bool = False
+    """Whether it would take a prompt of one word for a command."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its environment, in addition to those of every program."""
+    shape: Shape = Shape.TEXT
+    reader: Callable[[Said, Mapping[str, Any]], str] | None = None
+    """Reads a JSON object of the output, and returns the text to stream; it ignores unknown objects."""
+    expects: str = ""
+    """A description of its usual output."""
+    refusals: tuple[str, ...] = ()
+    """Lower-case phrases with which it reports an unknown session."""
+    connect: Callable[[RunAccess, Mapping[str, str], Path], Connection] | None = None
+    """Returns its way to our server, from its environment and the path of its future private folder."""
+    steering: type[Steering] | None = None
+    """How it takes messages while it works; None if it takes none."""
+    steering_plugin: Callable[[Mapping[str, str], str], Mapping[str, str]] | None = None
+    """Returns the variables with which it loads our plugin, from its environment and the socket of messages.
+
+    None for a client that reads the prompt and messages from its input."""
+    expects_steered: str = ""
+    """A description of its usual output while it takes messages."""
+    acp: OverAcp = field(default_factory=OverAcp)
+
+
+def text_in(table: object, name: str) -> str | None:
+    """Return a text in a table, if it is one and not empty."""
+    found = table.get(name) if isinstance(table, Mapping) else None
+    return found if isinstance(found, str) and found else None
+
+
+def table_in(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table in a table; an empty one if there is none."""
+    found = table.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def number_in(table: Mapping[str, Any], name: str) -> float:
+    """Return a number in a table that can be an amount; 0 if there is none."""
+    found = table.get(name)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return found if is_number and 0 <= found < 1e15 else 0  # type: ignore[operator,return-value]
+
+
+def tokens_in(table: Mapping[str, Any], asked: str, answered: str) -> Usage:
+    """Return the usage in a table, which names the tokens of the input and of the output so."""
+    return Usage(input_tokens=int(number_in(table, asked)), output_tokens=int(number_in(table, answered)))
+
+
+def micros_in(table: Mapping[str, Any], name: str) -> int:
+    """Return an amount of dollars in a table in millionths."""
+    return round(number_in(table, name) * 1_000_000)
+
+
+def run_headers(token: str, recipe: Recipe) -> dict[str, str]:
+    """Return the headers that authenticate the run and name the client, for answers in its format."""
+    return {"Authorization": f"Bearer {token}", CLIENT_HEADER: recipe.value}
+
+
+def servers_argument(access: RunAccess, recipe: Recipe, **more: object) -> str:
+    """Return our server as the JSON of a list of servers; the client puts the token into it."""
+    headers = run_headers(f"${{{TOKEN_VARIABLE}}}", recipe)
+    server = {"type": "http", "url": access.mcp_url, "headers": headers, **more}
+    return json.dumps({"mcpServers": {NAME: server}})
+
+
+def settings_with_server(path: Path, server: Mapping[str, object]) -> bytes | None:
+    """Return the settings in a file with our server among the `mcpServers`; None if they cannot be read."""
+    try:
+        read = jsonc.read(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        read = None
+    except (OSError, ValueError):
+        return None
+    settings = {} if read is None else read.value()
+    if not isinstance(settings, dict):
+        return None
+    servers = settings.get("mcpServers")
+    return json.dumps(
+        {**settings, "mcpServers": {**(servers if isinstance(servers, dict) else {}), NAME: server}}
+    ).encode()

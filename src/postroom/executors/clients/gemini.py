@@ -1,0 +1,116 @@
+"""Gemini CLI: `gemini --output-format json`, and `gemini --acp`."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from postroom.contracts import client_programs
+from postroom.contracts.executor import TOKEN_VARIABLE, RunAccess
+from postroom.contracts.runners import PROMPT, Recipe
+from postroom.executors.clients.client import (
+    NO_CONNECTION,
+    SESSION,
+    CodingClient,
+    Connection,
+    OverAcp,
+    Said,
+    Shape,
+    run_headers,
+    settings_with_server,
+    table_in,
+    text_in,
+    tokens_in,
+)
+
+_HOME: Final = "GEMINI_CLI_HOME"
+_WRITES: Final = (
+    "GEMINI.md",
+    "gemini-credentials.json",
+    "google_accounts.json",
+    "installation_id",
+    "mcp-oauth-tokens.json",
+    "oauth_creds.json",
+)
+"""Files that Gemini CLI writes by name: even through a dangling link it would reach the user's folder."""
+
+
+def _read(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `gemini --output-format json`: one object in total; its `response` is the answer."""
+    answer = text_in(line, "response")
+    error = line.get("error")
+    if answer is None and error is None:
+        return ""
+    said.is_begun, said.is_ended = answer is not None, True
+    said.answer = answer
+    said.error = text_in(error, "message") or str(error) if isinstance(error, dict) else None
+    said.session = text_in(line, "session_id") or text_in(line, "sessionId") or said.session
+    for model in table_in(table_in(line, "stats"), "models").values():
+        tokens = table_in(model, "tokens") if isinstance(model, dict) else {}
+        said.usage += tokens_in(tokens, "prompt", "candidates")
+    return answer or ""
+
+
+def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
+    """Connect it by a home folder for the run: links to the user's files, and settings with our server.
+
+    It accepts system settings only from root, and no servers from arguments.
+    """
+    home = Path(environment.get(_HOME) or environment.get("HOME") or Path.home()).absolute()
+    headers = run_headers(f"${TOKEN_VARIABLE}", Recipe.GEMINI)
+    server = {"httpUrl": access.mcp_url, "headers": headers, **client_programs.GEMINI_GRANTED}
+    settings = settings_with_server(home / ".gemini" / "settings.json", server)
+    if settings is None:
+        return NO_CONNECTION  # the client itself reports the problem in them
+    return Connection(
+        variables={_HOME: str(folder)},
+        files={".gemini/settings.json": settings},
+        links=dict(_links(home)),
+    )
+
+
+def _links(home: Path) -> Iterator[tuple[str, Path]]:
+    own = home / ".gemini"
+    entries = {*_WRITES, "tmp", "history"}
+    with suppress(OSError):
+        for name in ("tmp", "history"):  # it creates no folder behind a dangling link
+            (own / name).mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        entries |= {path.name for path in own.iterdir()}
+    for name in sorted(entries - {"settings.json"}):
+        yield f".gemini/{name}", own / name
+    for name in (".agents", ".env"):
+        if (home / name).exists():
+            yield name, home / name
+
+
+def _session_to_load(session: str) -> str:
+    """Return the id with a space before it.
+
+    Gemini creates a record, named after minute and id, before it looks for the session by the stripped id.
+    With the unchanged id, it would erase a session created in the same minute.
+    """
+    return f" {session.strip()}"
+
+
+GEMINI: Final = CodingClient(
+    recipe=Recipe.GEMINI,
+    program=client_programs.GEMINI,
+    command=("gemini", "--output-format", "json", "--approval-mode", "auto_edit"),
+    resume=("--resume", SESSION),
+    with_argument=("--prompt", PROMPT),
+    # Without it Gemini CLI starts no MCP server in a folder that its user has not trusted manually.
+    variables={"GEMINI_CLI_TRUST_WORKSPACE": "true"},
+    shape=Shape.WHOLE,
+    reader=_read,
+    expects="an object with a `response`",
+    refusals=("error resuming session", "invalid session", "no previous sessions"),
+    connect=_connect,
+    acp=OverAcp(
+        command=("gemini", "--acp"),
+        # An entry of `session/new` cannot allow our tools, and its requests do not name the server of a tool.
+        connects_by_settings=True,
+        session_to_load=_session_to_load,
+        replays_after_answer=True,
+    ),
+)

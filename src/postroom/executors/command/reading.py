@@ -1,0 +1,103 @@
+"""Reads the output of one execution by its client's reader, in bounded memory."""
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from postroom.contracts.messages import storable
+from postroom.executors.clients.client import CodingClient, Said, Shape
+from postroom.executors.processes.output import LEAST_LINE_BYTES, Lines, Tail
+
+_MOST_TRIES: Final = 20
+_MOST_NAMED: Final = 80
+
+
+class Reading:
+    """Reads the output of one execution."""
+
+    def __init__(self, client: CodingClient, *, most: int) -> None:
+        self._client = client
+        self._most = most
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._lines = Lines(most)
+        self.raw = Tail(most if client.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
+        self._text = Tail(most)
+        self.said = Said()
+        self.heard: Callable[[Mapping[str, Any]], None] | None = None
+        """An additional listener for each line that is an object."""
+        self._unknown: dict[str, None] = {}
+
+    def take(self, chunk: bytes) -> str:
+        """Return the text to stream from a piece of output."""
+        self.raw.add(chunk)
+        if self._client.shape is Shape.TEXT:
+            return self._decoder.decode(chunk)
+        if self._client.shape is Shape.WHOLE:
+            return ""
+        return "".join(self._read(line) for line in self._lines.add(chunk))
+
+    def end(self) -> str:
+        """Return the remaining text to stream at the end of the output."""
+        if self._client.shape is Shape.TEXT:
+            return self._decoder.decode(b"", final=True)
+        if self._client.shape is Shape.LINES:
+            return "".join(self._read(line) for line in self._lines.end())
+        return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")
+
+    def answer(self) -> str:
+        """Return the answer: as the program reports it, else its text, else its raw output."""
+        if self.said.answer is not None:
+            told = Tail(self._most)
+            told.add(storable(self.said.answer).encode())
+            return told.text()
+        if self._text.total or self.said.is_ended:
+            return self._text.text()
+        return self.raw.text()
+
+    def kinds_not_known(self) -> str | None:
+        """Return the types of the lines, if no line has a known type."""
+        is_known = self.said.is_begun or self.said.is_ended or self.said.error or self.said.answer
+        return None if is_known or not self._unknown else ", ".join(f"`{kind}`" for kind in self._unknown)
+
+    def _read(self, line: bytes) -> str:
+        found = _object_in(line)
+        if found is None or self._client.reader is None:
+            return ""
+        before = replace(self.said)
+        if self.heard is not None:
+            self.heard(found)
+        text = self._client.reader(self.said, found)
+        is_reply = self.heard is not None and "id" in found
+        if found and not text and not is_reply and self.said == before and len(self._unknown) < _MOST_TRIES:
+            self._unknown[str(found.get("type", ", ".join(map(str, found))))[:_MOST_NAMED]] = None
+        self._text.add(storable(text).encode())
+        return text
+
+
+def _object_in(line: bytes) -> Mapping[str, Any] | None:
+    """Return the JSON object of a line, or None."""
+    stripped = line.strip()
+    if not stripped.startswith(b"{"):
+        return None
+    try:
+        read = json.loads(stripped.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return read if isinstance(read, dict) else None
+
+
+def _objects(output: bytes) -> Iterator[bytes]:
+    """Yield candidates for the single JSON object in an output with other lines before it."""
+    end = output.rfind(b"}") + 1
+    begins = [at.start() for at in islice(re.finditer(rb"^\{", output, re.MULTILINE), _MOST_TRIES)]
+    yield from (output[begin:end] for begin in begins)
+
+
+def refuses_session(client: CodingClient, reading: Reading, words: str) -> bool:
+    """Return whether an execution failed because the program does not know the session to resume."""
+    told = f"{words}\n{reading.said.error or ''}".lower()
+    return not reading.said.is_begun and any(refusal in told for refusal in client.refusals)

@@ -1,0 +1,188 @@
+"""Programs that take messages while they work, and report which ones they have taken.
+
+    prompt ─▶ works ─▶ gets a message ─▶ takes it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
+                              └─▶ never takes it: it waits, and starts the next run
+
+A message belongs to the run when the program reports that its model gets it, and not before. If the program
+ends after the message was only written to it, the message is still in the mailbox.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory, gettempdir
+from typing import IO, Any, Final
+
+from postroom.concurrency import Tasks
+from postroom.contracts.errors import CommandBusy, PostroomError, StaleClaim
+from postroom.contracts.messages import Boundary, storable
+from postroom.executors.clients.client import Steering
+from postroom.executors.command.reading import Reading
+from postroom.executors.processes.output import StdinWriter, Stream
+from postroom.executors.processes.process_runner import Work
+from postroom.log import get_logger
+from postroom.ports import PendingBoundary
+
+_LOG = get_logger(__name__)
+_LONGEST_FOLDER: Final = 60
+"""The longest path in bytes of a temporary folder for a socket: systems allow about 100 in total."""
+
+
+class SteeredTalk:
+    """The conversation with a program that gets its prompt, and messages during its run."""
+
+    def __init__(
+        self,
+        steering: type[Steering],
+        work: Work,
+        reading: Reading,
+        stream: Stream,
+        *,
+        prompt: str,
+        session: str | None,
+    ) -> None:
+        """Keep the parts; `session` is a session to resume."""
+        self._work = work
+        self._reading = reading
+        self._stream = stream
+        self._writer: StdinWriter | None = None
+        self._is_deaf = False
+        self._tasks = Tasks("steering")
+        self._told: dict[str, str] = {}
+        """The sent but not yet taken messages, by the program's names for them."""
+        self._passed: set[str] = set()
+        self._taken: list[str] = []
+        self._steering = steering(
+            self._say, reading.said, prompt=prompt, cwd=work.runner.cwd, session=session
+        )
+        reading.heard = self._heard
+
+    @asynccontextmanager
+    async def plugin_socket(self) -> AsyncIterator[str]:
+        """Wait for the program's plugin on a socket; yield its path, which only our user can open.
+
+        Raises:
+            CommandBusy: The system has no room for it now.
+        """
+        try:
+            folder, listening = await asyncio.to_thread(_listening)
+        except OSError as error:
+            raise CommandBusy(f"no socket for messages during a run: {error.strerror or error}") from error
+        server = await asyncio.get_running_loop().create_unix_server(self._plugin_came, sock=listening)
+        try:
+            yield listening.getsockname()
+        finally:
+            server.close()
+            await asyncio.to_thread(folder.cleanup)
+
+    def _plugin_came(self) -> StdinWriter:
+        """Accept the first connection; programs that this one starts may connect too, and get nothing."""
+        came = StdinWriter(self._fall_silent)
+        self._writer = self._writer or came
+        return came
+
+    async def begin(self, stdin: IO[bytes] | None) -> None:
+        """Send the prompt, and start to watch for messages."""
+        if stdin is not None:
+            self._writer = await StdinWriter.on(stdin, self._fall_silent)
+        self._steering.begin()
+        pending = self._work.control.pending
+        if pending is not None:
+            self._work.active.listens = True
+            self._tasks.start(self._pass_on(pending), name="messages")
+
+    async def take(self, chunk: bytes) -> None:
+        """Read a piece of output.
+
+        Messages that the program has taken become the run's before more is read.
+        """
+        await self._stream.pass_on(self._reading.take(chunk))
+        if self._taken:
+            taken, self._taken = self._taken, []
+            await self._note(taken)
+        if self._steering.is_over:
+            self._finish()
+        self._work.active.arrivals.set()  # between two steps is when to look: a hint may have been elsewhere
+
+    async def part(self, gone: asyncio.Event) -> None:
+        """Send nothing more."""
+        self._finish()
+
+    async def end(self) -> None:
+        """Stream the rest, and release the program."""
+        self._work.active.listens = False
+        await self._tasks.close()
+        if self._writer is not None:
+            await self._writer.drop()
+        await self._stream.pass_on(self._reading.end())
+
+    def _finish(self) -> None:
+        self._work.active.listens = False
+        if self._writer is not None:
+            self._writer.finish()
+
+    def _fall_silent(self) -> None:
+        """Send nothing more to a program that does not read."""
+        self._is_deaf = True
+
+    def _say(self, line: Mapping[str, Any]) -> None:
+        if self._writer is not None:
+            self._writer.write(json.dumps(line).encode() + b"\n")
+
+    def _heard(self, line: Mapping[str, Any]) -> None:
+        name = self._steering.heard(line)
+        message_id = self._told.pop(name, None) if name is not None else None
+        if message_id is not None:
+            self._taken.append(message_id)
+
+    async def _pass_on(self, pending: PendingBoundary) -> None:
+        arrivals = self._work.active.arrivals
+        while not (self._steering.is_over or self._is_deaf):
+            arrivals.clear()
+            try:
+                for message in await pending.waiting(Boundary.NEXT_STEP):
+                    self._tell(message.id or "", storable(message.text()))
+            except PostroomError as error:  # they keep waiting, and the next round looks again
+                _LOG.warning("command.not_steered", run_id=self._run_id, reason=error.describe())
+            await arrivals.wait()
+
+    def _tell(self, message_id: str, text: str) -> None:
+        if self._writer is None or message_id in self._passed or not text.strip():
+            return
+        name = self._steering.tell(text)
+        if name is not None:
+            self._told[name] = message_id
+            self._passed.add(message_id)
+
+    async def _note(self, taken: Sequence[str]) -> None:
+        """Make messages the run's; on failure they also start the next run, and none is lost."""
+        pending = self._work.control.pending
+        if pending is None:
+            return
+        try:
+            await pending.freeze(Boundary.NEXT_STEP, only=frozenset(taken))
+        except StaleClaim:
+            self._work.active.cancel()
+        except PostroomError as error:
+            _LOG.warning("command.taken_not_noted", run_id=self._run_id, reason=error.describe())
+
+    @property
+    def _run_id(self) -> str:
+        return self._work.active.identity.run_id
+
+
+def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
+    """Return a socket in a private folder with a short path: socket paths are limited."""
+    is_deep = len(os.fsencode(gettempdir())) > _LONGEST_FOLDER
+    folder = TemporaryDirectory(prefix="postroom-", dir="/tmp" if is_deep else None)  # noqa: S108 - as above
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(f"{folder.name}/plugin")
+    except OSError:
+        listening.close()
+        folder.cleanup()
+        raise
+    return folder, listening

@@ -1,0 +1,180 @@
+"""JSON-RPC 2.0 with a program, one JSON object per line: messages as values, anything else as a fault.
+
+The peer does no I/O. Its memory is bounded: one line, and the requests that it has sent and that are open.
+ACP agents and the app-server of Codex speak it.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from postroom.contracts.messages import Json, storable
+from postroom.executors.processes.output import ERRORS_KEPT, LEAST_LINE_BYTES, Tail
+
+MOST_NOISE: Final = 1_000
+"""Maximum number of lines that are not JSON and are skipped: some agents print a few words between the
+messages of the protocol.
+"""
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+AUTH_REQUIRED: Final = -32000
+_FIELDS: Final[Mapping[str, Any]] = {}
+
+
+class ProtocolFault(Exception):
+    """Output that breaks the protocol; the text describes the fault and contains no secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error that the program answered; `text` is the program's."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The program's answer to our request."""
+
+    method: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request of the program, which waits for the answer."""
+
+    id: int | str
+    method: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A notification of the program."""
+
+    method: str
+    params: Mapping[str, Any]
+
+
+class Peer:
+    """Our side of the connection."""
+
+    def __init__(
+        self, say: Callable[[Mapping[str, Json]], None], *, longest_line: int = LEAST_LINE_BYTES
+    ) -> None:
+        """Keep the function that sends an object as a line; `longest_line` of `heard` is in bytes."""
+        self._send = say
+        self._longest = longest_line
+        self._line = bytearray()
+        self._noises = 0
+        self._asked: dict[int, str] = {}
+        self._next = 0
+        self.noise = Tail(ERRORS_KEPT)
+        """The last output outside the protocol."""
+
+    def ask(self, method: str, params: Mapping[str, Json]) -> None:
+        """Send a request; its answer comes from `heard` or `read`."""
+        self._asked[self._next] = method
+        self._say({"id": self._next, "method": method, "params": params})
+        self._next += 1
+
+    def tell(self, method: str, params: Mapping[str, Json]) -> None:
+        """Send a notification."""
+        self._say({"method": method, "params": params})
+
+    def answer(self, id: int | str, result: Mapping[str, Json]) -> None:
+        """Answer a request of the program."""
+        self._say({"id": id, "result": result})
+
+    def refuse(self, id: int | str, code: int, why: str) -> None:
+        """Answer with an error."""
+        self._say({"id": id, "error": {"code": code, "message": why}})
+
+    def _say(self, message: Mapping[str, Json]) -> None:
+        self._send({"jsonrpc": "2.0", **message})
+
+    def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
+        """Yield the program's messages that are complete with this piece of output.
+
+        Raises:
+            ProtocolFault: The output is not the protocol; later output cannot be read either.
+        """
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            self._begin(piece)
+            line = bytes(self._line).strip()
+            self._line.clear()
+            if line:
+                said = self._read_line(line)
+                if said is not None:
+                    yield said
+        self._begin(rest)
+
+    def _begin(self, piece: bytes) -> None:
+        if len(self._line) + len(piece) > self._longest:
+            raise ProtocolFault(f"wrote a line of more than {self._longest} bytes")
+        self._line += piece
+
+    def _read_line(self, line: bytes) -> Answer | Asked | Told | None:
+        if not line.startswith(b"{"):
+            self.noise.add(line + b"\n")
+            self._noises += 1
+            if self._noises > MOST_NOISE:
+                raise ProtocolFault(f"wrote more than {MOST_NOISE} lines that are not JSON objects")
+            return None
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            self.noise.add(line[-ERRORS_KEPT:] + b"\n")
+            raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
+        return self.read(message)
+
+    def read(self, message: Mapping[str, Any]) -> Answer | Asked | Told:
+        """Return the message in an object.
+
+        Raises:
+            ProtocolFault: It is no message of the protocol, or answers a request that we never sent.
+        """
+        if "method" in message:
+            return _called(message)
+        if "id" in message:
+            return self._answered(message)
+        raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
+
+    def _answered(self, message: Mapping[str, Any]) -> Answer:
+        id = message["id"]
+        method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
+        error = message.get("error")
+        if method is None:
+            raise ProtocolFault("answered a request that it never received")
+        if error is not None:
+            return Answer(method=method, refusal=_refusal(error))
+        result = message.get("result")
+        if result is not None and not isinstance(result, dict):
+            raise ProtocolFault(f"answered {method!r} with a value that is not an object")
+        return Answer(method=method, result=result or _FIELDS)
+
+
+def _called(message: Mapping[str, Any]) -> Asked | Told:
+    method, params, id = message["method"], message.get("params"), message.get("id")
+    if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
+        raise ProtocolFault("sent a call whose method is not text, or whose parameters are not an object")
+    named = params if isinstance(params, dict) else _FIELDS
+    if id is None:
+        return Told(method=method, params=named)
+    if isinstance(id, bool) or not isinstance(id, int | str):
+        raise ProtocolFault("sent a call whose id is neither a number nor text")
+    return Asked(id=id, method=method, params=named)
+
+
+def _refusal(error: object) -> Refusal:
+    told = error if isinstance(error, dict) else _FIELDS
+    code = told.get("code")
+    text, data = str(told.get("message") or "no reason was given"), told.get("data")
+    more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
+    known = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
+    return Refusal(code=known, text=storable(f"{text}{more}"[:ERRORS_KEPT]))

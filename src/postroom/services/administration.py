@@ -1,0 +1,368 @@
+"""The answers of administration, as the OpenAPI document describes them. Instants are text in ISO 8601."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from postroom.contracts.messages import Json
+from postroom.contracts.work import Waiting, Work
+
+
+class ProgressView(TypedDict):
+    """The progress of long work; `doing` is empty if no such work runs."""
+
+    doing: str
+    done: int
+    total: int
+
+
+class BacklogView(TypedDict):
+    """Waiting effects, and the instant of the oldest."""
+
+    waiting: int
+    oldest_at: str | None
+
+
+class OutboxView(TypedDict):
+    """Waiting effects and dead letters of one kind."""
+
+    waiting: int
+    dead: int
+
+
+class StatusView(TypedDict):
+    """The server: its version, the place of its data, and counts."""
+
+    version: str
+    pid: int
+    url: str
+    started_at: str
+    database: str
+    archive: str | None
+    environment: str
+    identity: Literal["verified", "asserted"]
+    profile: str
+    records: dict[str, int]
+    archive_backlog: BacklogView
+    outbox: dict[str, OutboxView]
+
+
+class ServerView(TypedDict):
+    """A running server of the database."""
+
+    name: str
+    is_this: bool
+    address: Json
+    host: Json
+    pid: Json
+    version: Json
+    places: Json
+    since: str
+
+
+class LeaseView(TypedDict):
+    """A task that one server does at a time."""
+
+    work: str
+    is_held: bool
+    server: str
+    since: str
+    until: str
+    changes_of_hands: int
+
+
+class ClusterView(TypedDict):
+    """The servers that share the database, and their exclusive tasks."""
+
+    servers: list[ServerView]
+    work: list[LeaseView]
+
+
+class ProjectPath(TypedDict):
+    """A project: its slug and its folder."""
+
+    slug: str
+    human_key: str
+
+
+class CheckView(TypedDict):
+    """A check of one part of the installation."""
+
+    name: str
+    state: str
+    detail: str
+    remedy: str
+
+
+class ChecksView(TypedDict):
+    """The checks of the installation; `ok` is false if one failed."""
+
+    ok: bool
+    checks: list[CheckView]
+
+
+class RepairView(TypedDict):
+    """A repair: planned, done or failed."""
+
+    name: str
+    does: str
+    state: Literal["planned", "done", "failed"]
+    detail: str
+
+
+class RepairsView(ChecksView):
+    """Repairs, then the checks after them."""
+
+    dry_run: bool
+    repairs: list[RepairView]
+
+
+class BackupView(TypedDict):
+    """A backup that was written."""
+
+    path: str
+    bytes: int
+
+
+class LinkView(TypedDict):
+    """An address that logs in once."""
+
+    url: str
+
+
+class PatternView(TypedDict):
+    """A reservation of an agent."""
+
+    agent: str
+    pattern: str
+
+
+MergeView = TypedDict(
+    "MergeView",
+    {
+        "dry_run": bool,
+        "from": ProjectPath,
+        "into": ProjectPath,
+        "agents": int,
+        "messages": int,
+        "reservations": int,
+        "tokens": int,
+        "renamed": dict[str, str],
+        "threads_joined": list[str],
+        "conflicts": list[list[PatternView]],
+        "refusals": list[str],
+    },
+)
+"""What a merge of two projects moves, and the reasons that prevent it."""
+
+
+class PrunedProject(TypedDict):
+    """The messages of a project that no rule keeps, by rule."""
+
+    project: str
+    counts: dict[str, int]
+
+
+class PruneView(TypedDict):
+    """The messages that no rule keeps."""
+
+    dry_run: bool
+    rules: int
+    projects: list[PrunedProject]
+
+
+class ServerHealth(TypedDict):
+    """Whether the server is ready, the checks by part, and the state of the gateway."""
+
+    status: Literal["ready", "not_ready"]
+    checks: dict[str, dict[str, Json]]
+    gateway: dict[str, Json]
+
+
+class NamedPerson(TypedDict):
+    """A person whom agents may write to; `reached` is whether there is a channel to the chat."""
+
+    name: str
+    address: str
+    chat: str | None
+    reached: bool | None
+
+
+class PersonView(NamedPerson):
+    """A person, with the number of unread messages."""
+
+    unread: int
+    visitor: bool
+
+
+class RemovedPerson(TypedDict):
+    """Whether a person was removed; `answers` is whether a rule still gives them chats."""
+
+    removed: bool
+    answers: bool
+
+
+class RunnerView(TypedDict):
+    """How the server runs an agent."""
+
+    agent: str
+    project: str
+    declared_by: str
+    runner: Mapping[str, Json]
+
+
+class StoredRunner(TypedDict):
+    """A runner that was stored; `waking` is the number of earlier messages that now start it."""
+
+    agent: str
+    replaced: bool
+    waking: int
+    runner: Mapping[str, Json]
+
+
+class RunsView(TypedDict):
+    """Runs, and messages that wait for the next run."""
+
+    runs: Sequence[Work]
+    waiting: Sequence[Waiting]
+
+
+class DeadLetterView(TypedDict):
+    """A dead letter: the run and why it failed."""
+
+    agent: str
+    project: str
+    chat: str
+    dispatch_id: str
+    run_id: str
+    thread_id: str
+    attempts: int
+    interruptions: int
+    since: str
+    error: str | None
+
+
+class WaitingQuestion(TypedDict):
+    """An open question of an agent."""
+
+    number: str
+    question: str
+    agent: str
+    project: str
+    chat: str
+    who: str
+    thread_id: str
+    run_id: str
+    waiting_since: str
+
+
+class AnsweredQuestion(TypedDict):
+    """A question that was answered."""
+
+    number: str
+    answer: Literal["yes", "no"]
+
+
+ScheduleView = TypedDict(
+    "ScheduleView",
+    {
+        "name": str,
+        "state": Literal["active", "paused"],
+        "project": str,
+        "from": str,
+        "to": list[str],
+        "subject": str,
+        "body": str,
+        "cron": str | None,
+        "every_seconds": float | None,
+        "zone": str,
+        "missed": str,
+        "overlap": str,
+        "jitter_seconds": float,
+        "next_at": str | None,
+        "sent": int,
+        "passed_over": int,
+        "last_at": str | None,
+        "last_message": int | None,
+        "last_error": str | None,
+    },
+)
+"""A schedule: its message, its times, and the result of the last time."""
+
+ChatPersonView = TypedDict(
+    "ChatPersonView",
+    {
+        "platform": str,
+        "user_id": str,
+        "role": str,
+        "name": str | None,
+        "from": Literal["file", "paired", "secret"],
+        "added_at": str | None,
+    },
+)
+"""A person who may write to a bot, and where that was decided."""
+
+
+class PairedPerson(TypedDict):
+    """A person who was admitted with a code."""
+
+    person: ChatPersonView
+
+
+class AskingPerson(TypedDict):
+    """A person who asks to write to a bot."""
+
+    platform: str
+    user_id: str
+    name: str | None
+    asked_at: str
+    expires_at: str
+
+
+class ChatPeopleView(TypedDict):
+    """The people who may write, and those who ask to."""
+
+    people: list[ChatPersonView]
+    asking: list[AskingPerson]
+
+
+class RemovedChatPerson(TypedDict):
+    """A person who may write no longer."""
+
+    platform: str
+    user_id: str
+    removed: bool
+
+
+class StoredEffect(TypedDict):
+    """A message to a chat that is stored for delivery."""
+
+    outbox_id: str
+    status: str
+
+
+class DiscardedEffect(TypedDict):
+    """A message to a chat that was discarded."""
+
+    outbox_id: str
+    discarded: bool
+
+
+class UndeliveredView(TypedDict):
+    """A message that no chat took; fields of a chat that is unknown are null."""
+
+    outbox_id: str
+    target: str
+    kind: Json
+    chat_id: str | None
+    chat: str | None
+    who: str | None
+    thread_id: Json
+    text: Json
+    error: str | None
+    created_at: str
+
+
+class UndeliveredList(TypedDict):
+    """The messages that no chat took."""
+
+    undelivered: list[UndeliveredView]
