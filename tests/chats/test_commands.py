@@ -23,7 +23,7 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.gateway import wording
-from postroom.gateway.commands import COMMANDS
+from postroom.gateway.commands import BY_NAME, COMMANDS
 from postroom.gateway.config import Route
 from postroom.gateway.session import Platform, inbound_key
 
@@ -219,16 +219,17 @@ async def test_a_message_right_behind_a_command_is_about_what_the_command_made(r
 @pytest.mark.parametrize(
     "failure", [Overloaded("not now"), RuntimeError("a defect")], ids=["passing", "defect"]
 )
-async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it(room, failure) -> None:
+async def test_messages_behind_a_command_keep_their_order_whatever_becomes_of_it(
+    room, failure, monkeypatch
+) -> None:
     agent, gateway, channel = await room.with_agent()
-    commands = gateway.runner.services.commands
     may_go_on = asyncio.Event()
 
-    async def failing(call):
+    async def failing(commands, call):
         await may_go_on.wait()
         raise failure
 
-    commands._handlers["new"] = failing
+    monkeypatch.setitem(BY_NAME, "new", replace(BY_NAME["new"], run=failing))
     async with asyncio.TaskGroup() as group:
         for text in ("/new", "one", "two", "three"):
             group.create_task(gateway.intake.accept(channel.message(text)))
@@ -330,19 +331,18 @@ async def test_search_finds_messages_by_the_names_of_their_files(room) -> None:
     await settled(lambda: channel.texts()[-1] == "untitled: [Plan of the pier.pdf]", room.hurry(gateway))
 
 
-async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(room) -> None:
+async def test_commands_of_a_session_are_done_in_the_order_in_which_they_came(room, monkeypatch) -> None:
     gateway, channel = await room.open(Agent())
     await channel.say("in the first")
     await all_answered(room, gateway, 1)
-    commands = gateway.runner.services.commands
-    give_a_title, may_go_on, waits = commands._handlers["title"], asyncio.Event(), asyncio.Event()
+    title, may_go_on, waits = BY_NAME["title"], asyncio.Event(), asyncio.Event()
 
-    async def slowly(call):
+    async def slowly(commands, call):
         waits.set()
         await may_go_on.wait()
-        return await give_a_title(call)
+        return await title.run(commands, call)
 
-    commands._handlers["title"] = slowly
+    monkeypatch.setitem(BY_NAME, "title", replace(title, run=slowly))
     await channel.say("/title First")
     await waits.wait()
     await channel.say("/new")
@@ -530,27 +530,6 @@ def asking(agent: Agent) -> None:
         )
 
     agent.act = act
-
-
-async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(room) -> None:
-    agent = Agent()
-    asking(agent)
-    gateway, channel = await room.open(agent)
-    event = await channel.say("delete a")
-    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
-    [card] = [one for one in channel.said if one.card]
-    yes, no = card.card.buttons
-    assert card.metadata["read"] == [event.message_id]
-    assert (await room.statuses())[InboundStatus.HANDED_OVER] == 1
-    assert "delete" in card.text
-    assert await channel.press(yes.value, user="u2") == "You are not allowed to do that here."
-    assert await channel.press(yes.value) == "Approved by U1."
-    assert "answered already" in await channel.press(no.value)
-    await settled(lambda: "approved: True" in channel.texts(), room.hurry(gateway))
-    await settled(
-        lambda: card.text.endswith("Approved by U1.") and not card.card.buttons, room.hurry(gateway)
-    )
-    await all_answered(room, gateway, 1)
 
 
 WITH_BO = replace(CONFIG, routes=(Route(agent="Bo@harbour", mention=("bo",)),))

@@ -324,6 +324,16 @@ def test_another_writer_between_read_and_set_costs_nobody_a_file(tmp_path: Path,
     assert repository.check() == []
 
 
+def test_a_write_that_always_comes_second_gives_up(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository_module, "ATTEMPTS", 3)
+    opened(folder)
+    repository = opened(folder, program=overtaken(tmp_path, folder, 3, begun=False))
+    assert "3 times" in refused(repository).message
+    assert repository.paths() == ["theirs-0", "theirs-1", "theirs-2"]
+
+
 def test_a_writer_that_never_gets_its_turn_gives_up(folder: Path) -> None:
     hasty, patient = opened(folder, timeout=timedelta(seconds=0.5)), opened(folder)
     with FileLock(folder / "postroom.lock"):
@@ -553,6 +563,26 @@ def test_damage_is_an_error_and_a_finding_never_an_empty_archive(
         assert raised.value.remedy
     if damage in (lose_the_branch, lose_the_objects):
         assert refused(repository, {"b": b"b"})
+
+
+def test_an_object_that_vanishes_while_it_is_read_is_an_error(folder: Path, tmp_path: Path) -> None:
+    opened(folder).write({"a": b"abc"}, subject="s", now=NOW)
+    unpack(folder)
+    blob = git(folder, "rev-parse", "main:a").strip()
+    vanishes = stand_in(tmp_path, f"*cat-file*) rm -f '{folder}/objects/{blob[:2]}/{blob[2:]}';;")
+    with pytest.raises(ArchiveUnavailable, match="missing or damaged"):
+        opened(folder, program=vanishes).read("a")
+
+
+def test_a_missing_program_is_told(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveUnavailable) as missing:
+        opened(folder, program="/nowhere/git")
+    assert missing.value.value == "/nowhere/git"
+    vanishes = stand_in(tmp_path, "")
+    repository = opened(folder, program=vanishes)
+    Path(vanishes).unlink()
+    for error in (missing.value, refused(repository)):
+        assert "install Git" in error.remedy
 
 
 def test_the_settings_of_the_user_and_the_callers_environment_do_not_reach_git(

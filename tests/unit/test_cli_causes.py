@@ -12,7 +12,9 @@ import pytest
 
 from conformance.promises.given import an_office, put_message
 from postroom.app.check_results import LEAST_FREE, told_of_disk
+from postroom.cli import restoring
 from postroom.cli.main import main
+from postroom.contracts.errors import StoreFull
 from postroom.stores.sqlite import SqliteStore
 from table_rows import each_row
 
@@ -97,6 +99,17 @@ def test_prune_says_what_it_did_once_and_where_other_commands_do(
     said = capsys.readouterr()
     assert said.out.count(" removed\n") == 1
     assert "backup.removed" not in said.out + said.err
+
+
+def test_a_check_that_has_no_room_is_not_told_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> None:
+        raise StoreFull("the disk is full")
+
+    monkeypatch.setattr(restoring, "_read_whole", full)
+    with pytest.raises(StoreFull):
+        restoring.checked_schema(tmp_path / "x.db", tmp_path / "x.db")
 
 
 def test_a_disk_with_too_little_room_is_told_with_how_much_it_must_be(tmp_path: Path) -> None:

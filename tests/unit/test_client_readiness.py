@@ -330,7 +330,9 @@ def claude_status(run: Run, home: Path, installed: str) -> tuple[int, Any]:
     return code, next(one for one in document["clients"] if one["client"] == "claude")
 
 
-def test_status_names_the_installed_release_and_warns_if_it_was_not_tried(home: Path, run: Run) -> None:
+def test_status_names_the_installed_release_and_warns_if_it_was_not_tried(
+    home: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     claude(home, version="2.1.88 (Claude Code)", login='{"loggedIn": true}')
     assert run("claude", "--no-verify")[0] == 0
     _, status = claude_status(run, home, "2.1.88")
@@ -345,6 +347,12 @@ def test_status_names_the_installed_release_and_warns_if_it_was_not_tried(home: 
         assert f"npm install -g @anthropic-ai/claude-code@{tried}" in release["remedy"]
     code, status = claude_status(run, home, tried)
     assert (code, status["release"]["warning"], status["release"]["remedy"]) == (0, "", "")
+    claude(home, version="99.0.1 (Claude Code)", login='{"loggedIn": true}')
+    capsys.readouterr()
+    assert main(["setup", "status"]) == 0
+    shown = capsys.readouterr().out
+    assert "claude: warning: Claude Code 99.0.1 was not tested with this release of postroom" in shown
+    assert "  remedy: update postroom" in shown
 
 
 def test_status_names_no_release_of_a_client_that_is_not_installed_or_tells_none(

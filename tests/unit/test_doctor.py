@@ -1,6 +1,7 @@
 """The report of `postroom doctor` and the gauges on an application, with and without faults."""
 
 import asyncio
+import errno
 import json
 import math
 import os
@@ -17,8 +18,10 @@ from application_room import Place, place
 from conformance.promises.run_given import run
 from postroom.app.check_results import LEAST_FREE, told_of_descriptors, told_of_disk
 from postroom.app.doctor import _channel
+from postroom.app.health import _store
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
+from postroom.http_api.readiness import Check
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
@@ -250,6 +253,27 @@ def test_a_disk_that_fills_is_a_fault(size: int, free: int, state: str, tmp_path
     os.truncate(database, size)  # takes no room
     told = told_of_disk(database, free_of=lambda _: free)
     assert (told.state, bool(told.remedy)) == (state, state != "ok")
+
+
+def test_the_disk_of_a_database_that_is_not_there_is_seen_and_one_that_cannot_be_seen_is_unknown(
+    tmp_path: Path,
+) -> None:
+    def unseen(_: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for database in (tmp_path / "postroom.db", tmp_path / "data" / "postroom.db"):
+        told = told_of_disk(database, free_of=lambda _: LEAST_FREE)
+        assert (told.state, told.detail) == ("ok", f"{LEAST_FREE} bytes are free")
+        assert told_of_disk(database, free_of=unseen).state == "unknown"
+
+
+def test_people_are_told_that_the_disk_is_full_or_rights_are_lacking_and_not_that_nothing_answers() -> None:
+    for facts, words in (
+        ({"code": "store_full"}, "the disk is full: nothing can be stored"),
+        ({"code": "store_unavailable"}, "the store does not answer"),
+        ({"code": "store_read_only", "lacking": ["UPDATE"]}, "lacks rights"),
+    ):
+        assert words in _store(Check(name="store", state="failed", facts=facts))
 
 
 def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> None:

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from conformance.promises import given
 from postroom.contracts.errors import StoreUnavailable
+from postroom.contracts.mail import Term
 from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -38,6 +39,19 @@ async def test_a_losing_store_writes_everything_and_loses_the_answer() -> None:
     assert await make(store, "a", "b", "c") == ["a", "c"]
     assert await slugs(store) == ["a", "b", "c"]
     assert store.failed == 1
+
+
+async def test_a_store_that_is_not_planned_to_fail_does_what_the_one_within_does() -> None:
+    within = SqliteStore.in_memory()
+    store = LosingStore(RefusingStore(within, ()), ())
+    here = await given.an_office(store)
+    sent = await store.write(lambda tx: given.put_message(tx, here.ada, [here.ben], body="plum"))
+    await store.settle()
+    found = await store.read(lambda tx: tx.search(here.project.id, Term("plum"), order="newest", limit=9))
+    assert [hit.message for hit in found] == [sent]
+    await store.probe()
+    assert store.changes is within.changes
+    within.close()
 
 
 def test_the_clock_stands_until_it_is_moved() -> None:

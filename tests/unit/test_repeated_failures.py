@@ -72,6 +72,18 @@ def test_the_line_about_something_else_has_no_code_of_an_error_that_is_handled_m
     assert "remedy" not in lines(written)[2]
 
 
+def test_the_callers_words_stay_and_who_only_repeats_a_failure_that_was_told_is_left_out(
+    written: io.StringIO,
+) -> None:
+    failing(StoreUnavailable("gone", remedy="start it"), "gone", code="mine", remedy="wait")
+    error = StoreUnavailable("gone too")
+    error.is_told = True
+    failing(error, error.describe())
+    failing(error, error.describe(), thread_id="t1")
+    first, second = lines(written)
+    assert (first["code"], first["remedy"], second["thread_id"]) == ("mine", "wait", "t1")
+
+
 def test_what_has_no_reason_is_told_each_time(written: io.StringIO) -> None:
     """A log-in that is refused a hundred times is a hundred log-ins."""
     for _ in range(3):

@@ -243,7 +243,9 @@ class Delivery:
         address, closes = await self._answered(row, reply)
         if closes.is_done and row.may_have_arrived:
             return Performed()  # an earlier version died between its messages and its acknowledgement
-        if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
+        # After the first attempt it counts from its creation; before, it may have waited for its turn.
+        since = row.created_at if row.attempt_count > 1 else max(row.created_at, row.available_at)
+        if self._clock.now() - since > milliseconds(self._config.max_age):
             return await self._given_up(row, reply, closes, "it is too old to be sent")
         if address is None:
             return await self._given_up(row, reply, closes, "its target is unknown")
@@ -551,14 +553,6 @@ class Delivery:
         self._metrics.gave_up()
         self._presenter.seen.clear(closes.inbound_ids)
         return NotPerformed(error=why, final=True, also=closes.change(f"it could not be delivered: {why}"))
-
-
-def _owed_since(row: OutboxMessage) -> int:
-    """Return since when a row could have been delivered.
-
-    Before it was not its turn, or it lay among the dead letters.
-    """
-    return max(row.created_at, row.available_at) if row.attempt_count <= 1 else row.created_at
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:

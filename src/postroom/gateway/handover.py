@@ -137,7 +137,10 @@ class Handover:
             inbound = take(tx)
             if inbound is None:  # it was deleted in the chat, or another process was faster
                 return Admission(AdmissionKind.STARTED)
-            latest = _latest(event, inbound)
+            latest = event
+            if inbound.revision > event.revision:  # its words have changed, and its command stays performed
+                latest = MessageEvent.from_body(inbound.body)
+                latest.text = latest.get_command_args()
             message = message_of(latest, inbound, shared=self._is_of_many(source), caller=asked)
             admission = Admission(AdmissionKind.STARTED)
             if place:
@@ -307,15 +310,6 @@ def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
             return DeliveryMode(boundary=Boundary.NEXT_STEP, group=sender, starts_run=True)
         case _:
             return DeliveryMode(granularity=Granularity.ONE, starts_run=True)
-
-
-def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
-    """Return a message with its present words in its chat, without its command."""
-    if inbound.revision <= event.revision:
-        return event
-    latest = MessageEvent.from_body(inbound.body)
-    latest.text = latest.get_command_args()
-    return latest
 
 
 def _quoted(head: str, text: str) -> str:

@@ -116,7 +116,12 @@ class SeenMarks:
         if source is None or inbound_id is None or message_id is None or inbound_id in self._marks:
             return
         adapter = self._adapters.get(source.platform)
-        if adapter is None or self._tasks.closed or not self._wanted(adapter, source):
+        if adapter is None or self._tasks.closed or (source.platform, source.chat_id) in self._refusing:
+            return
+        setting = adapter.config.reactions
+        # By default where typing does not show whose message is read.
+        is_on = source.chat_type != "dm" if setting is None else setting
+        if not (is_on and adapter.capabilities.reactions and adapter.may_react):
             return
         self._marks[inbound_id] = self._tasks.start(self._mark(adapter, source, message_id), name="mark")
         if len(self._marks) > _MOST_MARKS:
@@ -132,16 +137,6 @@ class SeenMarks:
     async def close(self) -> None:
         """End pending updates; shown marks stay."""
         await self._tasks.close()
-
-    def _wanted(self, adapter: BasePlatformAdapter, source: SessionSource) -> bool:
-        """Return whether a message there is marked.
-
-        By default if typing does not show whose message is read.
-        """
-        setting = adapter.config.reactions
-        is_on = source.chat_type != "dm" if setting is None else setting
-        can = adapter.capabilities.reactions and adapter.may_react
-        return is_on and can and (source.platform, source.chat_id) not in self._refusing
 
     async def _mark(
         self, adapter: BasePlatformAdapter, source: SessionSource, message_id: str
