@@ -12,10 +12,9 @@ import pytest
 
 from conformance.promises.given import an_office, put_message
 from postroom.app.check_results import LEAST_FREE, told_of_disk
-from postroom.cli import restoring
 from postroom.cli.main import main
 from postroom.contracts.errors import StoreFull
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite import SqliteStore, restoring
 from table_rows import each_row
 
 
