@@ -157,10 +157,7 @@ async def test_what_it_took_before_its_question_is_not_told_again_behind_the_ans
 
 async def test_what_it_took_in_several_attempts_is_told_in_the_order_it_came(room: Room) -> None:
     room.programs.acts = [
-        asks,
-        room.takes("and this", then=is_killed),
-        room.takes("and that", then=is_killed),
-        ends,
+        *(asks, room.takes("and this", then=is_killed), room.takes("and that", then=is_killed), ends),
     ]
     await room.ask("dig")
     await room.answer()
