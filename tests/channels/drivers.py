@@ -110,6 +110,7 @@ class TelegramDriver(Driver):
             told["document"] = self._file(name)
             self.fake.contents[f"files/{name}"] = content
             told["caption"] = told.pop("text")
+            told["caption_entities"] = told.pop("entities", [])
         if extra.unknown:
             told["hologram"] = {"id": 1}
         self.fake.feed(fake_telegram.update(self.number, message=told))

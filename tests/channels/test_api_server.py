@@ -23,7 +23,6 @@ from postroom.gateway.platforms import api_server_answers
 from postroom.gateway.platforms.api_server import LARGEST_BODY, ApiServerAdapter, ApiServerOptions
 from postroom.gateway.platforms.api_server_answers import Exchanges
 from postroom.gateway.platforms.api_server_ids import response_id_of
-from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.permissions import table
@@ -122,15 +121,6 @@ async def test_a_completion_is_the_answer_to_the_last_message_of_the_user(
     assert adapter.liveness.outbound_at == clock.now()
 
 
-async def test_each_request_without_a_session_is_one_of_its_own(adapter, gateway, client) -> None:
-    gateway.reply = echoing(adapter)
-    for headers in ({}, {}, {"X-Postroom-Session": "pier"}):
-        await client.post("/v1/chat/completions", json=said("x"), headers=headers)
-    chats = [one.source.chat_id for one in gateway.accepted]
-    assert len(set(chats)) == 3
-    assert chats[2] == "pier"
-
-
 async def test_drafts_become_pieces_that_only_ever_grow(adapter, gateway, client) -> None:
     async def reply(event: MessageEvent) -> None:
         chat, told = event.source.chat_id, {"answers": [event.message_id]}
@@ -208,31 +198,6 @@ async def test_a_stream_is_read_as_it_grows_through_a_real_server(adapter, gatew
             assert await content() == " three"
             assert '"finish_reason": "stop"' in await piece()
             assert await piece() == "data: [DONE]"
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_caller_that_hangs_up_cancels_its_run_and_may_ask_again_with_its_key(
-    adapter, gateway, stream
-) -> None:
-    async with asyncio.timeout(60), served(adapter) as client:
-        headers = {"Authorization": f"Bearer {KEY}", "X-Postroom-Session": "pier", "Idempotency-Key": "k"}
-        begun = asyncio.create_task(
-            client.post("/v1/chat/completions", json=said("x", stream=stream), headers=headers)
-        )
-        await gateway.inbound(1)
-        assert adapter._exchanges.waiting == 1
-        begun.cancel()
-        await asyncio.wait([begun])
-        await until(lambda: gateway.cancelled == [("pier", "k")])
-        assert adapter._exchanges.waiting == 0
-        result = await adapter.send("pier", "Too late", None, {"answers": ["k"], "final": True})
-        assert result.success
-        gateway.reply = echoing(adapter)
-        again = await client.post("/v1/chat/completions", json=said("x"), headers=headers)
-        assert again.json()["choices"][0]["message"]["content"] == "You said: x"
-        repeated = await client.post("/v1/chat/completions", json=said("x"), headers=headers)
-        assert repeated.json()["id"] == again.json()["id"]
-    assert len({one.message_id for one in gateway.accepted}) == 2
 
 
 async def test_a_run_that_somebody_else_still_waits_for_goes_on(adapter, gateway) -> None:
@@ -701,11 +666,6 @@ async def test_a_streamed_response_tells_each_step(adapter, gateway, client) -> 
     assert [(await client.get(path)).status_code, (await client.delete(path)).status_code] == [404, 404]
 
 
-async def test_there_is_one_model(adapter, client) -> None:
-    told = (await client.get("/v1/models")).json()
-    assert [one["id"] for one in told["data"]] == ["postroom"]
-
-
 # Answers as they come.
 
 
@@ -809,12 +769,3 @@ def test_settings_that_cannot_be_are_refused_at_once(key, extra) -> None:
         ApiServerAdapter(table_of(ApiServerOptions, api_key=key, **extra))
     assert refused.value.remedy
     assert key is None or key not in str(refused.value.as_dict()) or key == "short"
-
-
-async def test_connecting_twice_and_again_after_an_end_is_harmless(adapter, gateway) -> None:
-    await adapter.connect()
-    assert len(adapter._tasks) == 1
-    await adapter.disconnect()
-    assert adapter.liveness.state is AdapterState.STOPPED
-    await adapter.connect(is_reconnect=True)
-    assert (adapter.liveness.state, len(adapter._tasks)) == (AdapterState.CONNECTED, 1)

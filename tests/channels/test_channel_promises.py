@@ -486,6 +486,7 @@ async def test_a_model_is_chosen_by_a_button_and_holds_for_that_chat(stage) -> N
     assert asked.overrides.upstream_model == "large"
 
 
+@on(TelegramDriver)
 async def test_an_answer_says_what_it_cost_if_its_chat_shows_that(stage) -> None:
     async def act(activation: Any, sink: Any) -> Any:
         used = Usage(input_tokens=1_200, output_tokens=30, cost_micros=4_500)
@@ -759,6 +760,7 @@ async def test_answers_are_sent_as_text_and_as_speech_in_a_chat_that_chose_so(st
     assert [one["input"] for one in speech.asked] == ["re: hello you", "re: again"]
 
 
+@on(TelegramDriver)
 async def test_only_whole_answers_up_to_a_length_are_spoken(stage, speech) -> None:
     said = iter(["a" * 4_097, "```\ncode\n```", "b" * 4_096])
 
@@ -775,6 +777,7 @@ async def test_only_whole_answers_up_to_a_length_are_spoken(stage, speech) -> No
     assert [one["input"] for one in speech.asked] == ["b" * 4_096]
 
 
+@on(TelegramDriver)
 async def test_a_speech_endpoint_that_fails_costs_one_sentence_and_no_text(stage, speech, caplog) -> None:
     await with_voice(stage, max_media_bytes=1_000)
     for number, fault in enumerate(
@@ -803,6 +806,7 @@ async def test_a_speech_endpoint_that_fails_costs_one_sentence_and_no_text(stage
     await has_files(stage, 1)
 
 
+@on(TelegramDriver)
 async def test_a_speech_endpoint_that_hangs_holds_up_no_text(stage, speech) -> None:
     sound_format = await with_voice(stage)
     speech.free.clear()
@@ -815,6 +819,7 @@ async def test_a_speech_endpoint_that_hangs_holds_up_no_text(stage, speech) -> N
     assert [content for _, content in await has_files(stage, 6)] == sounds
 
 
+@on(TelegramDriver, SlackDriver)
 @pytest.mark.parametrize("dies", [False, True], ids=["stops", "dies"])
 async def test_a_server_that_ends_while_it_speaks_sends_the_text_and_the_voice_once(
     stage, speech, dies
@@ -985,11 +990,11 @@ async def test_a_thread_that_slack_does_not_give_is_named_and_the_mention_is_ans
     assert "re: " in stage.texts()[-1]
 
 
-def email_with(headers: str, text: str) -> bytes:
-    """Return a mail of a person who may write, with these headers as they stand."""
-    usual = "From: ann@example.com\r\nMessage-ID: <reply@example.com>"
+def email_with(headers: str, number: int) -> bytes:
+    """Return a mail of a person who may write, with these headers as they stand, and its number as text."""
+    usual = f"From: ann@example.com\r\nMessage-ID: <reply{number}@example.com>"
     verified = "Authentication-Results: mx.example.org; dmarc=pass header.from=example.com"
-    return f"{usual}\r\n{verified}\r\n{headers}\r\n\r\n{text}\r\n".encode()
+    return f"{usual}\r\n{verified}\r\n{headers}\r\n\r\n{number}\r\n".encode()
 
 
 REPLIES = [
@@ -1005,8 +1010,7 @@ REPLIES = [
 
 
 @on(EmailDriver)
-@pytest.mark.parametrize("headers", REPLIES)
-async def test_a_reply_to_any_known_mail_stays_in_its_conversation_after_a_restart(stage, headers) -> None:
+async def test_a_reply_to_any_known_mail_stays_in_its_conversation_after_a_restart(stage) -> None:
     await stage.start()
     assert isinstance(stage.driver, EmailDriver)
     await stage.driver.say("first")
@@ -1014,29 +1018,28 @@ async def test_a_reply_to_any_known_mail_stays_in_its_conversation_after_a_resta
     await stage.answered(2)
     await stage.restart()
     ours = stage.driver.fake.smtp.got[-1]["Message-ID"]
-    folded = f"{ours[:30]}\r\n {ours[30:]}"
-    reply = email_with(headers.format(ours=ours, folded=folded, theirs=second.id), "third")
-    stage.driver.fake.imap.put(reply)
-    await stage.answered(3)
-    assert stage.read() == ["first", "second", "third"]
-    assert len(stage.agent.peak) == 1  # its keys are conversations
-    got = stage.driver.fake.smtp.got[-1]
-    assert got["References"].split()[0] == "<1@example.com>"
-    assert got["In-Reply-To"] == "<reply@example.com>"
+    ids = {"ours": ours, "folded": f"{ours[:30]}\r\n {ours[30:]}", "theirs": second.id}
+    for number, headers in enumerate(REPLIES, 3):
+        stage.driver.fake.imap.put(email_with(headers.format(**ids), number))
+        await stage.answered(number)
+        assert len(stage.agent.peak) == 1, headers  # its keys are conversations
+        got = stage.driver.fake.smtp.got[-1]
+        assert got["References"].split()[0] == "<1@example.com>", headers
+        assert got["In-Reply-To"] == f"<reply{number}@example.com>", headers
+    assert stage.read() == ["first", "second", *(str(number) for number, _ in enumerate(REPLIES, 3))]
 
 
 @on(EmailDriver)
-@pytest.mark.parametrize(
-    "headers", ["Subject: new", "In-Reply-To: <elsewhere@x.org>", "In-Reply-To: <0.%0A.postroom@example.org>"]
-)
-async def test_a_mail_that_answers_no_known_mail_begins_a_conversation(stage, headers) -> None:
+async def test_a_mail_that_answers_no_known_mail_begins_a_conversation(stage) -> None:
     await stage.start()
     assert isinstance(stage.driver, EmailDriver)
     await stage.driver.say("first")
     await stage.answered(1)
-    stage.driver.fake.imap.put(email_with(headers, "other"))
-    await stage.answered(2)
-    assert len(stage.agent.peak) == 2
+    unknown = ("<elsewhere@x.org>", "<0.%0A.postroom@example.org>")
+    for number, headers in enumerate(("Subject: new", *(f"In-Reply-To: {one}" for one in unknown)), 2):
+        stage.driver.fake.imap.put(email_with(headers, number))
+        await stage.answered(number)
+        assert len(stage.agent.peak) == number, headers
 
 
 @on(EmailDriver)

@@ -600,20 +600,6 @@ async def test_a_slash_command_is_a_message_with_a_slash(fake, inbox, clock) -> 
 # Cuts.
 
 
-async def test_after_a_cut_the_session_goes_on_where_it_was(adapter, fake, inbox) -> None:
-    await fake.say("one")
-    await eventually(lambda: inbox.inbound)
-    fake.cut()
-    await fake.say("two")
-    await eventually(lambda: len(inbox.once) == 2)
-    await fake.order(7)
-    await fake.say("three")
-    await eventually(lambda: len(inbox.once) == 3)
-    assert inbox.once == ["one", "two", "three"]
-    assert [len(fake.identified), len(fake.resumed)] == [1, 2]
-    await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
-
-
 async def test_after_a_new_session_what_was_missed_is_asked_for_in_order(fake, inbox, clock) -> None:
     fake.refuse_resume = True
     async with connected(fake, inbox, clock) as adapter:
@@ -799,22 +785,6 @@ def test_the_missing_intent_is_named_with_the_place_where_it_is_switched_on() ->
     assert "Message Content Intent" in refused.remedy
 
 
-@each_row("how", [{"status": 503, "body": {}}, {"lose": True}, {"body": "<html>", "status": 200}])
-async def test_a_discord_that_is_away_is_to_be_tried_again(fake, inbox, clock, how) -> None:
-    for _ in range(2):  # the HTTP client asks twice by itself when a connection is cut
-        fake.play("GET", "/users/@me", **how)
-    adapter = made(fake, inbox, clock)
-    async with asyncio.timeout(60):
-        with pytest.raises(ServerUnavailable):
-            await adapter.connect()
-        assert adapter.liveness.retryable
-        fake.plays.clear()
-        await adapter.connect()
-        assert adapter.liveness.state is AdapterState.CONNECTED
-        assert adapter.liveness.error is None
-        await adapter.disconnect()
-
-
 async def test_no_session_is_begun_when_none_is_left(fake, inbox, clock) -> None:
     fake.starts_left = 0
     async with asyncio.timeout(60):
@@ -842,19 +812,6 @@ async def test_heartbeats_that_are_answered_show_that_it_lives(adapter, fake, cl
     clock.advance(MINUTE)
     await fake.order(11)
     await eventually(lambda: adapter.liveness.inbound_at == clock.now())
-
-
-async def test_a_fault_of_our_own_is_logged_and_the_update_is_tried_again(fake, inbox, clock, caplog) -> None:
-    inbox.failures.append(ZeroDivisionError("ours"))
-    async with connected(fake, inbox, clock) as adapter:
-        await fake.say("hello")
-        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
-        assert adapter.liveness.error_code == "receive_failed"
-        await let_pass(clock)
-        await eventually(lambda: inbox.inbound)
-        assert adapter.liveness.state is AdapterState.CONNECTED
-    assert "channel.update_failed" in caplog.text
-    assert inbox.once == ["hello"]
 
 
 # The end.

@@ -116,13 +116,6 @@ async def test_a_mail_is_a_message_and_is_read_afterwards(fake, adapter, listene
     assert adapter.liveness.outbound_at is None
 
 
-async def test_a_mail_whose_mark_was_lost_comes_again(fake, adapter, listener, clock) -> None:
-    fake.imap.cuts = ["UID STORE"]
-    fake.imap.put(mail("once", Subject=""))
-    await passing(clock, lambda: not fake.imap.unread())
-    assert [inbound.message_id for inbound in listener.inbound] == ["<1@example.com>"] * 2
-
-
 async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> None:
     fake.imap.put(mail("old"), came=datetime(2023, 10, 1, tzinfo=UTC))
     fake.imap.put(mail("new", Subject=""))
@@ -514,17 +507,6 @@ async def test_a_mail_that_is_expunged_after_the_search_is_passed_over(
 # Connections.
 
 
-@pytest.mark.parametrize("word", ["UID SEARCH", "UID FETCH", "NOOP"])
-async def test_it_connects_again_after_a_cut(fake, adapter, listener, clock, word) -> None:
-    await eventually(lambda: clock.sleeping)
-    fake.imap.cuts = [word, "SELECT"]
-    fake.imap.put(mail("after", Subject=""))
-    await passing(clock, lambda: not fake.imap.unread())
-    assert listener.texts == ["after"]
-    assert len(fake.imap.asked("LOGIN")) == 3
-    await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
-
-
 async def test_a_password_that_is_changed_ends_receiving(fake, adapter, clock) -> None:
     fake.imap.cuts = ["NOOP"]
     fake.imap.refusals = {"LOGIN": "[AUTHENTICATIONFAILED] no"}
@@ -567,22 +549,6 @@ async def test_servers_that_are_not_there_are_to_be_tried_again(fake, clock) -> 
     with pytest.raises(ServerUnavailable) as caught:
         await EmailAdapter(configured(fake), clock=clock, timer=clock).connect()
     assert "`folder`" in caught.value.remedy
-
-
-async def test_disconnecting_ends_everything_and_is_harmless_twice(fake, adapter, listener, clock) -> None:
-    await eventually(lambda: clock.sleeping)
-    fake.imap.silent = {"NOOP"}
-    before = asyncio.all_tasks()
-    async with asyncio.timeout(60):
-        await adapter.disconnect()
-        await adapter.disconnect()
-    assert adapter.liveness.state is AdapterState.STOPPED
-    assert not [task for task in before if "channel email" in task.get_name() and not task.done()]
-    await eventually(lambda: not fake.imap.open)
-    fake.imap.silent = set()
-    fake.imap.put(mail("later", Subject=""))
-    await adapter.connect(is_reconnect=True)
-    await passing(clock, lambda: listener.inbound)
 
 
 async def test_a_stop_does_not_wait_for_a_server_that_says_nothing(fake, adapter, clock) -> None:
@@ -748,16 +714,6 @@ async def test_a_mail_of_its_own_begins_a_thread(fake, adapter) -> None:
     await adapter.send(ANN, "news", None, {"subject": "News of today"})
     got = fake.smtp.got[0]
     assert (got["Subject"], got["References"], got["In-Reply-To"]) == ("News of today", None, None)
-
-
-async def test_the_same_key_gives_the_same_id(fake, adapter) -> None:
-    for key in ("run 1", "run 1", "run 2\r\nBcc: x"):
-        await adapter.send(ANN, "x", None, {"dedupe_key": key})
-    await adapter.send(ANN, "x")
-    ids = [one["Message-ID"] for one in fake.smtp.got]
-    assert ids[0] == ids[1]
-    assert len(set(ids)) == 3
-    assert all(one.endswith(".postroom@example.org>") for one in ids)
 
 
 @each_row(

@@ -175,17 +175,6 @@ async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(adapter,
     assert (await adapter.react("C1", ROOT)).success
 
 
-async def test_a_reaction_that_slack_refuses_for_its_rate_holds_up_no_answer(fake, clock) -> None:
-    adapter = SlackAdapter(made(fake, clock).config, clock=clock, timer=clock)
-    await adapter.connect()
-    fake.will("reactions.add", Fault(429, headers={"retry-after": "60"}))
-    for _ in range(3):
-        assert (await adapter.react("C1", ROOT)).error_kind is SendErrorKind.RATE_LIMITED
-    assert len(fake.called("reactions.add")) == 1
-    assert (await adapter.send("C1", "the answer")).success
-    await adapter.disconnect()
-
-
 async def test_a_bot_without_the_scope_for_reactions_marks_nothing(fake, clock) -> None:
     for told in (None, "chat:write,im:history,files:read,files:write"):
         fake.scopes = told
@@ -506,22 +495,6 @@ async def test_too_many_sockets_are_waited_out(adapter, fake, clock) -> None:
     assert len(fake.live) == 1
 
 
-async def test_an_ack_that_is_lost_is_sent_when_the_message_comes_again(
-    adapter, fake, gateway, clock
-) -> None:
-    gate = gateway.gate = asyncio.Event()
-    await fake.wires[0].say(inbound("e1", "one"))
-    await eventually(lambda: gateway.asked)
-    fake.wires[0].cut()
-    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
-    gate.set()
-    clock.advance(timedelta(seconds=2))
-    await eventually(lambda: fake.live)
-    await fake.live[0].say({**inbound("e1", "one"), "retry_attempt": 1, "retry_reason": "timeout"})
-    await eventually(lambda: fake.acked == ["e1"])
-    assert gateway.texts == ["one", "one"]
-
-
 # What a message is.
 
 
@@ -600,15 +573,6 @@ async def test_with_threads_each_message_in_a_channel_begins_one(fake, clock, ga
     await adapter.send(DM, "x", ROOT)
     assert [call.body.get("thread_ts") for call in fake.called("chat.postMessage")] == [ROOT, None]
     await adapter.disconnect()
-
-
-async def test_hostile_text_comes_in_as_it_was_typed(adapter, fake, gateway) -> None:
-    typed = (
-        "&lt;script&gt; &amp;amp; \ud800 \x00 <https://a.b/?x=1&amp;y=2|click> <!channel> " + "A" * 100_000
-    )
-    (got,) = await received(fake, gateway, message(typed))
-    assert got.text.startswith("<script> &amp; \ufffd \ufffd [click](https://a.b/?x=1&y=2) @channel AAA")
-    assert got.text.encode()
 
 
 async def test_files_are_named_by_their_address_and_a_hostile_name_is_only_data(

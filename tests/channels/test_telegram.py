@@ -17,10 +17,8 @@ from channels.chat_listener import Listener, eventually
 from channels.fake_telegram import (
     BOT_ID,
     CUT,
-    GROUP,
     LOST,
     OURSELVES,
-    PRIVATE,
     SILENCE,
     TOKEN,
     TORN,
@@ -162,12 +160,6 @@ async def test_a_server_that_cannot_be_asked_is_to_be_tried_again(fake, clock, f
     with pytest.raises(ServerUnavailable) as caught:
         await made(fake, clock).connect()
     assert TOKEN not in str(caught.value.as_dict())
-
-
-async def test_nobody_at_the_address_is_to_be_tried_again(fake, clock) -> None:
-    fake.url = "http://127.0.0.1:9"
-    with pytest.raises(ServerUnavailable, match="cannot be reached: connect error"):
-        await made(fake, clock).connect()
 
 
 async def test_a_proxy_that_the_environment_names_is_not_given_the_token(
@@ -866,12 +858,6 @@ def of(ref: str, size: int | None = None) -> Attachment:
     return Attachment(kind=MessageType.DOCUMENT, ref=ref, size=size)
 
 
-async def test_a_file_is_fetched_by_its_id(fake, adapter) -> None:
-    fake.files["f1"] = {"file_id": "f1", "file_size": 4, "file_path": "documents/file 1.txt"}
-    fake.contents["documents/file%201.txt"] = b"text"
-    assert await fetched(adapter, of("f1"), max_bytes=4) == b"text"
-
-
 async def test_a_file_over_the_bound_is_not_read(fake, adapter) -> None:
     fake.files["f1"] = {"file_id": "f1", "file_path": "documents/f"}
     fake.contents["documents/f"] = b"x" * 100_000
@@ -921,10 +907,3 @@ async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(fake
 
 
 # Secrets.
-
-
-async def test_messages_of_several_chats_keep_their_order(fake, kept, adapter) -> None:
-    chats = [PRIVATE, GROUP]
-    fake.feed(*(update(n, message=message(n, str(n), chat=chats[n % 2])) for n in range(1, 251)))
-    await eventually(lambda: len(fake.acknowledged) == 250)
-    assert kept.texts == [str(n) for n in range(1, 251)]

@@ -374,34 +374,6 @@ async def test_a_body_that_cannot_be_read_is_refused(ada, adapter, content, kind
     assert (answer.status_code, adapter.liveness.refused) == (status, refused + 1)
 
 
-async def test_a_message_that_is_sent_again_is_shown_as_it_stands(ada, adapter) -> None:
-    body = {"id": MESSAGE_ID, "text": "Hello"}
-    await ada.post("/chat/messages", json=body, headers=SENT)
-    await adapter.send("Ada", "Hello, Ada", None, {"answers": [MESSAGE_ID], "final": True})
-    before = adapter._logs["Ada"].find(MESSAGE_ID)
-    assert before.answered
-    assert (await ada.post("/chat/messages", json=body, headers=SENT)).status_code == 202
-    assert adapter._logs["Ada"].find(MESSAGE_ID) is before
-
-
-async def test_a_message_can_be_changed_and_taken_back(ada, adapter, gateway) -> None:
-    await ada.post("/chat/messages", json={"id": MESSAGE_ID, "text": "Frist"}, headers=SENT)
-    changed = await ada.put(f"/chat/messages/{MESSAGE_ID}", json={"text": "First"}, headers=SENT)
-    assert changed.status_code == 200
-    (edit,) = gateway.edits
-    assert (edit.message_id, edit.text, edit.source.chat_id) == (MESSAGE_ID, "First", "Ada")
-    entry = adapter._logs["Ada"].find(MESSAGE_ID)
-    assert (entry.text, entry.edited) == ("First", True)
-    gone = await ada.delete(f"/chat/messages/{MESSAGE_ID}", headers=SENT)
-    assert (gone.status_code, gateway.deletions) == (200, [("Ada", MESSAGE_ID)])
-    assert adapter._logs["Ada"].find(MESSAGE_ID).gone
-    gateway.failure = unavailable()
-    assert (
-        await ada.put(f"/chat/messages/{MESSAGE_ID}", json={"text": "x"}, headers=SENT)
-    ).status_code == 503
-    assert (await ada.delete(f"/chat/messages/{MESSAGE_ID}", headers=SENT)).status_code == 503
-
-
 async def test_a_pressed_button_is_told_with_who_pressed_it(ada, gateway) -> None:
     body = {"message_id": "out-12345678", "value": "approve p1", "press_id": MESSAGE_ID}
     answer = await ada.post("/chat/buttons", json=body, headers=SENT)

@@ -532,27 +532,6 @@ def asking(agent: Agent) -> None:
     agent.act = act
 
 
-async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(room) -> None:
-    agent = Agent()
-    asking(agent)
-    gateway, channel = await room.open(agent)
-    event = await channel.say("delete a")
-    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
-    [card] = [one for one in channel.said if one.card]
-    yes, no = card.card.buttons
-    assert card.metadata["read"] == [event.message_id]
-    assert (await room.statuses())[InboundStatus.HANDED_OVER] == 1
-    assert "delete" in card.text
-    assert await channel.press(yes.value, user="u2") == "You are not allowed to do that here."
-    assert await channel.press(yes.value) == "Approved by U1."
-    assert "answered already" in await channel.press(no.value)
-    await settled(lambda: "approved: True" in channel.texts(), room.hurry(gateway))
-    await settled(
-        lambda: card.text.endswith("Approved by U1.") and not card.card.buttons, room.hurry(gateway)
-    )
-    await all_answered(room, gateway, 1)
-
-
 WITH_BO = replace(CONFIG, routes=(Route(agent="Bo@harbour", mention=("bo",)),))
 
 

@@ -85,7 +85,6 @@ async def test_a_search_reads_2000_messages_and_goes_on_from_there(room, read) -
     assert await told(gateway, channel, "/search @7:1 newest") == "No matches."
 
 
-@both_engines
 @pytest.mark.parametrize("command", ["/usage", "/undo", "/retry"])
 async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(room, read, command) -> None:
     agent, counts = Agent(), []

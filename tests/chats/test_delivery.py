@@ -4,15 +4,12 @@ import asyncio
 from datetime import timedelta
 
 from dispatch_room import done
-from gateway_room import Agent, all_answered, at_work, both_engines, delivery, settled, tried
+from gateway_room import Agent, all_answered, at_work, delivery, settled, tried
 from postroom.contracts.agent_events import StreamReset, TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import Overloaded, StoreUnavailable, Unauthorized
-from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.outbox import line_lock
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runs import TerminationReason
 from postroom.gateway import wording
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.events import SendErrorKind, SendResult
@@ -25,18 +22,6 @@ TARGET = target_name("telegram", "bot")
 
 def failed(kind: SendErrorKind, **more) -> SendResult:
     return SendResult.failed(kind, "the platform says no", **more)
-
-
-async def test_what_may_pass_is_tried_again_and_said_once(room) -> None:
-    gateway, channel = await room.open(Agent(), capabilities=FINAL)
-    channel.refusals += [
-        failed(SendErrorKind.TRANSIENT),
-        failed(SendErrorKind.RATE_LIMITED, retry_after_ms=2_000),
-    ]
-    await channel.say("hello")
-    await all_answered(room, gateway, 1)
-    assert channel.texts() == ["re: hello"]
-    assert await room.statuses() == {InboundStatus.DONE: 1}
 
 
 async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(room) -> None:
@@ -88,7 +73,6 @@ async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room) ->
     await settled(lambda: channel.texts() == ["re: hello"], room.hurry(gateway))
 
 
-@both_engines
 async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_again(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     write, lost = room.runs.store.write, [True]
@@ -142,18 +126,6 @@ async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room) -> No
     assert channel.texts("other") == ["re: three"]
 
 
-async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room) -> None:
-    agent, gateway, channel = await room.with_agent(capabilities=FINAL)
-    await channel.say(" ".join(f"word{number}" for number in range(100)))
-    await settled(agent.began(1))
-    await all_answered(room, gateway, 1)
-    texts = channel.texts()
-    assert len(texts) > 3
-    assert all(len(text) <= 200 for text in texts)
-    assert " ".join(texts) == "re: " + " ".join(f"word{number}" for number in range(100))
-    assert [one.metadata["final"] for one in channel.said] == [False] * (len(texts) - 1) + [True]
-
-
 async def test_what_is_said_in_part_goes_on_where_it_stopped(room) -> None:
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     text = " ".join(f"word{number}" for number in range(100))
@@ -168,23 +140,6 @@ async def test_what_is_said_in_part_goes_on_where_it_stopped(room) -> None:
     await channel.say(text)
     await all_answered(room, gateway, 1)
     assert " ".join(channel.texts()) == f"re: {text}"
-
-
-async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once(room) -> None:
-    agent = Agent()
-    agent.stream = ["I think that ", "this is the answer to it, ", "and nothing else will do."]
-    gateway, channel = await room.open(agent, capabilities=EDITS)
-    agent.free.clear()
-    event = await channel.say("hello")
-    await settled(
-        lambda: bool(channel.said) and channel.said[0].text.startswith("I think that"), room.hurry(gateway)
-    )
-    assert channel.said[0].metadata["answers"] == [event.message_id]
-    assert channel.said[0].reply_to == event.message_id
-    agent.free.set()
-    await all_answered(room, gateway, 1)
-    assert channel.texts() == ["re: hello"]
-    assert channel.said[0].edits >= 1
 
 
 async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room) -> None:
@@ -205,32 +160,6 @@ async def test_a_cut_stream_leaves_no_draft_beside_the_answer(room) -> None:
     await tried(room, agent, 2)
     await all_answered(room, gateway, 1)
     assert channel.texts() == ["the whole answer"]
-
-
-async def test_a_stop_keeps_the_answer_that_was_shown(room) -> None:
-    agent, stopped = Agent(), asyncio.Event()
-
-    async def until_stopped(activation, sink):
-        await sink.emit(TextDelta(delta="I think that this is "))
-        await sink.emit(TextDelta(delta="a rather good beginning "))
-        await stopped.wait()
-        return AgentRunResult(run_id=activation.run_id, termination=TerminationReason.cancelled())
-
-    def cancel(run_id):
-        stopped.set()
-        return True
-
-    agent.act, agent.cancel = until_stopped, cancel
-    gateway, channel = await room.open(agent, capabilities=EDITS)
-    await channel.say("hello")
-    await settled(lambda: bool(channel.said), room.hurry(gateway))
-    await channel.say("/stop")
-    await all_answered(room, gateway, 2)
-    assert f"I think that this is a rather good beginning\n\n{wording.STOPPED}" in channel.texts()
-    [run] = await room.runs.threads.list_runs(RunQuery())
-    said = await room.runs.threads.load_messages(run.thread_id)
-    assert [one.text() for one in said] == ["hello", "I think that this is a rather good beginning"]
-    assert [one.metadata.is_stopped for one in said if one.metadata] == [True]
 
 
 async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room) -> None:

@@ -9,8 +9,6 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-
 from gateway_room import all_answered, settled
 from postroom.contracts.errors import RequestRefused
 from postroom.contracts.inference import InferenceResult, InferenceStop, InferenceTextDelta
@@ -83,28 +81,32 @@ async def with_model(room: Any, **more: Any) -> tuple[Any, Any, Eyes]:
     return gateway, channel, eyes
 
 
-@pytest.mark.parametrize("name", CORPUS)
-async def test_a_hostile_file_is_contained_or_refused_in_one_sentence(room, name) -> None:
-    made, kept = CORPUS[name]
-    content = await asyncio.to_thread(made)
+async def test_a_hostile_file_is_contained_or_refused_in_one_sentence(room) -> None:
     gateway, channel, eyes = await with_model(room)
-    channel.kept_files[name] = content
-    await channel.say("look", files=[name])
-    await all_answered(room, gateway, 1)
-    assert "seen" in channel.texts()
-    [shown] = eyes.shown
+    for number, name in enumerate(CORPUS, 1):
+        content = channel.kept_files[name] = await asyncio.to_thread(CORPUS[name][0])
+        chat = f"{number}"
+        await channel.say("look", files=[name], chat=chat)
+        await all_answered(room, gateway, number)
+        if CORPUS[name][1] == "told":
+            await settled(lambda chat=chat: len(channel.texts(chat)) == 2, room.hurry(gateway))
+        _contained(CORPUS[name][1], content, eyes.shown[-1], channel.texts(chat))
+        assert len(eyes.shown) == number
+
+
+def _contained(kept: str, content: bytes, shown: list[tuple[str, str]], texts: list[str]) -> None:
+    assert "seen" in texts
     parts = [(kind, text) for kind, text in shown if kind != "text"]
     assert [kind for kind, _ in parts] == ([kept] if kept in ("image", "document") else [])
     assert sum(len(text) for _, text in shown) < 2 * len(content) + 500
     if kept == "told":
-        await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
-        [told] = [text for text in channel.texts() if text != "seen"]
+        [told] = [text for text in texts if text != "seen"]
         assert told.startswith("The agent cannot read ")
         assert "\n" not in told
         assert len(told) < 300
         assert "/bomb" not in told
     else:
-        assert channel.texts() == ["seen"]
+        assert texts == ["seen"]
     if kept == "text":
         words = shown[-1][1]
         assert words.isprintable() or set(words) - set(filter(str.isprintable, words)) == {"\n"}

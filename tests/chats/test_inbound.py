@@ -119,7 +119,6 @@ async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_ne
     assert [text for text in channel.texts() if not text.startswith("Queued")] == ["Stopped.", "re: second"]
 
 
-@both_engines
 async def test_a_message_interrupts_the_active_run_also_if_the_reply_to_its_hand_over_is_lost(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True, config=busy(BusyPolicy.INTERRUPT))
     await at_work(agent, channel, "first")
@@ -192,23 +191,6 @@ async def test_sessions_do_not_wait_for_one_another(room) -> None:
     await all_answered(room, gateway, 8)
 
 
-async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch) -> None:
-    agent, gateway, channel = await room.with_agent()
-
-    async def failing(*given, **more):
-        raise StoreUnavailable("full")
-
-    with monkeypatch.context() as full:
-        full.setattr(gateway.stores.intake_log, "receive", failing)
-        full.setattr(room.opened[-1][1], "accepting", failing)
-        for word in ("one", "two"):
-            await channel.say(word)
-    assert [event.text for event in channel.unacknowledged] == ["one", "two"]
-    await channel.send_again()
-    await all_answered(room, gateway, 2)
-    assert agent.read == [["one"], ["two"]]
-
-
 async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch) -> None:
     agent, gateway, channel = await room.with_agent()
     run_queue, failures = room.opened[-1][1], [StoreUnavailable("full")] * 3
@@ -225,14 +207,6 @@ async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, 
     await all_answered(room, gateway, 3)
     assert agent.read == [["one"], ["two"], ["three"]]
     assert failures == []
-
-
-async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(room) -> None:
-    _agent, _, channel = await room.with_agent()
-    await room.close()
-    await channel.say("too late")
-    assert [event.text for event in channel.unacknowledged] == ["too late"]
-    assert await room.statuses() == {}
 
 
 @both_engines

@@ -7,7 +7,7 @@ import pytest
 
 from chats.test_mail_in_chats import FakeMail
 from fake_channel import FakeChannel
-from gateway_room import CONFIG, Agent, all_answered, both_engines, busy, settled
+from gateway_room import CONFIG, Agent, all_answered, busy, settled
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
@@ -97,7 +97,6 @@ async def test_a_linked_conversation_goes_on_after_a_restart(room) -> None:
     assert len({one.thread_id for one in agent.activations}) == 1
 
 
-@both_engines
 @pytest.mark.parametrize("policy", [BusyPolicy.QUEUE, BusyPolicy.COLLECT, BusyPolicy.STEER])
 async def test_linked_chats_have_one_run_at_a_time_and_each_its_own_answers(room, policy) -> None:
     agent = Agent()

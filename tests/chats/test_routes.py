@@ -100,7 +100,6 @@ async def test_what_comes_right_behind_a_choice_is_about_the_agent_that_was_chos
     assert read_by(agent) == [(None, "hello")]
 
 
-@both_engines
 async def test_a_choice_waits_until_the_messages_before_it_are_stored_with_the_agent_of_then(room) -> None:
     """On PostgreSQL the first message looked up the chosen agent while the choice after it was being written."""
     agent, gateway, channel = await room.with_agent(config=SEVERAL)

@@ -65,7 +65,6 @@ async def test_the_other_takes_it_over_when_the_first_stands_still_and_the_first
     assert not one.channel.said
 
 
-@both_engines
 async def test_a_server_that_cannot_renew_lets_go_before_another_may_take_it(room) -> None:
     one, other = await two(room)
     room.clock.advance(LENGTH * 5 / 6)
@@ -74,7 +73,6 @@ async def test_a_server_that_cannot_renew_lets_go_before_another_may_take_it(roo
     assert other.state is AdapterState.ELSEWHERE
 
 
-@both_engines
 async def test_a_server_that_ends_hands_the_channel_over_at_once(room) -> None:
     one, other = await two(room)
     before = room.clock.now()
@@ -84,7 +82,6 @@ async def test_a_server_that_ends_hands_the_channel_over_at_once(room) -> None:
     assert room.clock.now() - before < LENGTH / timedelta(milliseconds=1)
 
 
-@both_engines
 async def test_what_was_to_be_said_by_the_one_that_stands_still_is_said_by_the_other(room) -> None:
     one, other = await two(room)
     one.agent.free.clear()

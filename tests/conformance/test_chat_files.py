@@ -10,11 +10,8 @@ from pathlib import Path
 from conformance.boxes import on_both
 from conformance.promises.chat_given import at_once
 from conformance.promises.given import refused
-from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.files import PIECE_BYTES, ChatFile, SpooledFile
-from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.records import replace
 from postroom.stores.chats.stores import ChatStores
 from postroom.testing import ManualClock
 
@@ -79,22 +76,6 @@ async def test_a_file_is_found_by_its_message(chats: ChatStores) -> None:
     assert await chats.files.files(first.thread_id, []) == ()
 
 
-async def test_what_is_known_of_a_file_may_change(chats: ChatStores) -> None:
-    missing = _file(sha256=None, missing="it is gone")
-    await chats.files.put(missing)
-    found = replace(missing, sha256="6" * 64, missing=None)
-    await chats.files.put(found)
-    assert await chats.files.files(found.thread_id, ["m1"]) == (found,)
-
-
-async def test_what_is_said_of_a_file_is_kept_with_it(chats: ChatStores) -> None:
-    draft = OutboxDraft(kind=CHAT_KIND, target="x/bot", dedupe_key="file/m1/1", payload={"text": "gone"})
-    for _ in range(2):
-        await chats.files.put(_file(sha256=None, missing="it is gone"), notices=(draft,))
-    [file] = await chats.files.files("chat/x/bot/1", ["m1"])
-    assert file.missing == "it is gone"
-
-
 async def test_bytes_that_nothing_has_are_removed(chats: ChatStores, clock: ManualClock) -> None:
     piece = os.urandom(PIECE_BYTES)
     used, unused, again = await _stored(chats, piece), await _stored(chats, piece + b"2"), b"3" * 9
@@ -109,10 +90,3 @@ async def test_bytes_that_nothing_has_are_removed(chats: ChatStores, clock: Manu
         assert b"".join(await _whole(chats, hashed)) == content
     with refused(UnknownMessage):
         await _whole(chats, unused)
-
-
-async def test_a_bound_holds_for_what_is_removed_at_once(chats: ChatStores, clock: ManualClock) -> None:
-    for number in range(3):
-        await _stored(chats, b"x" * (number + 1))
-    clock.advance(timedelta(hours=1))
-    assert [await chats.files.purge(clock.now(), limit=2) for _ in range(3)] == [2, 1, 0]

@@ -51,29 +51,6 @@ async def test_a_line_is_kept_as_it_came_in(chats: ChatStores, clock: ManualCloc
     assert await chats.intake_log.open_messages() == (found.message,)
 
 
-async def test_a_line_needs_neither_sender_nor_body(chats: ChatStores) -> None:
-    message = await received(chats, sender_id=None, body={})
-    assert await chats.intake_log.find(message.key) == message
-    assert (message.sender_id, message.body, message.thread_id, message.reason, message.revision) == (
-        None,
-        {},
-        None,
-        None,
-        1,
-    )
-
-
-async def test_a_known_line_stays_as_it_stands(chats: ChatStores, clock: ManualClock) -> None:
-    message = await received(chats)
-    for status in (WAITING, HANDED_OVER, DONE):
-        message = await moved(chats, message, status)
-        clock.advance(timedelta(seconds=1))
-        for again in (draft(), draft(session_key="other", sender_id="other", body={"text": "other"})):
-            found = await chats.intake_log.receive(again)
-            assert (found.message, found.is_new) == (message, False)
-    assert await chats.intake_log.counts() == {DONE: 1}
-
-
 async def test_each_part_of_a_key_tells_lines_apart(chats: ChatStores) -> None:
     given = [draft(), draft(platform="x"), draft(account="x"), draft(chat_id="x"), draft("x")]
     kept = [await chats.intake_log.receive(one) for one in given]
@@ -116,18 +93,6 @@ async def test_a_body_may_hold_every_character(chats: ChatStores) -> None:
     )
     assert await chats.intake_log.find(message.key) == told
     assert told.reason == "\0 \x1a0"
-
-
-async def test_ids_grow_in_the_order_of_receipt(chats: ChatStores, clock: ManualClock) -> None:
-    found = []
-    for number in range(5):
-        clock.advance(timedelta(seconds=-1))
-        await chats.intake_log.receive(
-            draft(f"m{max(number - 1, 0)}")
-        )  # most are known; that may leave a gap
-        found.append((await received(chats, f"n{number}", chat_id=f"c{number}")).inbound_id)
-    assert found == sorted(set(found))
-    assert found[0] > 0
 
 
 @on_both
@@ -192,16 +157,6 @@ async def test_a_move_tells_what_is_then_known(chats: ChatStores, clock: ManualC
     (done,) = await chats.intake_log.move([other.inbound_id], InboundMove(status=DONE))
     assert (done.thread_id, done.reason) == ("t", "first")
     assert await chats.intake_log.find(other.key) == done
-
-
-async def test_a_move_may_be_repeated(chats: ChatStores, clock: ManualClock) -> None:
-    message = await received(chats)
-    for status in (WAITING, HANDED_OVER, DONE):
-        message = await moved(chats, message, status)
-        clock.advance(timedelta(seconds=1))
-        again = InboundMove(status=status, thread_id="other", reason="other")
-        assert await chats.intake_log.move([message.inbound_id], again) == (message,)
-    assert await chats.intake_log.find(message.key) == message
 
 
 async def test_lines_move_together_and_are_told_by_id(chats: ChatStores, clock: ManualClock) -> None:
@@ -293,24 +248,6 @@ async def test_an_edit_replaces_the_body_of_an_open_line(chats: ChatStores, cloc
         )
         assert edited.sender_id == "u"
         assert await chats.intake_log.find(message.key) == edited
-
-
-async def test_an_edit_with_the_same_body_changes_nothing(chats: ChatStores, clock: ManualClock) -> None:
-    message = await received(chats, body={"a": 1, "b": [2]})
-    clock.advance(timedelta(seconds=1))
-    assert await chats.intake_log.edit(message.key, {"b": [2], "a": 1}) == message
-    edited = await chats.intake_log.edit(message.key, {"a": 2})
-    clock.advance(timedelta(seconds=1))
-    assert await chats.intake_log.edit(message.key, {"a": 2}) == edited
-    assert await chats.intake_log.find(message.key) == edited
-
-
-async def test_an_edit_of_a_line_never_received_is_refused(chats: ChatStores) -> None:
-    await received(chats)
-    for unknown in (key("other"), key(chat_id="other")):
-        with refused(UnknownMessage):
-            await chats.intake_log.edit(unknown, {"text": "new"})
-    assert await chats.intake_log.counts() == {WAITING: 1}
 
 
 async def test_an_edit_of_a_line_that_is_not_open_is_refused(chats: ChatStores) -> None:

@@ -4,35 +4,18 @@ from datetime import timedelta
 
 from conformance.boxes import on_both
 from conformance.promises.chat_given import (
-    IMPOSSIBLE,
     TOGETHER,
     at_once,
     brought_to,
-    draft,
     inbound_ids,
     moved,
     received,
 )
-from conformance.promises.given import refused
-from postroom.contracts.chat import MAX_INBOUND, OPEN_STATUSES, InboundMove, InboundStatus
-from postroom.contracts.errors import InvalidRecord, UnknownMessage
+from postroom.contracts.chat import MAX_INBOUND, OPEN_STATUSES, InboundStatus
 from postroom.stores.chats.stores import ChatStores
 from postroom.testing import ManualClock
 
 WAITING, HANDED_OVER, DONE = InboundStatus.WAITING, InboundStatus.HANDED_OVER, InboundStatus.DONE
-
-
-async def test_lines_are_found_by_id(chats: ChatStores) -> None:
-    messages = [await brought_to(chats, status, status) for status in InboundStatus]
-    asked = [
-        *reversed(inbound_ids(messages)),
-        messages[0].inbound_id,
-        messages[-1].inbound_id + 99,
-        *IMPOSSIBLE,
-    ]
-    assert list(await chats.intake_log.messages(asked)) == messages
-    assert await chats.intake_log.messages([]) == ()
-    assert await chats.intake_log.messages(IMPOSSIBLE) == ()
 
 
 async def test_the_newest_lines_of_a_platform_come_first(chats: ChatStores) -> None:
@@ -42,14 +25,6 @@ async def test_the_newest_lines_of_a_platform_come_first(chats: ChatStores) -> N
     assert list(newest) == messages[::-1]
     assert await chats.intake_log.newest(platform, limit=2) == newest[:2]
     assert await chats.intake_log.newest("another") == ()
-
-
-async def test_no_more_lines_are_asked_for_than_a_listing_holds(chats: ChatStores) -> None:
-    message = await received(chats)
-    first = message.inbound_id
-    assert await chats.intake_log.messages(range(first, first + MAX_INBOUND)) == (message,)
-    with refused(InvalidRecord):
-        await chats.intake_log.messages(range(first, first + MAX_INBOUND + 1))
 
 
 async def test_open_lines_come_by_id(chats: ChatStores) -> None:
@@ -130,31 +105,6 @@ async def test_a_purge_removes_what_ended_long_ago(chats: ChatStores, clock: Man
     assert await chats.intake_log.purge(older_than=border + 1) == 1 + len(InboundStatus) - len(OPEN_STATUSES)
 
 
-async def test_a_purge_removes_no_more_than_asked(chats: ChatStores, clock: ManualClock) -> None:
-    messages = [await received(chats, f"m{number}") for number in range(5)]
-    for message in reversed(messages):
-        clock.advance(timedelta(seconds=1))
-        await moved(chats, message, DONE)
-    clock.advance(timedelta(seconds=1))
-    now = clock.now()
-    assert await chats.intake_log.purge(older_than=now, limit=0) == 0
-    assert await chats.intake_log.purge(older_than=now, limit=2) == 2
-    assert inbound_ids(await chats.intake_log.messages(inbound_ids(messages))) == inbound_ids(messages[:3])
-    assert await chats.intake_log.purge(older_than=now, limit=99) == 3
-    assert await chats.intake_log.counts() == {}
-
-
-async def test_a_line_that_was_removed_is_not_known_any_more(chats: ChatStores, clock: ManualClock) -> None:
-    message = await brought_to(chats, "m1", DONE)
-    clock.advance(timedelta(seconds=1))
-    await chats.intake_log.purge(older_than=clock.now())
-    assert await chats.intake_log.find(message.key) is None
-    with refused(UnknownMessage):
-        await chats.intake_log.edit(message.key, {"text": "new"})
-    again = await received(chats, "m1")
-    assert (again.status, again.inbound_id != message.inbound_id) == (WAITING, True)
-
-
 @on_both
 async def test_purges_at_the_same_time_count_each_line_once(chats: ChatStores, clock: ManualClock) -> None:
     for number in range(TOGETHER):
@@ -164,48 +114,3 @@ async def test_purges_at_the_same_time_count_each_line_once(chats: ChatStores, c
     counted, _ = await at_once([chats.intake_log.purge(older_than=now, limit=5) for _ in range(TOGETHER)])
     assert sum(counted) + await chats.intake_log.purge(older_than=now) == TOGETHER
     assert await chats.intake_log.counts() == {}
-
-
-async def test_the_body_of_a_line_is_the_stores_own(chats: ChatStores) -> None:
-    body = {"n": [1]}
-    message = (await chats.intake_log.receive(draft(body=body))).message
-    body["n"].append(2)
-    message.body["n"].append(3)
-    edit = {"n": [4]}
-    for read in (
-        await chats.intake_log.find(message.key),
-        *await chats.intake_log.messages([message.inbound_id]),
-        *await chats.intake_log.open_messages(),
-        (await chats.intake_log.receive(draft())).message,
-        *await chats.intake_log.move([message.inbound_id], InboundMove(status=HANDED_OVER)),
-    ):
-        assert read.body == {"n": [1]}
-        read.body["n"].append(5)
-    (kept,) = await chats.intake_log.messages([message.inbound_id])
-    assert kept.body == {"n": [1]}
-    edited = await chats.intake_log.edit(message.key, edit)
-    edit["n"].append(6)
-    edited.body["n"].append(7)
-    found = await chats.intake_log.find(message.key)
-    assert found.body == {"n": [4]}
-
-
-async def test_an_instant_of_a_line_may_be_given(chats: ChatStores) -> None:
-    message = (await chats.intake_log.receive(draft(), now=5)).message
-    assert (message.received_at, message.updated_at) == (5, 5)
-    assert (await chats.intake_log.edit(message.key, {"n": 1}, now=6)).updated_at == 6
-    (done,) = await chats.intake_log.move([message.inbound_id], InboundMove(status=DONE), now=7)
-    assert (done.received_at, done.updated_at) == (5, 7)
-    assert await chats.intake_log.find(message.key) == done
-    assert await chats.intake_log.purge(older_than=7) == 0
-    assert await chats.intake_log.purge(older_than=8) == 1
-
-
-async def test_all_parts_write_in_one_place(chats: ChatStores) -> None:
-    names = {
-        chats.intake_log.storage_identity,
-        chats.sessions.storage_identity,
-        chats.people.storage_identity,
-    }
-    assert len(names) == 1
-    assert all(names)

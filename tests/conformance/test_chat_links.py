@@ -5,7 +5,7 @@ from datetime import timedelta
 from conformance.boxes import on_both
 from conformance.promises.chat_given import BLANK, HALF, ROUNDS, RULES, at_once
 from conformance.promises.given import refused
-from postroom.contracts.chat_links import LinkedChat, LinkOutcome
+from postroom.contracts.chat_links import LinkOutcome
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.people import ChatAddress
 from postroom.stores.chats.stores import ChatStores
@@ -70,12 +70,6 @@ async def test_a_code_that_cannot_link_is_kept(chats: ChatStores) -> None:
     assert await _persons(chats, HERE, THERE, ELSEWHERE) == [whose] * 3
 
 
-async def test_a_chat_that_is_linked_brings_the_other_to_its_person(chats: ChatStores) -> None:
-    whose = await _linked(chats, HERE, THERE)
-    assert await _linked(chats, ELSEWHERE, THERE) == whose
-    assert len(await chats.links.chats_of(whose)) == 3
-
-
 async def test_wrong_codes_lock_the_chat_in_which_they_are_entered(
     chats: ChatStores, clock: ManualClock
 ) -> None:
@@ -117,17 +111,6 @@ async def test_a_chat_leaves_once(chats: ChatStores) -> None:
     assert not await chats.links.share(HERE, shares=True)
 
 
-async def test_a_linked_chat_has_a_conversation_of_its_own_when_it_likes(chats: ChatStores) -> None:
-    whose = await _linked(chats, HERE, THERE)
-    for shares in (False, False, True):
-        assert await chats.links.share(THERE, shares=shares)
-        assert await chats.links.find(THERE) == LinkedChat(
-            platform=THERE.platform, chat_id=THERE.chat_id, person=whose, shares=shares
-        )
-    assert not await chats.links.share(ELSEWHERE, shares=False)
-    assert await chats.links.find(ELSEWHERE) is None
-
-
 @on_both
 async def test_of_chats_that_enter_a_code_at_the_same_time_one_is_linked(chats: ChatStores) -> None:
     for number in range(ROUNDS):
@@ -146,10 +129,3 @@ async def test_a_code_without_a_chat_is_refused(chats: ChatStores) -> None:
             with refused(InvalidRecord):
                 await chats.links.redeem(address, code, RULES, person="p1")
     assert await chats.links.find(HERE) is None
-
-
-async def test_an_instant_of_a_code_may_be_given(chats: ChatStores) -> None:
-    await chats.links.offer(HERE, "code", RULES, now=5)
-    late, _ = await chats.links.redeem(THERE, "code", RULES, person="p1", now=5 + RULES.code_ms)
-    right, _ = await chats.links.redeem(THERE, "code", RULES, person="p1", now=4 + RULES.code_ms)
-    assert (late, right) == (LinkOutcome.UNKNOWN, LinkOutcome.LINKED)

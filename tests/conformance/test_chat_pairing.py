@@ -4,8 +4,6 @@ from datetime import timedelta
 
 from conformance.boxes import on_both
 from conformance.promises.chat_given import (
-    BLANK,
-    HALF,
     ROUNDS,
     RULES,
     TOGETHER,
@@ -14,9 +12,8 @@ from conformance.promises.chat_given import (
     request,
 )
 from conformance.promises.given import refused
-from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import Person, PersonRole
-from postroom.contracts.errors import InvalidRecord, QueueFull
+from postroom.contracts.errors import QueueFull
 from postroom.contracts.records import replace
 from postroom.stores.chats.stores import ChatStores
 from postroom.testing import ManualClock
@@ -50,16 +47,6 @@ async def test_a_request_is_kept_until_its_code_ends(chats: ChatStores, clock: M
     assert await chats.people.person(HERE, given.user_id) is None
 
 
-async def test_a_request_without_a_name_is_refused(chats: ChatStores) -> None:
-    for text in (*BLANK, HALF):
-        for given in (request(text), request(platform=text), request(code_hash=text)):
-            with refused(InvalidRecord):
-                await chats.people.ask(given, RULES)
-    with refused(InvalidRecord):
-        await chats.people.ask(request(name=HALF), RULES)
-    assert await chats.people.requests() == ()
-
-
 async def test_who_asks_again_too_soon_is_refused(chats: ChatStores, clock: ManualClock) -> None:
     stored = await chats.people.ask(request(), RULES)
     clock.set(stored.asked_at + RULES.ask_again_ms - 1)
@@ -82,20 +69,6 @@ async def test_a_new_request_takes_the_place_of_a_former_one(chats: ChatStores, 
     assert await _guess(chats, "last") is not None
 
 
-async def test_who_asked_too_soon_is_remembered_when_the_code_has_ended(
-    chats: ChatStores, clock: ManualClock
-) -> None:
-    rules = replace(RULES, code_ms=5_000)
-    stored = await chats.people.ask(request(), rules)
-    clock.set(stored.expires_at + 1)
-    await chats.people.ask(request("u2"), rules)
-    with refused(QueueFull):
-        await chats.people.ask(request(), rules)
-    clock.set(stored.asked_at + rules.ask_again_ms)
-    await chats.people.ask(request(), rules)
-    assert await _asked(chats) == ["u2", "u1"]
-
-
 async def test_no_more_wait_on_a_platform_than_may(chats: ChatStores, clock: ManualClock) -> None:
     for number in range(RULES.most_open):
         await chats.people.ask(request(f"u{number}"), RULES)
@@ -110,23 +83,6 @@ async def test_no_more_wait_on_a_platform_than_may(chats: ChatStores, clock: Man
     clock.set(clock.now() + RULES.code_ms - RULES.ask_again_ms - RULES.most_open)
     await chats.people.ask(request("late"), RULES)
     assert await _asked(chats) == ["u2", "u1", "late"]
-
-
-async def test_open_requests_come_oldest_first(chats: ChatStores, clock: ManualClock) -> None:
-    for platform, user_id in (("b", "u3"), ("a", "u2"), ("b", "u1")):
-        await chats.people.ask(request(user_id, platform=platform), RULES)
-        clock.advance(timedelta(seconds=1))
-    assert await _asked(chats, platform=None) == ["u3", "u2", "u1"]
-    assert await _asked(chats, platform="b") == ["u3", "u1"]
-    assert await _asked(chats, platform="c") == []
-
-
-async def test_no_listing_of_requests_is_longer_than_the_most(chats: ChatStores, clock: ManualClock) -> None:
-    rules = replace(RULES, most_open=MAX_INBOUND + 1)
-    for number in range(MAX_INBOUND + 1):
-        await chats.people.ask(request(f"u{number}", platform=f"p{number % 2}"), rules)
-        clock.advance(timedelta(milliseconds=1))
-    assert await _asked(chats, platform=None) == [f"u{number}" for number in range(MAX_INBOUND)]
 
 
 async def test_the_right_code_lets_a_person_in(chats: ChatStores, clock: ManualClock) -> None:
@@ -146,16 +102,6 @@ async def test_the_right_code_lets_a_person_in(chats: ChatStores, clock: ManualC
         assert await chats.people.person(HERE, user) == found
         assert await _asked(chats) == []
         assert await _guess(chats, f"hash of {user}") is None
-
-
-async def test_a_code_lets_in_the_one_who_asked(chats: ChatStores, clock: ManualClock) -> None:
-    for user in ("u1", "u2", "u3"):
-        await chats.people.ask(request(user), RULES)
-        clock.advance(timedelta(seconds=1))
-    found = await _guess(chats, "hash of u2")
-    assert found.user_id == "u2"
-    assert await _asked(chats) == ["u1", "u3"]
-    assert [one.user_id for one in await chats.people.people()] == ["u2"]
 
 
 async def test_a_code_gives_a_known_person_the_new_role(chats: ChatStores, clock: ManualClock) -> None:
@@ -200,14 +146,6 @@ async def test_a_lock_holds_on_its_platform_alone(chats: ChatStores) -> None:
     for _ in range(RULES.most_wrong - 1):
         assert await _guess(chats, platform="other") is None
     assert await _guess(chats, "hash of u1", platform="other") is not None
-
-
-async def test_after_a_lock_the_count_begins_anew(chats: ChatStores, clock: ManualClock) -> None:
-    for _ in range(3):
-        await _locked(chats)
-        with refused(QueueFull):
-            await _guess(chats)
-        clock.set(clock.now() + RULES.locked_ms)
 
 
 async def test_a_right_code_begins_the_count_anew(chats: ChatStores) -> None:
@@ -266,18 +204,3 @@ async def test_all_requests_of_a_platform_are_forgotten(chats: ChatStores) -> No
         assert await _guess(chats) is None
     assert await chats.people.forget_requests(HERE) == 1
     await _locked(chats)
-
-
-async def test_an_instant_of_a_request_may_be_given(chats: ChatStores) -> None:
-    people = chats.people
-    assert (await people.let_in(person("known"), now=5)).added_at == 5
-    stored = await people.ask(request(), RULES, now=7)
-    assert (stored.asked_at, stored.expires_at) == (7, 7 + RULES.code_ms)
-    assert await people.requests(now=6 + RULES.code_ms) == (stored,)
-    assert await people.requests(now=7 + RULES.code_ms) == ()
-    for _ in range(RULES.most_wrong):
-        assert await people.redeem(HERE, "wrong", RULES, now=8) is None
-    with refused(QueueFull):
-        await people.redeem(HERE, stored.code_hash, RULES, now=7 + RULES.locked_ms)
-    found = await people.redeem(HERE, stored.code_hash, RULES, now=8 + RULES.locked_ms)
-    assert found.added_at == 8 + RULES.locked_ms

@@ -3,11 +3,9 @@
 from datetime import timedelta
 
 from conformance.boxes import on_both
-from conformance.promises.chat_given import BLANK, HALF, TOGETHER, at_once, person
-from conformance.promises.given import refused
+from conformance.promises.chat_given import TOGETHER, at_once, person
 from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.records import replace
 from postroom.stores.chats.stores import ChatStores
 from postroom.testing import ManualClock
@@ -32,16 +30,6 @@ async def test_a_known_person_gets_a_new_role_and_name(chats: ChatStores, clock:
     assert second == replace(given, added_at=first.added_at)
     assert await chats.people.people() == (second,)
     assert await chats.people.let_in(given) == second
-
-
-async def test_a_person_without_an_id_is_refused(chats: ChatStores) -> None:
-    for text in (*BLANK, HALF):
-        for given in (person(text), person(platform=text)):
-            with refused(InvalidRecord):
-                await chats.people.let_in(given)
-    with refused(InvalidRecord):
-        await chats.people.let_in(person(name=HALF))
-    assert await chats.people.people() == ()
 
 
 async def test_a_person_is_shut_out(chats: ChatStores, clock: ManualClock) -> None:

@@ -4,8 +4,6 @@ from datetime import timedelta
 
 from conformance.boxes import on_both
 from conformance.promises.chat_given import (
-    BLANK,
-    HALF,
     ROUNDS,
     TOGETHER,
     at_once,
@@ -53,13 +51,6 @@ async def test_a_session_is_opened_with_its_conversation(chats: ChatStores, cloc
     assert await chats.sessions.threads(given.session_key) == (thread,)
 
 
-async def test_a_session_that_says_nothing_of_it_is_active_now(chats: ChatStores, clock: ManualClock) -> None:
-    stored = await chats.sessions.open(session())
-    assert (stored.active_at, stored.title, stored.source, stored.settings) == (clock.now(), None, {}, {})
-    thread = await chats.sessions.thread(stored.thread_id)
-    assert (thread.active_at, thread.title) == (clock.now(), None)
-
-
 async def test_a_known_session_is_returned_unchanged(chats: ChatStores, clock: ManualClock) -> None:
     await chats.sessions.open(session("other", "chat/other"))
     stored = await chats.sessions.open(session("s", "chat/t", title="one"))
@@ -84,35 +75,6 @@ async def test_opening_at_the_same_time_makes_one(chats: ChatStores) -> None:
         for one in given:
             there = await chats.sessions.thread(one.thread_id)
             assert (there is not None) == (answers[0].thread_id == one.thread_id)
-
-
-async def test_a_session_without_a_name_is_refused(chats: ChatStores) -> None:
-    for blank in BLANK:
-        for given in (
-            ChatSession(session_key=blank, thread_id="t"),
-            ChatSession(session_key="s", thread_id=blank),
-        ):
-            with refused(InvalidRecord):
-                await chats.sessions.open(given)
-    assert await chats.sessions.sessions() == ()
-    stored = await chats.sessions.open(session())
-    for blank in BLANK:
-        with refused(InvalidRecord):
-            await chats.sessions.put(replace(stored, thread_id=blank))
-    assert await chats.sessions.load("s") == stored
-
-
-async def test_a_session_with_half_a_character_is_refused(chats: ChatStores) -> None:
-    for given in (
-        session(HALF),
-        session(thread_id=HALF),
-        session(title=HALF),
-        session(source={"a": HALF}),
-        session(settings={"a": HALF}),
-    ):
-        with refused(InvalidRecord):
-            await chats.sessions.open(given)
-    assert await chats.sessions.sessions() == ()
 
 
 @on_both
@@ -244,15 +206,6 @@ async def test_a_former_conversation_is_kept_and_taken_up_again(
     assert await chats.sessions.threads("s") == (replace(first, active_at=30), second)
 
 
-async def test_a_title_is_that_of_the_present_conversation(chats: ChatStores) -> None:
-    stored = await chats.sessions.open(session("s", "chat/1", title="one"))
-    stored = await _on(chats, stored, "chat/2")
-    for title in ("two", "deux", None):
-        stored = await chats.sessions.put(replace(stored, title=title))
-        found = await chats.sessions.threads("s")
-        assert {one.thread_id: one.title for one in found} == {"chat/1": "one", "chat/2": title}
-
-
 @on_both
 async def test_a_title_is_used_once_in_a_session(chats: ChatStores) -> None:
     stored = await chats.sessions.open(session("s", "chat/1", title="one"))
@@ -270,13 +223,6 @@ async def test_a_title_is_used_once_in_a_session(chats: ChatStores) -> None:
     assert await _threads(chats, title="one") == ["chat/2"]
 
 
-async def test_conversations_without_a_title_are_many(chats: ChatStores) -> None:
-    stored = await chats.sessions.open(session("s", "chat/1"))
-    stored = await _on(chats, stored, "chat/2")
-    await _on(chats, stored, "chat/3")
-    assert await _threads(chats) == ["chat/3", "chat/2", "chat/1"]
-
-
 async def test_conversations_come_by_when_they_were_last_active(chats: ChatStores) -> None:
     stored = await chats.sessions.open(session("s", "chat/1", title="t1", active_at=50))
     for number, active_at in ((2, 20), (3, 70), (4, 60)):
@@ -292,20 +238,6 @@ async def test_conversations_come_by_when_they_were_last_active(chats: ChatStore
     assert await _threads(chats, title="t1") == ["chat/1"]
     assert await _threads(chats, title="T1") == []
     assert await _threads(chats, "unknown") == []
-
-
-async def test_no_listing_of_conversations_is_longer_than_the_most(chats: ChatStores) -> None:
-    stored = await chats.sessions.open(session("s", "chat/0", active_at=1))
-    for number in range(1, MAX_INBOUND + 1):
-        stored = await _on(chats, stored, f"chat/{number}")
-    found = await chats.sessions.threads("s", limit=10**9)
-    assert [one.thread_id for one in found] == [f"chat/{number}" for number in range(MAX_INBOUND, 0, -1)]
-
-
-async def test_what_is_unknown_is_none(chats: ChatStores) -> None:
-    await chats.sessions.open(session("s", "chat/t"))
-    assert await chats.sessions.load("chat/t") is None
-    assert await chats.sessions.thread("s") is None
 
 
 @on_both
@@ -328,34 +260,3 @@ async def test_no_listing_of_sessions_is_longer_than_the_most(chats: ChatStores)
         await chats.sessions.open(session(f"s{number:03}"))
     found = await chats.sessions.sessions(limit=10**9)
     assert [one.session_key for one in found] == [f"s{number:03}" for number in range(MAX_INBOUND)]
-
-
-async def test_what_a_session_holds_is_the_stores_own(chats: ChatStores) -> None:
-    source, settings = {"n": [1]}, {"m": [1]}
-    opened = await chats.sessions.open(session(source=source, settings=settings))
-    source["n"].append(2)
-    settings["m"].append(2)
-    for read in (
-        opened,
-        await chats.sessions.load("s"),
-        await chats.sessions.open(session()),
-        *await chats.sessions.sessions(),
-    ):
-        read.source["n"].append(3)
-        read.settings["m"].append(3)
-    found = await chats.sessions.load("s")
-    assert (found.source, found.settings) == ({"n": [1]}, {"m": [1]})
-    changed = await chats.sessions.put(found)
-    found.source["n"].append(4)
-    changed.settings["m"].append(4)
-    found = await chats.sessions.load("s")
-    assert (found.source, found.settings) == ({"n": [1]}, {"m": [1]})
-
-
-async def test_an_instant_of_a_session_may_be_given(chats: ChatStores) -> None:
-    stored = await chats.sessions.open(session("s", "chat/1"), now=5)
-    assert (stored.created_at, stored.updated_at, stored.active_at) == (5, 5, 5)
-    changed = await chats.sessions.put(replace(stored, thread_id="chat/2"), now=6)
-    assert (changed.created_at, changed.updated_at, changed.active_at) == (5, 6, 5)
-    first, second = await chats.sessions.thread("chat/1"), await chats.sessions.thread("chat/2")
-    assert (first.created_at, second.created_at) == (5, 6)

@@ -10,20 +10,14 @@ from conformance.promises.run_given import (
     LEASE,
     SECOND,
     TOGETHER,
-    claimed,
     ended,
     enqueued,
     ids,
     loaded,
-    reported,
-    taken,
     without_token,
 )
 from postroom.contracts.dispatch import (
-    INTERRUPTED,
     STALE_EPOCH,
-    TERMINAL,
-    Interrupt,
     RunDispatch,
     RunDispatchStatus,
 )
@@ -63,31 +57,6 @@ async def test_a_claim_owns_a_dispatch_until_its_lease_ends(
     assert await loaded(stores) == owned
 
 
-async def test_each_claim_has_a_token_of_its_own(stores: RunStores, queue: DispatchStore) -> None:
-    tokens = set()
-    await enqueued(stores, max_attempts=9)
-    for _ in range(4):
-        owned = await claim(stores)
-        tokens.add(owned.claim_token)
-        await queue.nack(owned.claim_proof, error="again")
-    tokens.add((await claimed(stores, "d2", thread="u")).claim_token)
-    assert len(tokens) == 5
-
-
-async def test_a_claim_by_thread_waits_until_available_at_and_one_by_id_does_not(
-    stores: RunStores, clock: ManualClock
-) -> None:
-    due = clock.now() + 10
-    await enqueued(stores, "d1", available_at=due)
-    await enqueued(stores, "d2", thread="u", available_at=due)
-    clock.set(due - 1)
-    assert await claim(stores) is None
-    owned = await taken(stores, "d2", consumer="inline")
-    assert (owned.status, owned.claimed_by, owned.lease_until) == (CLAIMED, "inline", due - 1 + LEASE)
-    clock.set(due)
-    assert await claim(stores) is not None
-
-
 async def test_claims_are_by_priority_then_age_then_id(stores: RunStores, clock: ManualClock) -> None:
     """A dispatch that is not due is skipped, and is first when it is due."""
     now = clock.now()
@@ -118,33 +87,6 @@ async def test_a_thread_has_one_claim_at_a_time(
     await enqueued(stores, "d3", thread="u")
     assert (await claim(stores, "u")).dispatch_id == "d3"  # what one thread does keeps no other
     assert await claim(stores, "v") is None
-
-
-async def test_a_claim_follows_a_nack_when_it_is_due(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    owned = await claimed(stores)
-    await queue.nack(owned.claim_proof, error="again", delay_ms=SECOND)
-    assert await claim(stores) is None
-    await enqueued(stores, "d2")
-    assert await claim_and_ack(stores) == "d2"
-    clock.advance(timedelta(seconds=1))
-    again = await claim(stores)
-    assert (again.dispatch_id, again.attempt_count) == ("d1", 1)
-
-
-async def test_what_has_ended_is_neither_claimed_nor_cancelled_nor_interrupted(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    before = [await ended(stores, status.value, status) for status in TERMINAL]
-    clock.advance(timedelta(seconds=1))
-    done = await queue.interrupt("t")
-    assert (done.superseded_count, done.active_dispatch) == (0, None)
-    assert await claim(stores) is None
-    for row in (*before, RunDispatch.queued("unknown", "t", "r", created_at=1)):
-        assert await queue.claim_dispatch(row.dispatch_id, "worker", lease_ms=LEASE) is None
-        assert await queue.cancel(row.dispatch_id) is None
-    assert [await loaded(stores, row.dispatch_id) for row in before] == before
 
 
 @on_both
@@ -205,132 +147,6 @@ async def test_workers_together_do_each_dispatch_once_and_in_order(
             group.create_task(work(f"w{number}"))
     for thread in threads:
         assert [one for one in done if one.startswith(thread)] == [f"{thread}{n}" for n in range(depth)]
-
-
-async def test_a_given_instant_counts_before_the_clock(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    later = clock.now() + 100 * SECOND
-    await enqueued(stores, available_at=later, max_attempts=9)
-    assert await queue.claim("t", "w", lease_ms=5, now=later - 1) is None
-    assert await queue.due_thread_ids(now=later) == ("t",)
-    owned = await queue.claim("t", "w", lease_ms=5, now=later)
-    assert (owned.claimed_at, owned.lease_until, owned.updated_at) == (later, later + 5, later)
-    assert await queue.extend_lease(owned.claim_proof, extension_ms=7, now=later + 1)
-    assert (await loaded(stores)).lease_until == later + 8
-    started = await queue.record_dispatch_start(owned.claim_proof, "i", now=later + 2)
-    assert started.updated_at == later + 2
-    assert await queue.reclaim_expired_leases(now=later + 8) == ()
-    (back,) = await queue.reclaim_expired_leases(now=later + 9)
-    assert (back.available_at, back.updated_at) == (0, later + 9)
-    again = await queue.claim_dispatch("d1", "w", lease_ms=5, now=later + 10)
-    assert again.lease_until == later + 15
-    given_back = await queue.nack(again.claim_proof, error="x", delay_ms=3, now=later + 11)
-    assert given_back.available_at == later + 14
-    withdrawn = await queue.cancel("d1", now=later + 12)
-    assert (withdrawn.completed_at, withdrawn.updated_at) == (later + 12, later + 12)
-
-
-async def test_a_clock_that_is_turned_back_breaks_nothing(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    """Without a delay, a dispatch is due whatever the clock says; with a delay, it waits for its instant."""
-    start = clock.now()
-    owned = await claimed(stores)
-    await enqueued(stores, "d2")
-    await enqueued(stores, "d3", available_at=start + 1)
-    assert await queue.due_thread_ids() == ()
-    clock.set(start - 3600 * SECOND)
-    assert await queue.reclaim_expired_leases() == ()
-    assert await claim(stores) is None
-    assert await loaded(stores) == owned
-    await queue.record_dispatch_start(owned.claim_proof, "instance")
-    assert await queue.extend_lease(owned.claim_proof, extension_ms=LEASE)
-    assert (await loaded(stores)).lease_until == start - 3600 * SECOND + LEASE
-    await queue.ack(owned.claim_proof)
-    assert (await queue.due_thread_ids(), await queue.next_due_at()) == (("t",), 0)
-    for _ in range(2):
-        found = await claim(stores)
-        assert found.dispatch_id == "d2"
-        await queue.release(found.claim_proof)
-        clock.advance(timedelta(hours=-1))
-    await queue.cancel("d2")
-    assert (await claim(stores), await queue.next_due_at()) == (None, start + 1)
-    clock.set(start + 1)
-    assert await claim_and_ack(stores) == "d3"
-
-
-async def test_a_claim_whose_answer_was_lost_is_found_again(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    await claimed(stores)  # the answer is not used
-    assert await claim(stores) is None
-    held = await queue.claimed_dispatch("t")
-    assert held.claimed_by == "worker"
-    clock.set(clock.now() + LEASE + 1)
-    await queue.reclaim_expired_leases()
-    again = await claim(stores, consumer="another")
-    assert again.attempt_count == 1
-    with pytest.raises(StaleClaim):
-        await queue.ack(held.claim_proof)
-    assert await loaded(stores) == again
-
-
-async def test_what_the_caller_decided_on_is_kept_through_a_life(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    details = {"priority": 9, "dedupe_key": "k", "deadline_at": clock.now() + 9, "tenant": "acme"}
-    given = await enqueued(stores, max_attempts=7, **details)
-    kept = {"dispatch_id", "thread_id", "run_id", "created_at", "dispatch_epoch", "max_attempts", *details}
-    owned = await taken(stores)
-    back = await queue.nack(owned.claim_proof, error="x")
-    owned = await taken(stores)
-    for record in (owned, back, await queue.ack(owned.claim_proof), await loaded(stores)):
-        assert {name: getattr(record, name) for name in kept} == {name: getattr(given, name) for name in kept}
-    assert (await loaded(stores)).claimed_by is None
-
-
-async def test_an_interrupt_supersedes_all_that_is_queued_on_its_thread(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    first = await enqueued(stores, "d1", created_at=clock.now() - 2)
-    later = await enqueued(stores, "d2", available_at=clock.now() + 60 * SECOND)
-    other = await enqueued(stores, "o1", thread="u")
-    clock.advance(timedelta(seconds=1))
-    done = await queue.interrupt("t")
-    expected = [row.superseded(reason=INTERRUPTED, now=clock.now()) for row in (first, later)]
-    assert sorted(done.superseded_dispatches, key=lambda row: row.dispatch_id) == expected
-    assert (done.new_dispatch_epoch, done.active_dispatch, done.superseded_count) == (1, None, 2)
-    assert [await loaded(stores, name) for name in ("d1", "d2")] == expected
-    assert not any(row.reconciled for row in expected)
-    assert await loaded(stores, "o1") == other
-    assert await queue.current_dispatch_epoch("u") == 0
-    assert await queue.due_thread_ids() == ("u",)
-
-
-async def test_an_interrupt_names_who_is_at_work_and_what_follows_is_claimed_after_it(
-    stores: RunStores, queue: DispatchStore
-) -> None:
-    owned = await reported(stores, await claimed(stores))
-    await enqueued(stores, "d2")
-    done = await queue.interrupt("t")
-    assert (done.active_dispatch, ids(done.superseded_dispatches)) == (owned, ["d2"])
-    assert await loaded(stores) == owned
-    await enqueued(stores, "d3")
-    assert await claim(stores) is None
-    assert await queue.claim_dispatch("d3", "worker", lease_ms=LEASE) is None
-    with pytest.raises(StaleClaim):
-        await queue.ack(owned.claim_proof)
-    newest = await claim(stores)
-    assert (newest.dispatch_id, newest.dispatch_epoch) == ("d3", 1)
-    await queue.ack(newest.claim_proof)
-
-
-async def test_the_epoch_counts_the_interrupts_of_a_thread(queue: DispatchStore) -> None:
-    for number in range(1, 4):
-        assert await queue.interrupt("t") == Interrupt(new_dispatch_epoch=number)
-        assert await queue.current_dispatch_epoch("t") == number
-    assert await queue.current_dispatch_epoch("u") == 0
 
 
 async def test_an_epoch_is_never_lower_than_it_was(
@@ -404,20 +220,3 @@ async def test_a_claim_meets_an_interrupt_or_a_cancellation_with_one_winner(
             claiming = group.create_task(claim(stores, thread))
         [winner] = [one.result() for one in (withdrawn, claiming) if one.result() is not None]
         assert await loaded(stores, f"c{number}") == winner
-
-
-async def test_a_queued_dispatch_is_cancelled_also_one_that_was_given_back(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    await queue.nack((await claimed(stores)).claim_proof, error="x", delay_ms=60 * SECOND)
-    queued = await loaded(stores)
-    clock.advance(timedelta(seconds=1))
-    withdrawn = await queue.cancel("d1")
-    assert withdrawn == queued.cancelled(now=clock.now()) == await loaded(stores)
-    assert not withdrawn.reconciled
-    assert await claim(stores) is None
-    assert await queue.cancel("d1") is None
-    assert await loaded(stores) == withdrawn
-    owned = await claimed(stores, "d2")
-    assert await queue.cancel("d2") is None
-    assert await queue.claimed_dispatch("t") == owned

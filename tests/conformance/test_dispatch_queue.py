@@ -20,12 +20,11 @@ from conformance.promises.run_given import (
     taken,
 )
 from postroom.contracts.dispatch import LOWEST_PRIORITY, TERMINAL, RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import DedupeKeyInUse, DuplicateRecord, InvalidRecord, RunNotOpen
+from postroom.contracts.errors import DedupeKeyInUse, DuplicateRecord, RunNotOpen
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import MAX_PAGE, Places
+from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import TerminationReason
 from postroom.stores.runs.ports import DispatchStore, RunStores
-from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
 
 QUEUED, DEAD_LETTER = RunDispatchStatus.QUEUED, RunDispatchStatus.DEAD_LETTER
@@ -41,30 +40,6 @@ async def test_an_enqueued_dispatch_is_listed_and_loaded_as_it_was_given(
     given = asked(stores, thread="a thread: 'ü' \"x\" 100%_", **details)
     assert await queue.enqueue(given) == given == await queue.load_dispatch("d1")
     assert await queue.list_dispatches(given.thread_id) == (given,)
-    assert await queue.list_dispatches("t") == ()
-
-
-async def test_a_dispatch_that_nobody_enqueued_is_nowhere(queue: DispatchStore, clock: ManualClock) -> None:
-    assert await queue.load_dispatch("d1") is None
-    assert await queue.claimed_dispatch("t") is None
-    assert await queue.list_by_status(RunDispatchStatus.ACKED) == ()
-    assert await queue.unreconciled_dispatches() == ()
-    assert (await queue.due_thread_ids(), await queue.next_due_at()) == ((), None)
-    assert (await queue.queued_thread_ids(), await queue.count_queued("t", at_most=5)) == ((), 0)
-    assert await queue.current_dispatch_epoch("t") == 0
-    assert await queue.reclaim_expired_leases() == ()
-    assert await queue.purge_terminal(older_than=clock.now()) == 0
-    assert (await queue.discard("d1"), await queue.cancel("d1")) == (None, None)
-
-
-async def test_only_a_queued_dispatch_is_enqueued(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    queued, now = asked(stores), clock.now()
-    owned = queued.claim(token="token", consumer="worker", lease_ms=LEASE, now=now)
-    for record in (owned, owned.acked(now=now), queued.cancelled(now=now)):
-        with pytest.raises(InvalidRecord):
-            await queue.enqueue(record)
     assert await queue.list_dispatches("t") == ()
 
 
@@ -89,16 +64,6 @@ async def test_an_id_is_used_once_whatever_became_of_it(stores: RunStores, queue
                 await enqueued(stores, name, thread=thread, run_id="another", priority=1)
         assert await loaded(stores, name) == before
     assert await queue.list_dispatches("elsewhere") == ()
-
-
-async def test_enqueuing_again_after_a_lost_answer_is_told_from_a_conflict(
-    stores: RunStores, queue: DispatchStore
-) -> None:
-    """It meets its own id first, not its own dedupe key or its own open run."""
-    stored = await enqueued(stores, dedupe_key="key")
-    with pytest.raises(DuplicateRecord):
-        await queue.enqueue(stored)
-    assert await queue.list_dispatches("t") == (stored,)
 
 
 async def test_a_dedupe_key_is_taken_on_its_thread_while_its_dispatch_is_open(
@@ -126,40 +91,6 @@ async def test_a_dedupe_key_is_taken_on_its_thread_while_its_dispatch_is_open(
     await enqueued(stores, "d2", dedupe_key="another key")
     await enqueued(stores, "d3", thread="u", dedupe_key="key")
     await enqueued(stores, "d4")
-
-
-async def test_a_run_has_one_open_dispatch_on_any_thread(stores: RunStores, queue: DispatchStore) -> None:
-    await enqueued(stores, "d1", run_id="r")
-    with pytest.raises(RunNotOpen):
-        await enqueued(stores, "d2", run_id="r")
-    owned = await taken(stores)
-    with pytest.raises(RunNotOpen):
-        await enqueued(stores, "d2", run_id="r", thread="u")
-    await queue.nack(owned.claim_proof, error="again")
-    with pytest.raises(RunNotOpen):
-        await enqueued(stores, "d2", run_id="r")
-    assert await queue.load_dispatch("d2") is None
-    await queue.cancel("d1")
-    await enqueued(stores, "d2", run_id="r")
-    await enqueued(stores, "d3", run_id="r3")
-
-
-async def test_what_is_refused_leaves_the_thread_as_it_was(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    await enqueued(stores, "d1", dedupe_key="key", available_at=clock.now() + 5)
-    for name, thread, refusal, details in (
-        ("d2", "t", DedupeKeyInUse, {"dedupe_key": "key"}),
-        ("d2", "t", RunNotOpen, {"run_id": "r-d1"}),
-        ("d1", "u", DuplicateRecord, {}),
-    ):
-        with pytest.raises(refusal):
-            await enqueued(stores, name, thread=thread, **details)
-    assert await queue.queued_thread_ids() == ("t",)
-    assert await queue.count_queued("t", at_most=9) == 1
-    assert (await queue.next_due_at(), await queue.due_thread_ids()) == (clock.now() + 5, ())
-    counts = await queue.count_by_status()
-    assert {status: number for status, number in counts.items() if number} == {QUEUED: 1}
 
 
 @on_both
@@ -262,16 +193,6 @@ async def test_a_cancelled_enqueue_is_stored_whole_or_not_at_all(
         assert await queue.count_queued(thread, at_most=9) == 1 + there
 
 
-async def test_due_threads_are_found_at_their_instant_without_being_known(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    due = clock.now() + 10 * SECOND
-    await enqueued(stores, available_at=due)
-    for now, found in ((clock.now(), ()), (due - 1, ()), (due, ("t",)), (due + 99, ("t",))):
-        clock.set(now)
-        assert (await queue.due_thread_ids(), await queue.next_due_at()) == (found, due)
-
-
 async def test_a_retry_that_waits_is_found_when_it_is_due(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
@@ -286,17 +207,6 @@ async def test_a_retry_that_waits_is_found_when_it_is_due(
     assert await queue.due_thread_ids() == ()
     await queue.reclaim_expired_leases()
     assert (await queue.due_thread_ids(), await queue.next_due_at()) == (("t",), 0)
-
-
-async def test_a_thread_that_is_at_work_is_not_due(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    owned, now = await claimed(stores), clock.now()
-    await enqueued(stores, "d2", available_at=now - 1)
-    await enqueued(stores, "o1", thread="u", available_at=now + SECOND)
-    assert (await queue.due_thread_ids(), await queue.next_due_at()) == ((), now + SECOND)
-    await queue.ack(owned.claim_proof)
-    assert (await queue.due_thread_ids(), await queue.next_due_at()) == (("t",), now - 1)
 
 
 async def test_due_threads_come_once_and_the_most_urgent_first(
@@ -453,13 +363,6 @@ async def test_a_wait_for_work_ends_when_there_is_some_and_not_by_what_ended_an_
     raise AssertionError("a wait never lasts")
 
 
-async def test_the_parts_of_one_place_share_it_and_a_clock(stores: RunStores, clock: ManualClock) -> None:
-    parts = (stores.coordinator, stores.dispatches, stores.threads, stores.events, stores.outbox)
-    [place] = {part.storage_identity for part in parts}
-    assert place
-    assert stores.clock.now() == clock.now()
-
-
 @on_both
 async def test_what_a_worker_reports_may_be_any_text(stores: RunStores, queue: DispatchStore) -> None:
     text = "\0 \x1a0 \x1a \x1b \u2028 'ü' \\u0000 \U0001f600 %s $1 ? \"x\"" + "long" * 20_000
@@ -474,38 +377,3 @@ async def test_what_a_worker_reports_may_be_any_text(stores: RunStores, queue: D
     await queue.dead_letter(owned.claim_proof, error=text)
     (dead,) = await queue.list_by_status(DEAD_LETTER)
     assert (owned.last_error, dead.last_error) == (text, text)
-
-
-async def test_due_threads_may_be_for_one_place(stores: RunStores, clock: ManualClock) -> None:
-    first = clock.now() - 3
-
-    async def put(thread: str, place: str) -> None:
-        await stores.store.write(lambda tx: tx.runs.dispatches.put_place(thread, place))
-        assert await stores.store.read(lambda tx: tx.runs.dispatches.place(thread)) == place
-
-    async def due_in(places: Places) -> tuple[list[str], int | None]:
-        def look(tx: Transaction) -> tuple[list[str], int | None]:
-            queue = tx.runs.dispatches
-            by_tenant, every = (
-                {one.thread_id for one in queue.due_threads(10, tenant=tenant, places=places)}
-                for tenant in ("", None)
-            )
-            assert by_tenant == every
-            return sorted(every), queue.next_due_at(places)
-
-        return await stores.store.read(look)
-
-    for number, place in enumerate(("", "gpu", "mill")):
-        await enqueued(stores, f"d{number}", thread=f"t{number}", available_at=first + number)
-        await put(f"t{number}", place)
-    for places, expected in (
-        (None, ["t0", "t1", "t2"]),
-        ((), ["t0"]),
-        (("gpu", "other"), ["t0", "t1"]),
-        (("mill", "gpu"), ["t0", "t1", "t2"]),
-    ):
-        assert await due_in(places) == (expected, first)
-    await put("t0", "gone")
-    assert await due_in(()) == ([], None)
-    await put("t0", "")
-    assert await due_in(()) == (["t0"], first)

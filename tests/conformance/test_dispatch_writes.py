@@ -8,7 +8,6 @@ import pytest
 from conformance.boxes import on_both
 from conformance.promises.run_given import (
     LEASE,
-    SECOND,
     TOGETHER,
     claimed,
     ended,
@@ -20,14 +19,12 @@ from conformance.promises.run_given import (
     taken,
 )
 from postroom.contracts.dispatch import (
-    LEASE_ENDED,
-    NO_ATTEMPTS_LEFT,
     STALE_EPOCH,
     TERMINAL,
     Claim,
     RunDispatchStatus,
 )
-from postroom.contracts.errors import InvalidRecord, StaleClaim, UnknownDispatch
+from postroom.contracts.errors import StaleClaim, UnknownDispatch
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReason
@@ -79,81 +76,6 @@ async def test_a_start_and_a_result_are_recorded_and_stay_with_the_ack(
     acked = await queue.ack(owned.claim_proof)
     assert acked == recorded.acked(now=clock.now()) == await loaded(stores)
     assert projection(acked) == projection(recorded)
-
-
-async def test_a_result_of_another_run_is_refused(stores: RunStores, queue: DispatchStore) -> None:
-    owned = await claimed(stores)
-    with pytest.raises(InvalidRecord):
-        await queue.record_run_result(owned.claim_proof, result(owned, run_id="another"))
-    assert await loaded(stores) == owned
-
-
-async def test_an_ack_ends_the_delivery_and_says_nothing_of_the_run(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    owned = await claimed(stores)
-    clock.advance(timedelta(seconds=1))
-    acked = await queue.ack(owned.claim_proof)
-    assert acked == owned.acked(now=clock.now()) == await loaded(stores)
-    assert (acked.status, acked.completed_at, acked.run_status) == (ACKED, clock.now(), None)
-    assert acked.reconciled
-    assert await queue.claimed_dispatch("t") is None
-
-
-async def test_a_nack_gives_back_with_a_delay_and_an_error(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    owned = await claimed(stores)
-    clock.advance(timedelta(seconds=1))
-    back = await queue.nack(owned.claim_proof, error="it was 'busy'", delay_ms=5)
-    assert back == owned.nacked(error="it was 'busy'", delay_ms=5, now=clock.now()) == await loaded(stores)
-    assert (back.status, back.attempt_count, back.available_at) == (QUEUED, 1, clock.now() + 5)
-    assert back.last_error == "it was 'busy'"
-    assert await queue.claimed_dispatch("t") is None
-
-
-@pytest.mark.parametrize("most", [1, 3])
-async def test_a_nack_at_the_last_attempt_is_a_dead_letter(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock, most: int
-) -> None:
-    await enqueued(stores, max_attempts=most)
-    for attempt in range(1, most + 1):
-        owned = await taken(stores)
-        back = await queue.nack(owned.claim_proof, error=f"failed {attempt}")
-        assert back == await loaded(stores)
-        assert back.attempt_count == attempt
-    assert (back.status, back.last_error, back.completed_at) == (DEAD_LETTER, f"failed {most}", clock.now())
-    assert not back.reconciled
-    assert await queue.claim("t", "worker", lease_ms=LEASE) is None
-
-
-async def test_a_release_counts_no_attempt(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    await enqueued(stores, max_attempts=2)
-    await queue.nack((await taken(stores)).claim_proof, error="first")
-    for _ in range(3):
-        owned = await taken(stores)
-        clock.advance(timedelta(seconds=1))
-        back = await queue.release(owned.claim_proof)
-        assert back == owned.released(now=clock.now()) == await loaded(stores)
-        assert (back.status, back.attempt_count, back.available_at, back.last_error) == (
-            QUEUED,
-            1,
-            0,
-            "first",
-        )
-    assert await queue.due_thread_ids() == ("t",)
-
-
-async def test_a_dead_letter_keeps_its_attempts_and_its_reason(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    owned = await claimed(stores)
-    recorded = await reported(stores, owned)
-    given_up = await queue.dead_letter(owned.claim_proof, error="no credentials")
-    assert given_up == recorded.dead_lettered(error="no credentials", now=clock.now()) == await loaded(stores)
-    assert (given_up.status, given_up.attempt_count, given_up.reconciled) == (DEAD_LETTER, 0, False)
 
 
 @on_both
@@ -299,23 +221,6 @@ async def test_claims_are_renewed_together_each_for_its_own_time(
     assert await loaded(stores, "d4") == owned[3]
 
 
-async def test_what_ends_a_claim_happens_once_and_what_records_may_be_repeated(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    for name in ("ack", "nack", "release", "dead_letter"):
-        owned = await claimed(stores, name, thread=name)
-        await WRITES[name](queue, owned, owned.claim_proof)
-        once = await loaded(stores, name)
-        clock.advance(timedelta(seconds=1))
-        with pytest.raises(StaleClaim):
-            await WRITES[name](queue, owned, owned.claim_proof)
-        assert await loaded(stores, name) == once
-    owned = await claimed(stores)
-    for name in ("record_dispatch_start", "record_run_result"):
-        for _ in range(2):
-            assert await WRITES[name](queue, owned, owned.claim_proof) == await loaded(stores)
-
-
 async def test_superseding_a_claimed_dispatch_needs_the_claim_and_ends_it(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
@@ -373,43 +278,6 @@ async def test_what_is_asked_of_a_run_at_work_is_kept_until_it_is_dropped(
     assert await kept("d2") == []
 
 
-async def test_what_is_taken_back_is_queued_with_an_attempt_and_at_the_last_a_dead_letter(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    owned = await reported(stores, await claimed(stores, max_attempts=2))
-    clock.set(clock.now() + LEASE + 7)
-    (back,) = await queue.reclaim_expired_leases()
-    assert back == owned.lease_ended(now=clock.now()) == await loaded(stores)
-    assert (back.status, back.attempt_count, back.available_at) == (QUEUED, 1, 0)
-    assert back.last_error == LEASE_ENDED
-    assert await queue.reclaim_expired_leases() == ()
-    again = await reported(stores, await taken(stores))
-    clock.set(clock.now() + LEASE + 1)
-    (dead,) = await queue.reclaim_expired_leases()
-    assert dead == again.lease_ended(now=clock.now()) == await loaded(stores)
-    assert (dead.status, dead.attempt_count, dead.reconciled) == (DEAD_LETTER, 2, False)
-    assert (dead.last_error, dead.completed_at) == (NO_ATTEMPTS_LEFT.format(LEASE_ENDED), clock.now())
-    assert (dead.run_status, dead.run_response) == (None, None)
-
-
-async def test_an_interruption_is_counted_apart_from_attempts(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    """If the dispatch has a limit of interruptions: it is due at once, and a dead letter beyond the limit."""
-    owned = await reported(stores, await claimed(stores, max_attempts=1, max_interruptions=1))
-    clock.set(clock.now() + LEASE + 1)
-    (back,) = await queue.reclaim_expired_leases()
-    assert back == owned.lease_ended(now=clock.now()) == await loaded(stores)
-    assert (back.status, back.attempt_count, back.interruption_count) == (QUEUED, 0, 1)
-    assert back.available_at == 0
-    again = await taken(stores)
-    clock.set(clock.now() + LEASE + 1)
-    (dead,) = await queue.reclaim_expired_leases()
-    assert dead == again.lease_ended(now=clock.now()) == await loaded(stores)
-    assert (dead.status, dead.attempt_count, dead.interruption_count) == (DEAD_LETTER, 0, 2)
-    assert dead.executions == 2
-
-
 async def test_an_interrupted_claim_is_superseded_when_its_lease_ends(
     stores: RunStores, queue: DispatchStore, clock: ManualClock
 ) -> None:
@@ -422,22 +290,6 @@ async def test_an_interrupted_claim_is_superseded_when_its_lease_ends(
     assert row == owned.superseded(reason=STALE_EPOCH, now=clock.now())
     assert (row.attempt_count, row.reconciled) == (0, False)
     assert (await queue.claim("t", "worker", lease_ms=LEASE)).dispatch_id == "d2"
-
-
-async def test_only_claimed_rows_are_taken_back_and_a_limit_leaves_the_rest_for_the_next_call(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    rows = [await enqueued(stores, "queued", thread="q")]
-    rows += [await ended(stores, status.value, status, thread=status.value) for status in TERMINAL]
-    clock.advance(timedelta(days=9))
-    names = [f"d{number}" for number in range(7)]
-    for name in names:
-        await claimed(stores, name, thread=f"t-{name}")
-    clock.set(clock.now() + LEASE + 1)
-    found = [ids(await queue.reclaim_expired_leases(limit=3)) for _ in range(4)]
-    assert [len(one) for one in found] == [3, 3, 1, 0]
-    assert sorted(name for one in found for name in one) == names
-    assert [await loaded(stores, row.dispatch_id) for row in rows] == rows
 
 
 @on_both
@@ -466,30 +318,6 @@ async def test_many_reclaims_return_each_dispatch_once_and_an_owner_wins_or_lose
         assert (await loaded(stores, name)).status is expected
         if kept.result():
             await queue.ack(owned.claim_proof)
-
-
-async def test_what_ended_without_its_run_being_told_is_listed_until_it_is_marked(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    """The oldest first, acked ones never; marking changes nothing else."""
-    for status in TERMINAL:
-        await ended(stores, status.value, status, thread=status.value)
-        clock.advance(timedelta(seconds=1))
-    open_one = await enqueued(stores, "open", thread="q")
-    expected = [status.value for status in TERMINAL if status is not ACKED]
-    found = await queue.unreconciled_dispatches()
-    assert ids(found) == expected
-    assert list(found) == [await loaded(stores, name) for name in expected]
-    assert ids(await queue.unreconciled_dispatches(limit=2)) == expected[:2]
-    await queue.mark_reconciled(expected[:1])
-    assert await loaded(stores, expected[0]) == replace(found[0], reconciled=True)
-    assert ids(await queue.unreconciled_dispatches()) == expected[1:]
-    for names in ([*expected, "unknown", "open"], expected, []):
-        await queue.mark_reconciled(names)
-    assert await queue.unreconciled_dispatches() == ()
-    assert await loaded(stores, "open") == open_one
-    await queue.cancel("open")
-    assert ids(await queue.unreconciled_dispatches()) == ["open"]
 
 
 async def test_purging_removes_what_ended_before_a_moment_and_its_run_was_told_of(
@@ -531,27 +359,3 @@ async def test_dead_letters_may_be_kept_longer(
         assert await queue.purge_terminal(older_than=now, dead_letters_older_than=moment) == gone
         assert ids(await queue.list_by_status(DEAD_LETTER)) == left
     assert await queue.purge_terminal(older_than=now) == 1
-
-
-async def test_a_dead_letter_alone_is_discarded_and_what_is_due_later_alone_is_hastened(
-    stores: RunStores, queue: DispatchStore, clock: ManualClock
-) -> None:
-    dead = await ended(stores, "dead", DEAD_LETTER, thread="d")
-    later = await enqueued(stores, "later", thread="l", available_at=clock.now() + 60 * SECOND)
-    await enqueued(stores, "queued", thread="q")
-    await claimed(stores, "claimed", thread="c")
-    for status in (ACKED, CANCELLED, SUPERSEDED):
-        await ended(stores, status.value, status, thread=status.value)
-    clock.advance(timedelta(seconds=1))
-    assert await queue.due_thread_ids() == ("q",)
-    hastened = await queue.hasten("later")
-    assert hastened == replace(later, available_at=0, updated_at=clock.now()) == await loaded(stores, "later")
-    assert set(await queue.due_thread_ids()) == {"q", "l"}
-    for name in ("later", "queued", "claimed", "dead", "Acked", "unknown"):
-        assert await queue.hasten(name) is None
-    await queue.mark_reconciled(["dead"])
-    assert await queue.discard("dead") == replace(dead, reconciled=True)
-    for name in ("dead", "later", "queued", "claimed", "Acked", "Cancelled", "Superseded", "unknown"):
-        assert await queue.discard(name) is None
-    counts = await queue.count_by_status()
-    assert (sum(counts.values()), counts.get(DEAD_LETTER, 0)) == (6, 0)

@@ -10,7 +10,7 @@ from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import Received
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
-from postroom.contracts.waking import Arrival, AskedQuestion, ClientSession, KeptRunner, MessageRun, Nudges
+from postroom.contracts.waking import AskedQuestion, ClientSession, MessageRun
 
 
 def three(box: Box, here: Office) -> list[int]:
@@ -21,80 +21,11 @@ def left(box: Box, agent_id: int, *, limit: int = 10) -> list[int]:
     return [one.message_id for one in box.unannounced(agent_id, limit=limit)]
 
 
-def test_messages_to_be_announced_come_oldest_first(box: Box, here: Office) -> None:
-    sent = box.put(here.ada, [here.ben], kind="cc", importance="high", now=5)
-    box.put(here.ada, [here.cyd])
-    second, read, recalled = (box.put(here.cyd, [here.ben]).id for _ in range(3))
-    assert box.unannounced(here.ben.id, limit=1) == [
-        Arrival(
-            message_id=sent.id,
-            seq=1,
-            kind="cc",
-            sender_id=here.ada.id,
-            sender_name="Ada",
-            importance="high",
-            broadcast=False,
-            created_at=5,
-        )
-    ]
-    box.mark_read(read, here.ben.id, 9)
-    box.mark_recalled(recalled, 9)
-    assert left(box, here.ben.id) == [sent.id, second]
-    assert left(box, 99) == []
-
-
-def test_a_message_is_announced_once(box: Box, here: Office) -> None:
-    sent, ben = box.put(here.ada, [here.ben, here.cyd]).id, here.ben.id
-    box.undo(lambda tx: tx.mark_announced(ben, [sent], by="hook", now=4))
-    marked = [
-        box.mark_announced(agent_id, ids, by=by, now=now)
-        for agent_id, ids, by, now in (
-            (ben, [sent, sent, 99], "hook", 5),
-            (ben, [sent], "watch", 6),
-            (here.ada.id, [sent], "hook", 5),
-            (ben, [], "hook", 5),
-        )
-    ]
-    assert marked == [1, 0, 0, 0]
-    marks = [
-        (one.name, one.announced_at, one.announced_by, one.read_at) for one in box.recipients([sent])[sent]
-    ]
-    assert marks == [("Ben", 5, "hook", None), ("Cyd", None, None, None)]
-    assert (left(box, ben), left(box, here.cyd.id)) == ([], [sent])
-
-
 @on_both
 def test_more_messages_than_a_statement_has_parameters_are_announced_at_once(box: Box, here: Office) -> None:
     sent = box.change(lambda tx: [put_message(tx, here.ada, [here.ben]).id for _ in range(1_200)])
     assert box.mark_announced(here.ben.id, sent, by="hook", now=5) == 1_200
     assert left(box, here.ben.id, limit=2_000) == []
-
-
-def test_directed_messages_are_those_that_name_their_reader(box: Box, here: Office) -> None:
-    first, second, third = three(box, here)
-    box.put(here.ada, [here.ben], kind="cc")
-    everybody = box.insert_message(
-        project_id=here.project.id,
-        sender=here.ada,
-        thread_id=None,
-        subject="s",
-        body_md="b",
-        importance="normal",
-        ack_required=False,
-        topic="",
-        broadcast=True,
-        reply_to=None,
-        now=1,
-    )
-    box.insert_recipient(everybody.id, here.ben, "to")
-
-    def directed(limit: int = 9) -> list[tuple[int, int]]:
-        return box.directed_unread(here.ben.id, limit=limit)
-
-    assert (directed(), directed(1)) == ([(third, 3), (second, 2), (first, 1)], [(third, 3)])
-    box.mark_read(third, here.ben.id, 9)
-    box.mark_recalled(second, 9)
-    assert directed() == [(first, 1)]
 
 
 @on_both
@@ -122,32 +53,6 @@ def test_old_sessions_are_forgotten_oldest_first(box: Box, here: Office) -> None
         box.bind_client_session("claude", f"s{number}", here.ada.id, 10 + number)
     assert [box.purge_client_sessions(12, limit=limit) for limit in (1, 9, 9)] == [1, 1, 0]
     assert [box.client_session("claude", one) is None for one in ("s1", "s2")] == [True, False]
-
-
-def test_nudges_read_back_as_they_were_noted(box: Box, here: Office) -> None:
-    assert box.nudges(here.ada.id) == Nudges()
-    for nudges in (Nudges(held_seq=3, notified_at=5), Nudges(held_seq=4, notified_at=1)):
-        box.set_nudges(here.ada.id, nudges)
-        assert box.nudges(here.ada.id) == nudges
-    assert box.nudges(here.ben.id) == Nudges()
-    with pytest.raises(StoreError):
-        box.set_nudges(99, Nudges())
-
-
-def test_a_runner_is_kept_replaced_and_dropped(box: Box, here: Office) -> None:
-    ada, ben = sorted([here.ada.id, here.ben.id])
-    box.put_runner(ben, "{}", declared_by="file", now=5)
-    box.put_runner(ada, "{}", declared_by="file", now=5)
-    assert (box.runner(here.cyd.id), box.with_runner([ada, ben, 99])) == (None, {ada: 5, ben: 5})
-    box.put_runner(ada, '{"é": 1}', declared_by="operator", now=6)
-    kept = KeptRunner(agent_id=ada, runner='{"é": 1}', declared_by="operator", updated_at=6)
-    assert box.runner(ada) == kept
-    pages = (box.runners(limit=1), box.runners(limit=9, after=ada))
-    assert [[one.agent_id for one in page] for page in pages] == [[ada], [ben]]
-    assert [box.drop_runner(ada, now=now) for now in (7, 8)] == [True, False]
-    assert (box.runner(ada), box.with_runner([])) == (None, {})
-    with pytest.raises(StoreError):
-        box.put_runner(99, "{}", declared_by="file", now=5)
 
 
 @on_both

@@ -9,7 +9,7 @@ from conformance.promises import given
 from conformance.promises.given import Office, an_office, office, put_message, reservation
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import StoredAnswer, Term
-from postroom.contracts.outbox import Backlog, OutboxDraft
+from postroom.contracts.outbox import OutboxDraft
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.testing import ManualClock
@@ -227,92 +227,3 @@ def test_the_first_answer_of_a_key_in_a_scope_is_kept(box: Box) -> None:
     assert box.answer("a", "key") == StoredAnswer(digest="d1", answer=b"\x00\xff")
     assert box.answer("b", "key") == StoredAnswer(digest="d2", answer=b"")
     assert box.answer("a", "KEY") is None
-
-
-def test_old_answers_are_forgotten_oldest_first(box: Box) -> None:
-    for key, at in (("c", 7), ("a", 5), ("b", 6), ("d", 8)):
-        box.insert_answer("s", key, "", b"", at)
-
-    def left() -> str:
-        return "".join(key for key in "abcd" if box.answer("s", key))
-
-    assert (box.purge_answers(5, limit=9), left()) == (0, "abcd")
-    assert (box.purge_answers(8, limit=2), left()) == (2, "cd")
-    assert (box.purge_answers(8, limit=9), left()) == (1, "d")
-    box.insert_answer("s", "a", "again", b"", 5)
-
-
-def test_effects_wait_in_the_order_of_their_storing(box: Box, clock: ManualClock) -> None:
-    now = clock.now()
-    for number, kind in enumerate(["archive", "notice", "archive", "archive"]):
-        clock.set(now + number)
-        box.change(lambda tx, number=number, kind=kind: enqueue(tx, f"m:{number}", kind))
-    rows = box.outbox.open("archive", limit=9)
-    assert [(row.kind, row.payload, row.target, row.created_at) for row in rows] == [
-        ("archive", {"record": f"m:{number}"}, "7", now + number) for number in (0, 2, 3)
-    ]
-    assert {(row.attempt_count, row.last_error) for row in rows} == {(0, None)}
-    assert box.outbox.open("archive", limit=2) == rows[:2]
-    assert box.outbox.backlog("archive") == Backlog(waiting=3, oldest_at=now)
-    assert box.outbox.backlog("none") == Backlog(waiting=0, oldest_at=None)
-    first, _ = box.outbox.claim("archive", "7", lease_ms=9, limit=2)
-    box.outbox.nack([first.outbox_id], [first.claim_token], error="no", final=True)
-    assert box.outbox.backlog("archive") == Backlog(waiting=2, oldest_at=now + 2, dead=1)
-
-
-def test_effects_that_are_claimed_together_end_together(box: Box, clock: ManualClock) -> None:
-    for record in "abc":
-        box.change(lambda tx, record=record: enqueue(tx, record))
-    claimed = box.outbox.claim("archive", "7", lease_ms=9, limit=9)
-    ids, tokens = [row.outbox_id for row in claimed], [row.claim_token for row in claimed]
-    assert box.outbox.ack(ids, ["another"] * 3) == 0
-    became = box.outbox.nack(ids[:2], tokens[:2], error="no git", delay_ms=5)
-    assert [one.value for one in became] == ["pending", "pending"]
-    assert box.outbox.ack(ids, tokens) == 1
-    rows = box.outbox.open("archive", limit=9)
-    told = [(row.payload["record"], row.attempt_count, row.last_error) for row in rows]
-    assert told == [("a", 1, "no git"), ("b", 1, "no git")]
-    assert box.outbox.claim("archive", "7", lease_ms=9, limit=9) == ()
-    clock.set(clock.now() + 5)
-    again = box.outbox.claim("archive", "7", lease_ms=9, limit=9)
-    assert [row.outbox_id for row in again] == ids[:2]
-    assert box.outbox.ack(ids, tokens) == 0  # claimed by another since then
-    box.outbox.ack(ids[:2], [row.claim_token for row in again])
-    assert box.outbox.backlog("archive") == Backlog(waiting=0, oldest_at=None)
-
-
-def test_what_is_due_is_told_by_kind_and_target(box: Box, clock: ManualClock) -> None:
-    for kind, target in (("archive", "7"), ("archive", "8"), ("archive", "70"), ("notice", "7")):
-        box.change(lambda tx, kind=kind, target=target: enqueue(tx, "a", kind, target))
-    box.outbox.enqueue([OutboxDraft(kind="late", target="7", available_at=2**50)])
-
-    def due(*kinds: str) -> list[tuple[str, str]]:
-        return sorted(box.outbox.due(kinds))
-
-    assert due("archive") == [("archive", "7"), ("archive", "70"), ("archive", "8")]
-    assert due("late", "notice", "none") == [("notice", "7")]
-    box.outbox.claim("archive", "70", lease_ms=9, limit=1)
-    assert due("archive") == [("archive", "7"), ("archive", "8")]
-    box.outbox.release(["archive"])
-    assert ("archive", "70") in due("archive")
-    [found] = box.outbox.claim("archive", "70", lease_ms=9, limit=1)
-    assert found.may_have_arrived
-    clock.set(clock.now() + 9)
-    assert ("archive", "70") in due("archive")
-
-
-def test_records_are_counted(box: Box, here: Office) -> None:
-    now = box.change(lambda tx: tx.now())
-    reservation(box, here.ada, "src", now=now)
-    box.release_reservation(reservation(box, here.ada, "docs", now=now).id, now=now, by="Ada", reason="done")
-    box.change(lambda tx: enqueue(tx, "message:1"))
-    box.put_runner(here.ada.id, "{}", declared_by="file", now=5)
-    box.put(here.ada, [here.ben, here.ada])
-    stored = {"projects": 1, "agents": 3, "messages": 1, "live_reservations": 1, "outbox": 1}
-    assert box.counts() == {**stored, "runners": 1, "unread": 2}
-    recalled, deleted, read, _ = (box.put(here.ada, [here.ben]).id for _ in range(4))
-    box.settle()  # what is not in the search index yet is not deleted
-    box.mark_recalled(recalled, 9)
-    box.mark_read(read, here.ben.id, 9)
-    box.delete_messages(here.project.id, [deleted], now=9)
-    assert (box.counts()["messages"], box.counts()["unread"]) == (4, 3)

@@ -104,17 +104,3 @@ def test_an_agent_that_is_renamed_by_a_merge_is_found_by_its_new_name(
     assert agents == [here.ada.id, twin.id]
     assert box.messages([sent])[sent].sender_name == "Adamant"
     assert found(box, here, "adamant") == found(box, here, "twin") == [sent]
-
-
-def test_what_stands_against_a_merge_is_found(box: Box, here: Office, two: tuple[Project, Agent]) -> None:
-    other, dan = two
-    twin = agent(box, other.id, "ADA")
-    size = box.project_size(other.id)
-    assert (size.agents, size.messages, size.reservations, size.tokens) == (2, 2, 1, 1)
-    assert box.shared_agents(other.id, here.project.id) == ["ADA"]
-    assert box.shared_threads(other.id, here.project.id) == ["t"]
-    assert not box.has_threads_of_runs("agent:worktree/")
-    assert box.archived_records(other.id) == {
-        here.project.id: ["message:1"],  # a message to one of its agents names the project
-        other.id: [f"agent:{dan.id}", f"agent:{twin.id}", "message:2", "message:3", "reservation:1"],
-    }

@@ -1,10 +1,8 @@
 """Messages are deleted whole and told, and no number is given out again."""
 
-from dataclasses import replace
-
 from conformance.boxes import Box, on_both
-from conformance.promises.given import Office, agent, file
-from postroom.contracts.mail import OldMessages, Term
+from conformance.promises.given import Office, file
+from postroom.contracts.mail import Term
 from postroom.contracts.waking import MessageRun
 
 
@@ -64,50 +62,3 @@ def test_a_deletion_is_told_once_to_each_project_that_knew(box: Box, here: Offic
 
     assert told(here) == [{"messages": 2, "ids": f"{both} {own}"}, {"messages": 1, "ids": f"{hidden}"}]
     assert told(there) == [{"messages": 1, "ids": f"{both}"}]
-
-
-def test_what_decides_about_old_messages_is_told(box: Box, here: Office) -> None:
-    home = here.project.id
-    box.put(here.ada, [here.ben], topic="build", thread="t", now=5)
-    box.mark_read(box.put(here.ada, [here.ben]).id, here.ben.id, 2)
-    working = box.put(here.ada, [here.cyd]).id
-    box.mark_read(working, here.cyd.id, 2)
-    box.put_message_run(
-        MessageRun(message_id=working, agent_id=here.cyd.id, run_id="r", delivered_at=1, ended_at=None)
-    )
-    gone = agent(box, home, "Gone")
-    box.put(here.ada, [gone])
-    box.set_agent_retired(gone.id, 3, now=3)
-    found = box.aged_messages(home, after=0, limit=9)
-    states = [(one.is_awaited, one.is_at_work) for one in found]
-    assert states == [(True, False), (False, False), (False, True), (False, False)]
-    assert (found[0].thread_id, found[0].topic, found[0].created_at) == ("t", "build", 5)
-    assert box.aged_messages(home, after=found[0].id, limit=1) == [found[1]]
-    assert box.aged_messages_of(home, [found[3].id, found[1].id, 99]) == [found[1], found[3]]
-    assert box.aged_messages_of(home + 1, [one.id for one in found]) == []
-
-
-def test_old_messages_are_found_page_by_page(box: Box, here: Office) -> None:
-    home = here.project.id
-    given = (("t", ""), ("u", "build"), ("v", ""), ("t", "build"), ("t", ""))
-    a, b, c, d, e = (
-        box.put(here.ada, [here.ben], thread=thread, topic=topic, now=now).id
-        for now, (thread, topic) in enumerate(given)
-    )
-    box.mark_read(a, here.ben.id, 9)
-    box.mark_recalled(d, 9)
-    every = OldMessages(before=9, is_any=True, with_awaited=True)
-    for sought, after, limit, expected in (
-        (every, 0, 9, ([a, b, c, d, e], None)),
-        (every, 0, 2, ([a, b], b)),
-        (replace(every, before=2), 0, 9, ([a, b, c], None)),
-        (replace(every, before=-1), 0, 4, ([], d)),
-        (replace(every, with_awaited=False), 0, 9, ([a, d], None)),
-        (replace(every, is_any=False, threads=["t"]), 0, 4, ([a, d], d)),
-        (replace(every, is_any=False, topics=["build"], threads=["v"]), 0, 9, ([b, c], None)),
-        (replace(every, is_any=False), 0, 9, ([], None)),
-        (every, b, 2, ([c, d], d)),
-        (every, d, 1, ([e], e)),
-        (every, e, 1, ([], None)),
-    ):
-        assert box.old_messages(home, sought, after=after, limit=limit) == expected, (sought, after)

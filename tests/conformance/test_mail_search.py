@@ -39,16 +39,6 @@ def test_bytes_are_stored_once_under_their_hash(box: Box) -> None:
     assert blobs(box, "one", "empty", "none") == [content, b"", None]
 
 
-def test_attachments_come_in_the_order_of_attaching(box: Box, here: Office) -> None:
-    files = [file("two", preview="one", name="b"), file("one", name="å.txt"), file("two", name="c")]
-    for name in ("one", "two"):
-        box.insert_blob(name, name.encode())
-    ids = [box.put(here.ada, [here.ben]).id for _ in range(3)]
-    for message_id, each in ((ids[0], files[0]), (ids[0], files[1]), (ids[0], files[2]), (ids[1], files[1])):
-        box.insert_attachment(message_id, each)
-    assert box.attachments(ids) == {ids[0]: files, ids[1]: files[1:2], ids[2]: []}
-
-
 @on_both
 def test_bytes_that_are_not_stored_cannot_be_attached(box: Box, here: Office) -> None:
     sent = box.put(here.ada, [here.ben]).id

@@ -1,7 +1,7 @@
 """Events within a span of time."""
 
 from conformance.boxes import Box
-from conformance.promises.given import Office, reservation
+from conformance.promises.given import Office
 from postroom.contracts.mail import Span
 
 DAY = Span(begin=100, end=200)
@@ -56,77 +56,3 @@ def test_attempts_of_a_span_are_grouped_but_for_those_to_be_seen(box: Box, here:
     assert box.attempt_count([ben], Span(begin=0, end=100)) == (0, 0)
     assert [one.run_id for one in box.attempts_before(both, 100)] == ["r0"]
     assert box.attempts_alone([], DAY, limit=9) == []
-
-
-def test_messages_of_a_span_are_found_and_counted(box: Box, here: Office) -> None:
-    ada, ben, cyd = here.ada, here.ben, here.cyd
-    project = here.project.id
-    ids = [
-        box.put(who, [reader], now=now, thread=thread, kind=kind).id
-        for who, reader, now, thread, kind in (
-            (ada, ben, 99, "t", "to"),
-            (ada, ben, 100, "t", "to"),
-            (ben, cyd, 150, "u", "to"),
-            (ben, ada, 150, "u", "bcc"),
-            (cyd, ben, 199, "t", "to"),
-            (ada, ben, 200, "t", "to"),
-        )
-    ]
-
-    def found(limit: int = 9, **only) -> list[int]:
-        return [one.id for one in box.written(project, DAY, limit=limit, **only)]
-
-    assert (found(), found(2)) == (ids[1:5], ids[3:5])
-    assert found(thread_id="t") == [ids[1], ids[4]]
-    assert found(agent_id=cyd.id) == [ids[2], ids[4]]
-    assert found(agent_id=ada.id) == [ids[1]]
-    assert found(agent_id=cyd.id, thread_id="u") == [ids[2]]
-    # With more in the span than is asked for, what else narrows them is looked up first.
-    assert found(1, thread_id="t") == [ids[4]]
-    assert found(1, agent_id=ada.id) == [ids[1]]
-    assert found(1, agent_id=cyd.id) == [ids[4]]
-    assert found(1, agent_id=cyd.id, thread_id="u") == [ids[2]]
-    assert box.written_counts(project, DAY, parts=4, most=9) == [1, 0, 2, 1]
-    assert box.written_counts(project, DAY, parts=2, most=2) == [1, 2]
-    assert (box.begin_of(project), box.begin_of(99)) == (99, None)
-
-
-def test_messages_into_another_project_are_found_and_counted(box: Box, here: Office, there: Office) -> None:
-    home, other, zoe = here.project.id, there.project.id, there.ada
-    ada, cyd = here.ada.id, here.cyd.id
-    sent = [
-        box.put(who, readers, now=now, kind=kind).id
-        for who, readers, now, kind in (
-            (here.ada, [zoe], 99, "to"),
-            (here.ada, [zoe, here.ben], 100, "to"),
-            (here.ben, [here.cyd], 150, "to"),
-            (here.cyd, [zoe], 160, "bcc"),
-            (here.ada, [zoe], 199, "to"),
-        )
-    ]
-    into = [[one.id for one in box.written_into(home, DAY, to=other, limit=limit)] for limit in (9, 1)]
-    assert into == [[sent[1], sent[4]], [sent[4]]]
-    assert [box.written_count(home, DAY, most=most) for most in (9, 3)] == [4, 3]
-    assert [box.written_count(home, DAY, most=most, to=other) for most in (9, 1)] == [2, 1]
-    assert box.written_count(other, DAY, most=9) == 0
-    part = [box.took_part(home, DAY, newest=newest) for newest in (9, 2, 1)]
-    assert part == [
-        sorted({ada, here.ben.id, cyd, zoe.id}),
-        sorted({ada, cyd, zoe.id}),
-        sorted({ada, zoe.id}),
-    ]
-
-
-def test_reservations_of_a_span_are_those_held_in_it(box: Box, here: Office) -> None:
-    ids = [
-        reservation(box, here.ada, prefix, now=at).id for prefix, at in (("a", 100), ("b", 101), ("c", 109))
-    ]
-    box.release_reservation(ids[0], now=102, by="Ada", reason="done")
-
-    def found(begin: int, end: int, *, since: int = 100, limit: int = 9) -> list[int]:
-        span = Span(begin=begin, end=end)
-        return [one.id for one in box.reservations_in(here.project.id, span, since=since, limit=limit)]
-
-    assert found(100, 109) == ids[:2]
-    assert found(102, 110) == found(100, 110, since=101) == ids[1:]
-    assert found(100, 110, limit=1) == ids[2:]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.boxes import on_both
 from conformance.promises.given import an_office, put_message
 from conformance.promises.run_given import a_thread, enqueued, event, run, said, waiting
 from postroom.app.config import Settings
@@ -18,7 +19,7 @@ from postroom.contracts.runs import RunStatus
 from postroom.contracts.tracing import run_trace
 from postroom.stores.stores import Stores
 from postroom.testing import ManualClock
-from store_kinds import KINDS, opened, refuse_missing
+from store_kinds import opened, refuse_missing
 
 PLACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -30,10 +31,12 @@ class AtOnce:
         await asyncio.sleep(0)
 
 
-@pytest.fixture(params=KINDS)
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Stores]:
-    refuse_missing(request.param)
-    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as found:
+@pytest.fixture
+def stores(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> Iterator[Stores]:
+    refuse_missing(engine)
+    with opened(engine, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as found:
         yield Stores(found, is_exclusive=True)
 
 
@@ -51,6 +54,7 @@ async def an_old_thread(stores: Stores, name: str, status: RunStatus = RunStatus
     await stores.store.write(lambda tx: tx.mail.put_trace(run_trace(f"r-{name}"), PLACE))
 
 
+@on_both
 async def test_only_threads_at_rest_are_forgotten(stores: Stores, clock: ManualClock, tmp_path: Path) -> None:
     for name in ("rests", "queued", "pending", "parent"):
         await an_old_thread(stores, name)
@@ -149,6 +153,7 @@ async def test_what_begins_while_it_is_looked_at_stays(
     assert await stores.runs.threads.load_thread("t") is not None
 
 
+@on_both
 async def test_the_newest_message_may_go_and_the_store_is_still_as_new_as_its_archive(
     stores: Stores, clock: ManualClock, tmp_path: Path
 ) -> None:

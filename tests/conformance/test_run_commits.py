@@ -18,7 +18,6 @@ from conformance.promises.run_given import (
     refused_whole,
     run,
     said,
-    snapshot,
 )
 from postroom.contracts.errors import (
     DuplicateRecord,
@@ -31,11 +30,11 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import AppendOptions, EventScope
 from postroom.contracts.limits import Spending
-from postroom.contracts.messages import Message, PendingVersion, Role, ToolCall
+from postroom.contracts.messages import Message, PendingVersion
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import Committed, MessageQuery, ThreadCommit
-from postroom.contracts.runs import RunStatus, TerminationReason, Thread
+from postroom.contracts.run_stores import MessageQuery, ThreadCommit
+from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
@@ -69,13 +68,6 @@ async def test_a_commit_writes_all_it_names(stores: RunStores, clock: ManualCloc
     assert (thread.message_count, thread.active_run_id) == (4, "r1")
 
 
-async def test_an_empty_commit_changes_nothing(stores: RunStores) -> None:
-    await furnished(stores)
-    before = await snapshot(stores, "t")
-    assert await stores.coordinator.commit(ThreadCommit(thread_id="t")) == Committed(message_count=2)
-    assert await snapshot(stores, "t") == before
-
-
 @on_both
 async def test_a_commit_makes_the_thread_it_needs(stores: RunStores, clock: ManualClock) -> None:
     await a_thread(stores, "parent")
@@ -91,15 +83,6 @@ async def test_a_commit_makes_the_thread_it_needs(stores: RunStores, clock: Manu
     await refused_whole(stores, replace(orphan, parent_thread_id="nobody"), UnknownThread)
     await refused_whole(stores, replace(orphan, parent_thread_id="v"), InvalidRecord)
     assert await stores.threads.load_thread("v") is None
-
-
-async def test_a_commit_keeps_what_a_thread_is(stores: RunStores) -> None:
-    saved = Thread(id="t", title="a title", resource_id="x", custom={"k": 1}, created_at=5)
-    await stores.threads.save_thread(saved)
-    await said(stores, "m1")
-    thread = await stores.threads.load_thread("t")
-    assert replace(thread, message_count=0, updated_at=0) == saved
-    assert thread.message_count == 1
 
 
 async def test_a_commit_behind_another_is_refused(stores: RunStores) -> None:
@@ -126,19 +109,6 @@ async def test_a_commit_of_what_changed_meanwhile_is_refused(stores: RunStores) 
     await refused_whole(stores, commit, VersionConflict)
     await stores.threads.retract_pending("t", "p1")
     await refused_whole(stores, commit, VersionConflict)
-
-
-async def test_messages_that_break_a_rule_are_refused(stores: RunStores) -> None:
-    await furnished(stores)
-    commit = everything(stores)
-    good = Message.user("x", id="m8")
-    for bad in (
-        (good, Message.user("no id")),
-        (good, good),
-        (good, Message(role=Role.TOOL, id="m9")),
-        (good, Message.assistant("x", id="m9", tool_calls=[ToolCall(id="", name="n")])),
-    ):
-        await refused_whole(stores, replace(commit, messages=bad), InvalidRecord)
 
 
 @on_both
@@ -218,20 +188,6 @@ async def test_events_and_effects_are_refused_with_the_rest(stores: RunStores) -
 def _effect(payload: dict[str, object]) -> ThreadCommit:
     draft = OutboxDraft(kind=KIND, target=TARGET, payload=payload, dedupe_key="used")
     return ThreadCommit(thread_id="other", outbox=(draft,))
-
-
-async def test_events_of_a_commit_may_expect_one_another(stores: RunStores) -> None:
-    keyed = AppendOptions(writer_id="w", idempotency_key="k")
-    expecting = AppendOptions(expected_prior={"thread:t": 1, "run:r1": 1})
-    drafts = (event(run_id="r1", options=keyed), event("Next", run_id="r1", options=expecting))
-    done = await stores.coordinator.commit(ThreadCommit(thread_id="t", events=drafts))
-    assert [one.sequences for one in done.events] == [
-        {"thread:t": 1, "run:r1": 1},
-        {"thread:t": 2, "run:r1": 2},
-    ]
-    again = await stores.coordinator.commit(ThreadCommit(thread_id="t", events=drafts[:1] * 2))
-    assert again.events == (done.events[0], done.events[0])
-    assert await stores.events.count(EventScope.thread("t")) == 2
 
 
 @on_both

@@ -12,19 +12,17 @@ from conformance.promises.run_given import (
     a_thread,
     asked,
     claimed,
-    ended,
     enqueued,
     event,
     everything,
     furnished,
-    ids,
     loaded,
     refused_whole,
     run,
     taken,
     without_token,
 )
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import (
     ActiveRunConflict,
     DedupeKeyInUse,
@@ -57,17 +55,6 @@ def _submission(dispatch: RunDispatch, **details: object) -> ThreadCommit:
 
 async def _submit(stores: RunStores, dispatch_id: str, **details: object) -> Committed:
     return await stores.coordinator.commit(_submission(asked(stores, dispatch_id), **details))
-
-
-async def test_a_delivery_enqueues_with_the_commit(stores: RunStores, clock: ManualClock) -> None:
-    await stores.dispatches.interrupt("t")
-    await enqueued(stores, "d0", created_at=clock.now() - 1)
-    done = await _submit(stores, "d1")
-    assert done.dispatch == await loaded(stores, "d1")
-    assert done.dispatch is not None
-    assert (done.dispatch.status, done.dispatch.dispatch_epoch) == (RunDispatchStatus.QUEUED, 1)
-    assert ids(await stores.dispatches.list_dispatches("t")) == ["d0", "d1"]
-    assert await stores.dispatches.due_thread_ids() == ("t",)
 
 
 @on_both
@@ -104,21 +91,6 @@ async def test_a_delivery_claims_its_dispatch_whatever_is_due(stores: RunStores,
     )
     another = Delivery(dispatch=asked(stores, "d10"), claim=CLAIM)
     await refused_whole(stores, replace(everything(stores), delivery=another), ActiveRunConflict)
-
-
-async def test_a_queue_holds_no_more_than_its_cap(stores: RunStores) -> None:
-    await furnished(stores)
-    await claimed(stores, "active")
-    await enqueued(stores, "elsewhere", thread="u")
-    await ended(stores, "gone", RunDispatchStatus.CANCELLED)
-    for number in range(2):
-        delivery = Delivery(dispatch=asked(stores, f"d{number}"), queue_cap=2)
-        await stores.coordinator.commit(ThreadCommit(thread_id="t", delivery=delivery))
-    full = replace(everything(stores), delivery=Delivery(dispatch=asked(stores, "d9"), queue_cap=2))
-    await refused_whole(stores, full, QueueFull)
-    await stores.dispatches.cancel("d0")
-    await stores.coordinator.commit(full)
-    assert await stores.dispatches.count_queued("t", at_most=9) == 2
 
 
 @on_both

@@ -19,24 +19,11 @@ from conformance.promises.run_given import (
 )
 from postroom.contracts.dispatch import STALE_EPOCH, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import ActiveRunConflict, InvalidRecord, StaleClaim, VersionConflict
-from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-
-
-async def test_a_commit_may_begin_an_execution(stores: RunStores, clock: ManualClock) -> None:
-    await furnished(stores)
-    owned = await claimed(stores, run_id="r1")
-    clock.advance(timedelta(seconds=1))
-    commit = replace(everything(stores), delivery=None, claim=owned.claim_proof, begins="instance")
-    done = await stores.coordinator.commit(commit)
-    begun = owned.record_dispatch_start("instance", now=clock.now())
-    assert done.dispatch == begun == await loaded(stores)
-    assert await stores.threads.load_run("r1") == commit.run
-    assert done.message_count == 4
 
 
 @on_both
@@ -127,28 +114,6 @@ async def test_an_end_after_an_interrupt_is_refused(stores: RunStores, clock: Ma
         await stores.coordinator.commit(_ending(stores, owned))
     assert await loaded(stores) == owned.superseded(reason=STALE_EPOCH, now=clock.now())
     assert await stores.threads.load_run("r1") == before
-
-
-async def test_an_end_is_written_once(stores: RunStores) -> None:
-    await furnished(stores)
-    owned = await _begun(stores)
-    commit = replace(_ending(stores, owned), messages=(), expected_message_count=None, consumes=())
-    await stores.coordinator.commit(commit)
-    await refused_whole(stores, replace(commit, outbox=()), StaleClaim)
-
-
-async def test_an_end_tells_whether_messages_wait(stores: RunStores) -> None:
-    await stores.coordinator.commit(ThreadCommit(thread_id="t"))
-    await stores.threads.append_pending("other", [Message.user("elsewhere", id="e")], DeliveryMode())
-    for waits in (False, True):
-        owned = await claimed(stores, f"d-{waits}", run_id=f"r-{waits}")
-        await stores.dispatches.record_dispatch_start(owned.claim_proof, "instance")
-        if waits:
-            await stores.threads.append_pending("t", [Message.user("more", id="m")], DeliveryMode())
-            told = await stores.coordinator.commit(ThreadCommit(thread_id="t", claim=owned.claim_proof))
-            assert not told.leaves_waiting
-        commit = ThreadCommit(thread_id="t", claim=owned.claim_proof, ends=result(owned))
-        assert (await stores.coordinator.commit(commit)).leaves_waiting is waits
 
 
 async def _begun(stores: RunStores) -> RunDispatch:

@@ -26,7 +26,6 @@ from conformance.promises.run_given import (
 )
 from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatchStatus
 from postroom.contracts.errors import (
-    DuplicateRecord,
     ForeignThread,
     PostroomError,
     StaleClaim,
@@ -40,14 +39,6 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Delivery, MessageQuery, ThreadCommit
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-
-
-async def test_a_commit_may_prove_that_it_owns_its_dispatch(stores: RunStores, clock: ManualClock) -> None:
-    await furnished(stores)
-    owned = await claimed(stores)
-    clock.set(clock.now() + LEASE + 1)
-    await stores.coordinator.commit(replace(everything(stores), claim=owned.claim_proof, delivery=None))
-    assert await loaded(stores) == owned
 
 
 @on_both
@@ -181,15 +172,6 @@ async def test_of_commits_that_expect_the_same_one_goes_through(stores: RunStore
     assert latest.run_id == f"r{won[0]}"
 
 
-async def test_a_commit_repeated_after_a_lost_answer_is_refused(stores: RunStores) -> None:
-    await furnished(stores)
-    commit = replace(everything(stores), outbox=())
-    await stores.coordinator.commit(commit)
-    await refused_whole(stores, commit, VersionConflict)
-    unconditional = replace(commit, expected_message_count=None, consumes=())
-    await refused_whole(stores, unconditional, DuplicateRecord)
-
-
 @on_both
 async def test_a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStores) -> None:
     for steps in range(8):
@@ -213,20 +195,6 @@ async def test_a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStor
         assert sorted(one for one in names if one) == (["m1", "m2"] if made else ["m2"])
         assert await stores.events.count(EventScope.thread(thread)) == int(made)
         assert len(await stores.dispatches.list_dispatches(thread)) == int(made)
-
-
-async def test_a_commit_may_be_given_its_instant(stores: RunStores, clock: ManualClock) -> None:
-    later = clock.now() + 7_000
-    commit = replace(
-        everything(stores), expected_message_count=None, consumes=(), events=(event(),), run=None
-    )
-    done = await stores.coordinator.commit(commit, now=later)
-    assert [one.created_at for one in done.events] == [later]
-    assert [one.created_at for one in done.outbox] == [later]
-    assert done.dispatch is not None
-    assert (done.dispatch.claimed_at, done.dispatch.lease_until) == (later, later + LEASE)
-    records = await stores.threads.list_message_records("t", MessageQuery())
-    assert {one.created_at for one in records} == {later}
 
 
 @on_both

@@ -8,12 +8,11 @@ import pytest
 from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import TOGETHER, event
-from postroom.contracts.errors import CursorAhead, IdempotencyConflict, InvalidRecord, VersionConflict
+from postroom.contracts.errors import IdempotencyConflict, InvalidRecord, VersionConflict
 from postroom.contracts.events import (
     AppendOptions,
     CanonicalEvent,
     CanonicalEventDraft,
-    EventPage,
     EventScope,
     EventVisibility,
 )
@@ -35,28 +34,6 @@ def test_an_event_has_a_kind_and_at_most_one_scope_of_each_family() -> None:
     for wrong in ({"scopes": ()}, {"scopes": (THREAD, EventScope.thread("u"))}, {"event_kind": " "}):
         with pytest.raises(InvalidRecord, match="at most one scope of each family"):
             replace(given, **wrong)
-
-
-async def test_each_scope_counts_its_events_from_one(stores: RunStores) -> None:
-    for number in range(3):
-        await stores.events.append(event(f"T{number}"))
-        await stores.events.append(event(f"U{number}", thread="u"))
-    for thread in ("t", "u"):
-        scope = EventScope.thread(thread)
-        listed = (await stores.events.list(scope)).events
-        assert [one.event_kind for one in listed] == [f"{thread.upper()}{n}" for n in range(3)]
-        assert [one.sequences for one in listed] == [{scope.key: n} for n in (1, 2, 3)]
-        assert await stores.events.count(scope) == 3
-    assert await stores.events.count(EventScope.run("t")) == 0
-
-
-async def test_one_event_stands_in_both_its_scopes(stores: RunStores) -> None:
-    await stores.events.append(event("Alone"))
-    shared = await stores.events.append(event("Shared", run_id="r1"))
-    assert shared.sequences == {"thread:t": 2, "run:r1": 1}
-    assert (shared.thread_id, shared.run_id) == ("t", "r1")
-    for scope, after in ((THREAD, 1), (EventScope.run("r1"), 0)):
-        assert (await stores.events.list(scope, after=after)).events == (shared,)
 
 
 @on_both
@@ -119,30 +96,6 @@ async def test_an_event_reads_back_as_it_was_appended(stores: RunStores, clock: 
     assert later.event_id != made.event_id
 
 
-async def test_a_listing_goes_on_from_its_cursor(stores: RunStores) -> None:
-    for number in range(5):
-        await stores.events.append(event(f"E{number}"))
-    seen: list[str] = []
-    cursor, sizes = 0, []
-    while (page := await stores.events.list(THREAD, after=cursor, limit=2)).events:
-        seen += [one.event_kind for one in page.events]
-        sizes.append(len(page.events))
-        cursor = page.cursor
-    assert seen == [f"E{number}" for number in range(5)]
-    assert (sizes, cursor, page.cursor) == ([2, 2, 1], 5, 5)
-    await stores.events.append(event("E5"))
-    assert await _kinds(stores, THREAD, after=cursor) == ["E5"]
-    assert await stores.events.list(EventScope.run("nobody")) == EventPage(events=(), cursor=0)
-
-
-async def test_a_cursor_beyond_the_end_is_of_another_log(stores: RunStores) -> None:
-    await stores.events.append(event())
-    assert (await stores.events.list(THREAD, after=1)).events == ()
-    for scope, after in ((THREAD, 2), (EventScope.run("nobody"), 1)):
-        with refused(CursorAhead):
-            await stores.events.list(scope, after=after)
-
-
 async def test_an_append_that_is_repeated_gives_the_first_event(
     stores: RunStores, clock: ManualClock
 ) -> None:
@@ -159,19 +112,6 @@ async def test_an_append_that_is_repeated_gives_the_first_event(
         assert await stores.events.append(again) == first
     assert await stores.events.count(THREAD) == 1
     assert await stores.events.count(EventScope.run("r1")) == 1
-
-
-async def test_a_key_is_its_writers_own(stores: RunStores) -> None:
-    drafts = [
-        event(options=KEYED),
-        event(options=replace(KEYED, writer_id="another")),
-        event(options=replace(KEYED, idempotency_key="another")),
-        event(),
-        event(),
-    ]
-    made = [await stores.events.append(draft) for draft in drafts]
-    assert len({one.event_id for one in made}) == 5
-    assert await stores.events.count(THREAD) == 5
 
 
 @on_both
@@ -286,11 +226,3 @@ async def test_who_follows_a_scope_misses_nothing(stores: RunStores) -> None:
         for number in range(TOGETHER):
             group.create_task(stores.events.append(event(f"E{number + 1}")))
     assert sorted(seen) == sorted(f"E{number}" for number in range(TOGETHER + 1))
-
-
-async def test_the_payload_of_an_event_is_the_stores_own(stores: RunStores) -> None:
-    payload: dict[str, list[int]] = {"list": [1]}
-    made = await stores.events.append(event(payload=payload))
-    payload["list"].append(2)
-    stored = await stores.events.load(made.event_id)
-    assert stored.payload == {"list": [1]}

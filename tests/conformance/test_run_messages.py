@@ -5,7 +5,7 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from conformance.boxes import on_both
-from conformance.promises.run_given import TOGETHER, a_thread, run, said
+from conformance.promises.run_given import TOGETHER, said
 from postroom.contracts.messages import (
     ContentBlock,
     Message,
@@ -18,7 +18,6 @@ from postroom.contracts.messages import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
 from postroom.contracts.runs import (
-    PersistedState,
     RunMessageInput,
     RunRecord,
     RunStatus,
@@ -71,23 +70,6 @@ async def test_a_message_reads_back_as_it_was_committed(stores: RunStores, clock
         MessageRecord(thread_id="t", seq=seq, message=message, created_at=clock.now())
         for seq, message in enumerate(messages, start=1)
     )
-
-
-async def test_a_thread_without_messages_has_none(stores: RunStores) -> None:
-    await a_thread(stores)
-    assert await stores.threads.load_messages("t") == ()
-    assert await stores.threads.load_messages("u") is None
-    assert await stores.threads.list_message_records("t", MessageQuery()) == ()
-
-
-async def test_named_messages_come_in_the_order_of_the_thread(stores: RunStores) -> None:
-    await said(stores, "m1", "m2", "m3")
-    await said(stores, "m4", thread="u")
-    names = ["m3", "m4", "unknown", "m1", "m3"]
-    records = await stores.threads.load_message_records("t", names)
-    assert [(one.seq, one.message_id) for one in records] == [(1, "m1"), (3, "m3")]
-    assert await stores.threads.load_message_records("t", []) == ()
-    assert await stores.threads.load_message_records("nobody", ["m1"]) == ()
 
 
 async def test_messages_are_listed_by_what_is_asked(stores: RunStores) -> None:
@@ -176,19 +158,6 @@ async def test_what_executors_keep_is_replaced_whole(stores: RunStores) -> None:
     await keep({})
     assert await stores.threads.load_thread_state("t") == {}
     assert await stores.threads.load_thread_state("u") is None
-
-
-async def test_what_was_given_or_read_may_be_changed_without_effect(stores: RunStores) -> None:
-    state: dict[str, list[int]] = {"list": [1]}
-    stored_run = run(stores, state=PersistedState(extensions=state))
-    await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state=state, run=stored_run))
-    state["list"].append(2)
-    kept = await stores.threads.load_run("r1")
-    assert kept.state == PersistedState(extensions={"list": [1]})
-    read = await stores.threads.load_thread_state("t")
-    assert read == {"list": [1]}
-    read["list"].append(3)
-    assert await stores.threads.load_thread_state("t") == {"list": [1]}
 
 
 async def _exchanged(stores: RunStores, clock: ManualClock, number: int) -> None:

@@ -121,49 +121,6 @@ async def test_a_key_gives_the_first_effect_back_whatever_became_of_it(
     assert numbers(await claim_effects(stores)) == [1, 1]
 
 
-async def test_an_effect_whose_lease_ended_is_claimed_again(
-    stores: RunStores, outbox: OutboxStore, clock: ManualClock
-) -> None:
-    """At that very instant, by any server, under another token; the first owner's answer no longer counts."""
-    await outbox.enqueue(effect())
-    first, old = await claim_one(stores)
-    clock.set(first.lease_until - 1)
-    assert await claim_effects(stores) == ()
-    clock.set(first.lease_until)
-    second, token = await claim_one(stores)
-    assert (second.outbox_id, second.attempt_count, token != old) == (first.outbox_id, 2, True)
-    assert not await outbox.ack(first.outbox_id, old)
-    assert await outbox.nack(first.outbox_id, old, error="late") is LOST
-    assert await outbox.ack(first.outbox_id, token)
-
-
-async def test_an_effect_that_failed_comes_again_until_its_attempts_are_used_up(
-    stores: RunStores, outbox: OutboxStore, clock: ManualClock
-) -> None:
-    await outbox.enqueue(effect(max_attempts=3))
-    for attempt, expected in ((1, REQUEUED), (2, REQUEUED), (3, DEAD_LETTERED)):
-        found, token = await claim_one(stores)
-        error = None if attempt == 1 else f"failed {attempt - 1}"
-        assert (found.attempt_count, found.last_error) == (attempt, error)
-        outcome = await outbox.nack(found.outbox_id, token, error=f"failed {attempt}", delay_ms=SECOND)
-        assert (outcome, await claim_effects(stores)) == (expected, ())
-        clock.advance(timedelta(seconds=1))
-    clock.advance(timedelta(days=9))
-    assert await claim_effects(stores) == ()
-
-
-async def test_an_effect_that_nobody_answers_for_is_given_up_instead_of_claimed(
-    stores: RunStores, outbox: OutboxStore, clock: ManualClock
-) -> None:
-    await outbox.enqueue(effect(1, max_attempts=2, dedupe_key="k"))
-    for _ in range(2):
-        await claim_one(stores)
-        clock.set(clock.now() + LEASE)
-    await outbox.enqueue(effect(2))
-    assert numbers(await claim_effects(stores, limit=1)) == [2]
-    assert (await outbox.enqueue(effect(1, dedupe_key="k"))).status is OutboxStatus.DEAD_LETTER
-
-
 async def test_an_answer_counts_once_and_needs_the_token(stores: RunStores, outbox: OutboxStore) -> None:
     for number in (1, 2):
         await outbox.enqueue(effect(number))
@@ -220,33 +177,6 @@ async def test_at_the_same_time_work_is_shared_and_a_key_stores_or_revives_or_di
         await outbox.enqueue(effect(number, order_key="a"))
     in_line = await together(lambda: claim_effects(stores, limit=9))
     assert [number for claim in in_line for number in numbers(claim)] == [0]
-
-
-async def test_an_instant_may_be_given(stores: RunStores, outbox: OutboxStore, clock: ManualClock) -> None:
-    later = clock.now() + 9 * SECOND
-
-    async def claim(now: int) -> list[int]:
-        return numbers(await outbox.claim(KIND, TARGET, lease_ms=7, limit=9, now=now))
-
-    stored = await outbox.enqueue(effect(available_at=later), now=later - 5)
-    assert (stored.created_at, await claim(later - 1)) == (later - 5, [])
-    (found,) = await outbox.claim(KIND, TARGET, lease_ms=7, now=later)
-    assert found.lease_until == later + 7
-    again = {"error": "x", "delay_ms": 3, "now": later + 1}
-    assert await outbox.nack(found.outbox_id, found.claim_token, **again) is REQUEUED
-    assert [await claim(later + late) for late in (3, 4)] == [[], [0]]
-    gone = await dead(stores, 1)
-    await outbox.enqueue(effect(2, available_at=later))
-    assert (await outbox.revive(gone.outbox_id, now=later)).available_at == later
-    assert [await claim(now) for now in (later - 1, later)] == [[], [1, 2]]
-
-
-async def test_the_payload_of_an_effect_is_the_stores_own(stores: RunStores, outbox: OutboxStore) -> None:
-    payload = {"n": [1]}
-    await outbox.enqueue(effect(payload=payload))
-    payload["n"].append(2)
-    found, _ = await claim_one(stores)
-    assert found.payload == {"n": [1]}
 
 
 async def test_of_an_order_key_only_the_oldest_is_claimed_until_it_is_delivered(
@@ -364,28 +294,6 @@ async def test_what_is_no_dead_letter_is_neither_revived_nor_discarded(
     )  # what was discarded too; one without a key is gone
 
 
-async def test_delivered_effects_are_purged_by_age(
-    stores: RunStores, outbox: OutboxStore, clock: ManualClock
-) -> None:
-    start = clock.now()
-    for number in (3, 1, 2, 0):
-        await outbox.enqueue(effect(number, dedupe_key=str(number)), now=start + number)
-    clock.set(start + SECOND)
-    for one in await claim_effects(stores):
-        assert await outbox.ack(one.outbox_id, one.claim_token)
-    for older_than, limit, gone, free in (
-        (start, 9, 0, set()),
-        (start + 9, 0, 0, set()),
-        (start + 3, 2, 2, {0, 1}),
-        (start + 3, 9, 1, {0, 1, 2}),
-        (start + 3, 9, 0, {0, 1, 2}),
-        (start + 4, 1, 1, {0, 1, 2, 3}),
-    ):
-        assert await outbox.purge(older_than=older_than, limit=limit) == gone
-        found = [await outbox.enqueue(effect(one, dedupe_key=str(one))) for one in range(4)]
-        assert {one.payload["n"] for one in found if one.status is not OutboxStatus.DELIVERED} == free
-
-
 async def test_nothing_but_what_was_delivered_is_purged_however_old(
     stores: RunStores, outbox: OutboxStore, clock: ManualClock
 ) -> None:
@@ -403,19 +311,3 @@ async def test_nothing_but_what_was_delivered_is_purged_however_old(
     clock.advance(timedelta(seconds=1))
     assert outbox_ids(await claim_effects(stores)) == [pending.outbox_id]
     assert await outbox.purge(older_than=clock.now()) == 2
-
-
-async def test_a_purged_key_may_be_used_again_as_if_it_never_was(
-    stores: RunStores, outbox: OutboxStore, clock: ManualClock
-) -> None:
-    first = [await delivered(stores, number, dedupe_key=key) for number, key in ((1, "a"), (2, "b"))]
-    clock.advance(timedelta(seconds=1))
-    young = await delivered(stores, 3, dedupe_key="c")
-    assert await outbox.purge(older_than=clock.now()) == 2
-    again = await outbox.enqueue(effect(10, dedupe_key="a"))
-    commit = ThreadCommit(thread_id="t", outbox=(effect(2, dedupe_key="b"), effect(3, dedupe_key="c")))
-    (committed, known) = (await stores.coordinator.commit(commit)).outbox
-    assert {again.outbox_id, committed.outbox_id}.isdisjoint(outbox_ids(first))
-    assert known.outbox_id == young.outbox_id
-    assert (again.status, again.created_at) == (OutboxStatus.PENDING, clock.now())
-    assert numbers(await claim_effects(stores)) == [10, 2]

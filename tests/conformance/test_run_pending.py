@@ -1,7 +1,6 @@
 """Promises of a thread store about the pending zone: what waits to be read, and may still be changed."""
 
 import asyncio
-from datetime import timedelta
 
 from conformance.boxes import on_both
 from conformance.promises.given import refused
@@ -20,18 +19,11 @@ from postroom.contracts.errors import (
     VersionConflict,
 )
 from postroom.contracts.messages import (
-    Boundary,
-    DeliveryMode,
-    Granularity,
     Message,
     PendingMessage,
-    PendingVersion,
-    ToolCall,
 )
-from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.stores.runs.ports import RunStores
-from postroom.testing import ManualClock
 
 
 async def _consume(stores: RunStores, *entries: PendingMessage) -> None:
@@ -45,32 +37,6 @@ async def _consume(stores: RunStores, *entries: PendingMessage) -> None:
     )
 
 
-async def test_what_waits_reads_back_as_it_was_added(stores: RunStores, clock: ManualClock) -> None:
-    await a_thread(stores)
-    mode = DeliveryMode(
-        boundary=Boundary.NEXT_STEP,
-        granularity=Granularity.ONE,
-        barrier=True,
-        target_run_id="r1",
-        fallback_to_new_run=False,
-    )
-    message = Message.assistant("Hallo: 'ü'", id="m1", tool_calls=[ToolCall(id="c", name="n", arguments=[1])])
-    added = await stores.threads.append_pending("t", [message], mode)
-    now = clock.now()
-    expected = PendingMessage(
-        thread_id="t", message=message, position=1, mode=mode, created_at=now, updated_at=now
-    )
-    assert added == (expected,)
-    clock.advance(timedelta(seconds=1))
-    later = await waiting(stores, "m2", "m3")
-    assert [(one.position, one.revision, one.created_at) for one in later] == [
-        (2, 1, clock.now()),
-        (3, 1, clock.now()),
-    ]
-    assert await stores.threads.pending_messages("t") == (expected, *later)
-    assert await stores.threads.load_messages("t") == ()
-
-
 @on_both
 async def test_an_id_waits_once_and_is_not_committed(stores: RunStores) -> None:
     await said(stores, "done")
@@ -81,21 +47,6 @@ async def test_an_id_waits_once_and_is_not_committed(stores: RunStores) -> None:
     assert await stores.threads.pending_messages("t") == before
     await a_thread(stores, "u")
     await waiting(stores, "m1", "done", thread="u")
-
-
-async def test_editing_replaces_the_body_and_raises_the_revision(
-    stores: RunStores, clock: ManualClock
-) -> None:
-    await a_thread(stores)
-    mode = DeliveryMode(boundary=Boundary.ON_NATURAL_END)
-    first, second, third = await waiting(stores, "m1", "m2", "m3", mode=mode)
-    clock.advance(timedelta(seconds=1))
-    body = Message.internal("better: 'ü'", id="m2")
-    edited = await stores.threads.edit_pending("t", body)
-    assert edited == replace(second, message=body, revision=2, updated_at=clock.now())
-    assert await stores.threads.pending_messages("t") == (first, edited, third)
-    again = await stores.threads.edit_pending("t", body, expected_revision=2)
-    assert again.revision == 3
 
 
 async def test_an_edit_may_ask_for_what_was_looked_at(stores: RunStores) -> None:
@@ -128,18 +79,6 @@ async def test_what_was_read_cannot_be_changed(stores: RunStores) -> None:
     assert messages == (first.message,)
 
 
-async def test_what_is_taken_back_leaves_no_gap(stores: RunStores) -> None:
-    await a_thread(stores)
-    entries = await waiting(stores, "m1", "m2", "m3")
-    assert await stores.threads.retract_pending("t", "m2", expected_revision=1) == entries[1]
-    left = await stores.threads.pending_messages("t")
-    assert left == (entries[0], replace(entries[2], position=2))
-    with refused(UnknownMessage):
-        await stores.threads.retract_pending("t", "m2")
-    (back,) = await waiting(stores, "m2")
-    assert (back.position, back.revision) == (3, 1)
-
-
 @on_both
 async def test_what_waits_can_be_put_into_another_order(stores: RunStores) -> None:
     await a_thread(stores)
@@ -165,45 +104,6 @@ async def test_an_order_names_all_that_waits_and_nothing_else(stores: RunStores)
             await stores.threads.reorder_pending("t", order)
     assert await stores.threads.pending_messages("t") == entries
     assert await stores.threads.reorder_pending("u", []) == ()
-
-
-async def test_an_order_may_ask_for_what_was_looked_at(stores: RunStores) -> None:
-    await a_thread(stores)
-    order = ["m3", "m2", "m1"]
-
-    async def stale(expected: list[PendingVersion], order: list[str]) -> None:
-        before = await stores.threads.pending_messages("t")
-        with refused(VersionConflict):
-            await stores.threads.reorder_pending("t", order, expected=expected)
-        assert await stores.threads.pending_messages("t") == before
-
-    seen = [one.version for one in await waiting(stores, "m1", "m2", "m3")]
-    await stores.threads.edit_pending("t", Message.user("x", id="m2"))
-    await stale(seen, order)
-    seen = [one.version for one in await stores.threads.pending_messages("t")]
-    await stores.threads.reorder_pending("t", ["m2", "m1", "m3"], expected=seen)
-    await stale(seen, order)
-    seen = [one.version for one in await stores.threads.pending_messages("t")]
-    await waiting(stores, "m4")
-    await stale(seen, order)
-    seen = [one.version for one in await stores.threads.pending_messages("t")]
-    await stores.threads.retract_pending("t", "m4")
-    await stale(seen, ["m4", *order])
-
-
-async def test_what_is_read_leaves_the_zone(stores: RunStores) -> None:
-    await a_thread(stores)
-    entries = await waiting(stores, "m1", "m2", "m3", "m4")
-    await _consume(stores, entries[2], entries[0])
-    assert [one.id for one in await stores.threads.load_messages("t") or ()] == ["m3", "m1"]
-    left = await stores.threads.pending_messages("t")
-    assert left == (replace(entries[1], position=1), replace(entries[3], position=2))
-    (added,) = await waiting(stores, "m5")
-    assert added.position == 3
-    await _consume(stores, *left, added)
-    assert await stores.threads.pending_messages("t") == ()
-    (again,) = await waiting(stores, "m6")
-    assert again.position == 1
 
 
 @on_both

@@ -42,21 +42,6 @@ from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 
-async def test_what_is_not_there_is_none(stores: RunStores) -> None:
-    store = stores.threads
-    assert await store.load_thread("t") is None
-    assert await store.load_messages("t") is None
-    assert await store.load_thread_state("t") is None
-    assert await store.load_run("r1") is None
-    assert await store.latest_run("t") is None
-    assert await store.pending_messages("t") == ()
-    assert await store.list_runs(RunQuery(thread_id="t")) == ()
-    assert await store.list_threads(ThreadQuery()) == ()
-    assert await store.submission_state("t") == ThreadState(thread=None)
-    assert await store.submission_state("t", "r1") == ThreadState(thread=None)
-    assert not await store.delete_thread("t")
-
-
 @on_both
 async def test_a_thread_reads_back_as_it_was_saved(stores: RunStores, clock: ManualClock) -> None:
     await a_thread(stores, "parent")
@@ -79,16 +64,6 @@ async def test_a_thread_reads_back_as_it_was_saved(stores: RunStores, clock: Man
     changed = Thread(id=saved.id, title="another", created_at=5)
     await stores.threads.save_thread(changed)
     assert await stores.threads.load_thread(saved.id) == changed
-
-
-async def test_saving_a_thread_keeps_its_messages(stores: RunStores) -> None:
-    await said(stores, "m1", "m2")
-    await waiting(stores, "p1")
-    await stores.threads.save_thread(Thread(id="t", title="renamed", message_count=0))
-    thread = await stores.threads.load_thread("t")
-    assert (thread.title, thread.message_count) == ("renamed", 2)
-    assert len(await stores.threads.load_messages("t") or ()) == 2
-    assert len(await stores.threads.pending_messages("t")) == 1
 
 
 async def test_a_parent_must_exist(stores: RunStores) -> None:

@@ -8,8 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from e2e.running import RunningServer
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -195,3 +199,11 @@ class Browser:
             self._buffer += piece
         message, self._buffer = self._buffer.split(b"\0", 1)
         return json.loads(message)
+
+
+def log_in(server: "RunningServer", browser: Browser, path: str = "/", width: int = 390) -> None:
+    """Log somebody in, and open a page."""
+    with server.line() as line:
+        link = line.order("POST", "/admin/login-code", {}).json()["url"]
+    browser.open(link, width=width)
+    browser.open(server.url + path, width=width)

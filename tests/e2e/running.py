@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import psutil
 
 from e2e.forked import ForkedProcess
+from machine import Bound
 
 T = TypeVar("T")
 START_PATIENCE = 50.0
@@ -170,13 +171,6 @@ class RunningServer:
         """Return everything that the server's processes wrote so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
-    def rss(self) -> int:
-        """Return the bytes of memory that the process has resident."""
-        for row in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if row.startswith("VmRSS:"):
-                return int(row.split()[1]) * 1024
-        raise AssertionError("the system does not tell the memory of a process")
-
     def descriptors(self) -> int:
         """Return how many files and sockets the process has open."""
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
@@ -200,9 +194,9 @@ class RunningServer:
 
 def soon(look: Callable[[], T], what: str = "there is something", *, patience: float = 60.0) -> T:
     """Poll, within a bound, and return the first result."""
-    pause, until = threading.Event(), time.monotonic() + patience
+    pause, bound = threading.Event(), Bound(patience)
     while not (found := look()):
-        assert time.monotonic() < until, f"in {patience} s it did not come to it that {what}"
+        assert not bound.has_passed(), f"in {patience} s of work it did not come to it that {what}"
         pause.wait(0.05)
     return found
 

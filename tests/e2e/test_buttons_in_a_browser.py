@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from e2e.browser import Browser
+from e2e.browser import Browser, log_in
 from e2e.running import RunningServer, soon
 from e2e.test_accessibility import axe, examined
-from e2e.test_live_pages import log_in
 from e2e.test_work_in_a_browser import agent, fill, press
 
 pytestmark = pytest.mark.long
@@ -286,6 +285,7 @@ def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
         "t": "timeline",
         "h": "threads",
         "r": "runs",
+        "k": "tasks",
         "a": "agents",
         "v": "reservations",
         "s": "schedules",

@@ -68,16 +68,6 @@ def test_two_programs_mend_a_bug_and_ask_before_they_finish(server: RunningServe
     assert "Traceback" not in server.log()
 
 
-def test_without_a_terminal_it_goes_on_by_itself_and_says_what_to_look_at(server: RunningServer) -> None:
-    done = demo(server.data_dir)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "You to Ada: yes" in done.stdout
-    assert "Then it asks, and the answer is yes." in done.stdout
-    assert "it asks you" not in done.stdout
-    assert "timeline" in done.stdout
-    assert "git -C" in done.stdout
-
-
 def test_its_question_is_listed_like_others_and_the_first_answer_counts(server: RunningServer) -> None:
     with at_a_terminal(server.data_dir, "demo") as (terminal, shown):
         wait_for(shown, "press Enter")

@@ -182,27 +182,6 @@ def _with(place: str, change: tuple[str, Mapping[str, object]]) -> tuple[str, st
     return change[0], place, change[1]
 
 
-def test_doctor_beside_a_server_tells_a_project_that_the_database_or_the_archive_lacks(folder: Path) -> None:
-    archive = folder / "archive"
-    with RunningServer(folder):
-        mark = json.loads((archive / "store.json").read_text())
-        shutil.copytree(archive / "yard-elephants.git", archive / "yard-apes.git")
-        known = {**mark, "logs": {**mark["logs"], "yard-apes": 2}}
-        (archive / "store.json").write_text(json.dumps(known))
-        looked = postroom(folder, "doctor")
-        told = " ".join(looked.stdout.split())
-        assert (looked.returncode, "lacks the project yard-apes" in told) == (1, True), told
-        (archive / "store.json").write_text(json.dumps(mark))
-        for repository in archive.glob("*.git"):
-            shutil.rmtree(repository)
-        looked = postroom(folder, "doctor")
-        told = " ".join(looked.stdout.split())
-        assert (looked.returncode, "2 messages are missing" in told) == (1, True), told
-        assert postroom(folder, "rebuild", "archive").returncode == 0
-        looked = postroom(folder, "doctor")
-        assert looked.returncode == 0, looked.stdout
-
-
 def test_a_server_that_was_killed_before_the_archive_was_told_starts(folder: Path) -> None:
     """The database is ahead of its archive then, also where two projects became one."""
     server = RunningServer(folder).start()

@@ -49,31 +49,6 @@ def projects(server: RunningServer) -> None:
             operator.tool("register_agent", project_key=folder, program="p", model="m", name="Ada")
 
 
-def test_a_token_sees_its_tools_calls_them_and_is_refused_the_others(server: RunningServer) -> None:
-    token = create(server, "reader", "mail:read")
-    listed = tools(server, token)
-    assert "fetch_inbox" in listed
-    assert not {"send_message", "start_session", "retire_agent", "ask_person"} & set(listed)
-    with line(server, token) as by_token:
-        assert by_token.tool("fetch_inbox", project_key=OTHER, agent_name="Ada") == []
-        call = {"name": "send_message", "arguments": {"project_key": FOLDER}}
-        answer = by_token.rpc({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call})
-        assert (answer.status, answer.json()["id"]) == (403, 3)
-        assert answer.headers["www-authenticate"].endswith('error="insufficient_scope", scope="mail:send"')
-        assert by_token.request("GET", "/admin/status").status == 403
-        assert by_token.request("GET", "/").status == 401
-    assert set(tools(server, server.token)) > set(listed)
-
-
-def test_a_bound_token_has_no_tool_that_is_about_every_project(server: RunningServer) -> None:
-    token = create(server, "bound", "mail:read", more=("--project", FOLDER))
-    assert "health_check" not in tools(server, token)
-    with line(server, token) as by_token:
-        assert by_token.tool("show_project", project_key=FOLDER)["human_key"] == FOLDER
-        query = f"?project_key={OTHER}"
-        assert by_token.request("GET", f"/v1/show_project{query}").json()["code"] == "unknown_project"
-
-
 def test_the_command_line_says_which_scope_its_token_lacks(server: RunningServer) -> None:
     token = create(server, "shell", "mail:read")
     place = ("-p", FOLDER)

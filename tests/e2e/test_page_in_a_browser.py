@@ -242,13 +242,6 @@ def test_clock_times_are_those_of_the_readers_place_and_of_utc_without_a_script(
         browser.ask("Emulation.setTimezoneOverride", timezoneId="")
 
 
-def test_a_page_of_an_error_leaves_a_name_as_it_is(site, browser):
-    browser.open(f"{site.address}/p/orchard/m/99999")
-    said = "document.querySelector('.error h1 + p')"
-    assert browser.see(f"{said}.textContent") == "orchard has no message 99999"
-    assert browser.see(f"getComputedStyle({said}, '::first-letter').textTransform") == "none"
-
-
 def test_code_and_tables_have_their_room(site, browser):
     browser.open(f"{site.address}/p/orchard/t/plain", width=360)
     for part in (".prose pre", ".prose .wide"):

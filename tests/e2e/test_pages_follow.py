@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.browser import Browser
+from e2e.browser import Browser, log_in
 from e2e.running import RunningServer, soon
-from e2e.test_live_pages import log_in
 
 pytestmark = pytest.mark.long
 

@@ -369,37 +369,6 @@ def test_a_batch_is_refused_that_is_too_long_or_of_a_revision_without_batches(li
         assert "2025-03-26" in answer.json()["error"]["message"]
 
 
-def test_another_host_or_a_foreign_page_reaches_nothing_and_our_own_page_may_call(
-    line: Line, server: RunningServer
-) -> None:
-    for path in ("/mcp", "/mcp/core", "/api/", "/", "/admin/status", "/healthz", "/p/x"):
-        for host in ("evil.invalid", "127.0.0.1.evil.invalid", "169.254.169.254", ""):
-            assert line.request("GET", path, headers={"Host": host}).status == 421, (path, host)
-        for origin in ("http://evil.invalid", "null", "http://127.0.0.1:1", f"{server.url}.evil.invalid"):
-            assert line.request("GET", path, headers={"Origin": origin}).status == 403, (path, origin)
-    named = f"localhost:{server.address[1]}"
-    for own in ({"Origin": server.url}, {"Host": named, "Origin": f"http://{named}"}):
-        assert line.rpc(asked("ping"), headers=own).status == 200
-
-
-def test_nothing_is_done_without_the_right_token(server: RunningServer, message: int) -> None:
-    body = json.dumps(asked("ping")).encode()
-    proofs = (None, "Bearer wrong", "Bearer ", "Basic dTpw", "Bearer prm_" + "x" * 43)
-    with Line(server.address) as stranger:
-        for path in ("/mcp", "/mcp/", "/mcp/core", "/mcp/full", "/api/", "/admin/status", "/metrics"):
-            for proof in proofs:
-                headers = {"Content-Type": "application/json", **({"Authorization": proof} if proof else {})}
-                answer = stranger.request("POST", path, body=body, headers=headers)
-                assert answer.status == 401, (path, proof)
-                assert answer.headers["www-authenticate"].startswith("Bearer")
-                assert answer.json()["code"] in ("token_required", "wrong_token")
-
-
-def test_a_request_that_says_it_is_too_large_is_refused_before_it_is_sent(line: Line) -> None:
-    answer = line.request("POST", "/mcp", headers={"Content-Length": str(10**12), "Expect": "100-continue"})
-    assert (answer.status, answer.json()["code"]) == (413, "too_large")
-
-
 def test_the_server_stops_at_once_also_when_somebody_listens(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

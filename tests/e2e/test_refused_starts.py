@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from e2e.running import postroom
+from table_rows import each_row
 
 pytestmark = pytest.mark.long
 CONFIGURATION = 78
@@ -62,8 +63,8 @@ def test_a_folder_in_the_place_of_the_lock_is_named_and_not_the_rights_of_a_data
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+@each_row(
+    "text, reason",
     [
         ("", "it is not valid JSON"),
         ("[]", "a field is missing or has the wrong type"),
@@ -74,7 +75,7 @@ def test_a_mark_that_does_not_read_is_told_without_names_of_python(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     folder = tmp_path / "data"
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "store.json").write_text(text)
     done = postroom(folder, "up", "--port", "0")
     assert (done.returncode, reason in done.stderr, "Error" in done.stderr) == (CONFIGURATION, True, False)

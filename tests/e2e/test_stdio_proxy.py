@@ -133,11 +133,70 @@ def waiting_for(event: threading.Event) -> Callable[[Seen], object]:
     return answer
 
 
-def test_a_request_is_answered_with_the_server_s_own_words(fake: FakePostroom, proxy: Proxy) -> None:
-    fake.rpc["ping"] = lambda _: {"text": "grüße\u2028"}
-    proxy.send(ask("a", "ping"))
-    assert proxy.line() == {"jsonrpc": "2.0", "id": "a", "result": {"text": "grüße\u2028"}}
+def test_answers_come_as_they_finish_in_the_server_s_own_words(fake: FakePostroom, proxy: Proxy) -> None:
+    release = threading.Event()
+    fake.rpc["slow"] = waiting_for(release)
+    fake.rpc["quick"] = lambda _: {"text": "grüße\u2028"}
+    proxy.send(ask("a", "slow"), tell("notifications/roots/list_changed"), ask(2, "quick"))
+    assert proxy.line() == {"jsonrpc": "2.0", "id": 2, "result": {"text": "grüße\u2028"}}
+    release.set()
+    assert proxy.line()["id"] == "a"
+    fake.wait_for(1, "notifications/roots/list_changed")
+    fake.rpc["*"] = lambda seen: [
+        {"jsonrpc": "2.0", "id": one["id"], "result": {}} for one in seen.body if "id" in one
+    ]
+    batch = [ask(1, "ping"), tell("notifications/x"), ask("1", "ping")]
+    proxy.send(batch)
+    assert [one["id"] for one in proxy.line()] == [1, "1"]
+    assert fake.seen[-1].body == batch
     assert proxy.end() == 0
+
+
+def test_at_most_sixty_four_requests_are_on_their_way_and_it_stays_small(
+    fake: FakePostroom, proxy: Proxy
+) -> None:
+    release = threading.Event()
+    fake.rpc["slow"] = waiting_for(release)
+    proxy.send(*(ask(number, "slow") for number in range(80)))
+    fake.wait_for(64)
+    # A line that needs no server is still answered, so the other 16 are read and wait.
+    proxy.send(b"{")
+    assert proxy.line()["error"]["code"] == -32700
+    assert len(fake.seen) == 64
+    release.set()
+    assert {proxy.line()["id"] for _ in range(80)} == set(range(80))
+    status = Path(f"/proc/{proxy.process.pid}/status")
+    if status.exists():
+        peak = int(status.read_text().partition("VmHWM:")[2].split()[0])
+        assert peak < 30 * 1024, f"{peak} kB resident"
+
+
+PROBLEM = {"status": 401, "code": "wrong_token", "detail": "no such token", "remedy": "take the right one"}
+REFUSALS: tuple[tuple[Callable[[Seen], object], int, str | None], ...] = (
+    (lambda seen: rpc_error(seen, -32601, "no such method", status=404), -32601, None),
+    (
+        lambda _: Raw(
+            400, b'{"jsonrpc": "2.0",\n "id": null, "error": {"code": -32020, "message": "headers"}}'
+        ),
+        -32020,
+        None,
+    ),
+    (lambda _: Raw(401, json.dumps(PROBLEM).encode(), "application/problem+json"), -32000, "wrong_token"),
+    (lambda _: Raw(202, b""), -32000, "server_unavailable"),
+    (lambda _: Raw(200, b"<html>", "text/html"), -32000, "server_unavailable"),
+    (lambda _: Raw(200, b'{"a": 1}'), -32000, "server_unavailable"),
+)
+
+
+def test_refusals_are_told_as_answers_to_their_request(fake: FakePostroom, proxy: Proxy) -> None:
+    for number, (answer, code, ours) in enumerate(REFUSALS):
+        fake.rpc["ping"] = answer
+        proxy.send(ask(number, "ping"))
+        found = proxy.line()
+        assert (found["id"], found["error"]["code"]) == (number, code), number
+        if ours == "wrong_token":
+            told = found["error"]["data"]
+            assert (told["code"], told["remedy"]) == (ours, PROBLEM["remedy"])
 
 
 def test_the_revision_agreed_on_goes_out_with_all_that_follows(fake: FakePostroom, proxy: Proxy) -> None:
@@ -148,22 +207,6 @@ def test_the_revision_agreed_on_goes_out_with_all_that_follows(fake: FakePostroo
     assert [proxy.line()["id"], proxy.line()["id"]] == [1, 2]
     versions = {one.body["method"]: one.headers.get("MCP-Protocol-Version") for one in fake.wait_for(3)}
     assert versions == {"initialize": None, "notifications/initialized": "2025-06-18", "ping": "2025-06-18"}
-
-
-def test_requests_of_the_modern_revision_carry_its_headers(fake: FakePostroom, proxy: Proxy) -> None:
-    fake.rpc["tools/list"] = lambda _: {}
-    fake.tools["send"] = lambda _: {}
-    fake.rpc["resources/read"] = lambda _: {}
-    proxy.send(modern(1, "tools/list"))
-    proxy.line()
-    proxy.send(modern(2, "tools/call", name="send", arguments={}))
-    proxy.line()
-    proxy.send(modern(3, "resources/read", uri="mail://inbox/p/Ä"))
-    proxy.line()
-    seen = [one.headers for one in fake.seen]
-    assert [one["MCP-Protocol-Version"] for one in seen] == [MODERN] * 3
-    assert [one["Mcp-Method"] for one in seen] == ["tools/list", "tools/call", "resources/read"]
-    assert [one.get("Mcp-Name") for one in seen] == [None, "send", "=?base64?bWFpbDovL2luYm94L3Avw4Q=?="]
 
 
 def test_the_choice_of_tools_is_the_address_that_is_called(
@@ -188,51 +231,6 @@ def test_every_request_proves_who_the_caller_is(fake: FakePostroom, environment:
     assert headers["Authorization"] == "Bearer prm_test"
     assert headers["Postroom-Agent-Token"] == "pra_mine"
     assert headers["Accept"] == "application/json, text/event-stream"
-
-
-def test_answers_come_as_they_finish(fake: FakePostroom, proxy: Proxy) -> None:
-    release = threading.Event()
-    fake.rpc["slow"] = waiting_for(release)
-    fake.rpc["quick"] = lambda _: {}
-    proxy.send(ask(1, "slow"), ask(2, "quick"))
-    assert proxy.line()["id"] == 2
-    release.set()
-    assert proxy.line()["id"] == 1
-
-
-def test_at_most_sixty_four_requests_are_on_their_way(fake: FakePostroom, proxy: Proxy) -> None:
-    release = threading.Event()
-    fake.rpc["slow"] = waiting_for(release)
-    proxy.send(*(ask(number, "slow") for number in range(80)))
-    fake.wait_for(64)
-    # A line that needs no server is still answered, so the other 16 are read and wait.
-    proxy.send(b"{")
-    assert proxy.line()["error"]["code"] == -32700
-    assert len(fake.seen) == 64
-    release.set()
-    assert {proxy.line()["id"] for _ in range(80)} == set(range(80))
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_it_stays_small_under_many_requests(fake: FakePostroom, proxy: Proxy) -> None:
-    release = threading.Event()
-    fake.rpc["slow"] = waiting_for(release)
-    proxy.send(*(ask(number, "slow") for number in range(64)))
-    fake.wait_for(64)
-    release.set()
-    for _ in range(64):
-        proxy.line()
-    status = Path(f"/proc/{proxy.process.pid}/status").read_text()
-    peak = int(status.partition("VmHWM:")[2].split()[0])
-    assert peak < 30 * 1024, f"{peak} kB resident"
-
-
-def test_a_notification_is_forwarded_and_gives_no_line(fake: FakePostroom, proxy: Proxy) -> None:
-    fake.rpc["ping"] = lambda _: {}
-    proxy.send(tell("notifications/roots/list_changed"))
-    fake.wait_for(1, "notifications/roots/list_changed")
-    proxy.send(ask(1, "ping"))
-    assert proxy.line()["id"] == 1
 
 
 def test_a_stream_comes_event_by_event(fake: FakePostroom, proxy: Proxy) -> None:
@@ -299,17 +297,6 @@ def test_a_read_and_a_keyed_change_whose_answer_was_lost_are_sent_once_more(
         assert [one.body for one in tries] == [ask(7, method, **parameters)] * 2
 
 
-def test_it_sends_a_lost_request_no_more_than_twice(fake: FakePostroom, proxy: Proxy) -> None:
-    def cut(seen: Seen) -> object:
-        raise ConnectionAbortedError("the server was killed")
-
-    fake.rpc["tools/call"] = cut
-    for number, tool in enumerate(("fetch_inbox", "send_message"), 1):
-        proxy.send(ask(7, "tools/call", name=tool, arguments={"idempotency_key": "k"}))
-        assert "its answer was lost" in proxy.line()["error"]["message"]
-        assert len(fake.wait_for(2 * number, "tools/call")) == 2 * number
-
-
 def test_a_cancelled_request_loses_its_stream_and_its_answer(fake: FakePostroom, proxy: Proxy) -> None:
     first = json.dumps(tell("notifications/subscriptions/acknowledged"))
     fake.rpc["subscriptions/listen"] = lambda _: Stream([first], stays_open=True)
@@ -347,75 +334,6 @@ def test_an_older_server_is_told_of_a_cancellation_too(fake: FakePostroom, proxy
     assert proxy.line() is None
 
 
-NO_MESSAGES = (
-    (b"{not json", -32700, None),
-    (b"\xff\xfe\xfa", -32700, None),
-    (b"42", -32600, None),
-    (b"[]", -32600, None),
-    (b'{"id": 5}', -32600, 5),
-    (b'{"id": 5, "method": "a\\nb"}', -32600, 5),
-    (b"[" * 100_000, -32700, None),
-)
-
-
-def test_a_line_that_is_no_message_is_refused_and_the_next_one_works(
-    fake: FakePostroom, proxy: Proxy
-) -> None:
-    fake.rpc["ping"] = lambda _: {}
-    for line, code, named in NO_MESSAGES:
-        proxy.send(line, b"", b"  ")
-        found = proxy.line()
-        assert (found["id"], found["error"]["code"]) == (named, code), line[:40]
-    proxy.send(ask(1, "ping"))
-    assert proxy.line()["id"] == 1
-    assert len(fake.seen) == 1
-
-
-def test_a_batch_is_forwarded_as_it_is(fake: FakePostroom, proxy: Proxy) -> None:
-    fake.rpc["*"] = lambda seen: [
-        {"jsonrpc": "2.0", "id": one["id"], "result": {}} for one in seen.body if "id" in one
-    ]
-    batch = [ask(1, "ping"), tell("notifications/x"), ask("1", "ping")]
-    proxy.send(batch)
-    assert [one["id"] for one in proxy.line()] == [1, "1"]
-    assert fake.seen[0].body == batch
-
-
-def test_a_refusal_without_an_id_gets_the_id_of_its_request(fake: FakePostroom, proxy: Proxy) -> None:
-    refusal = {"jsonrpc": "2.0", "id": None, "error": {"code": -32020, "message": "headers"}}
-    fake.rpc["ping"] = lambda _: Raw(400, json.dumps(refusal, indent=2).encode())
-    proxy.send(ask(3, "ping"))
-    assert proxy.line() == {**refusal, "id": 3}
-
-
-def test_an_unknown_method_keeps_the_server_s_own_error(fake: FakePostroom, proxy: Proxy) -> None:
-    fake.rpc["nothing"] = lambda seen: rpc_error(seen, -32601, "no such method", status=404)
-    proxy.send(ask(3, "nothing"))
-    assert proxy.line()["error"]["code"] == -32601
-
-
-def test_a_refused_token_is_told_with_its_code_and_remedy(fake: FakePostroom, proxy: Proxy) -> None:
-    problem = {
-        "status": 401,
-        "code": "wrong_token",
-        "detail": "no such token",
-        "remedy": "take the right one",
-    }
-    fake.rpc["ping"] = lambda _: Raw(401, json.dumps(problem).encode(), "application/problem+json")
-    proxy.send(ask(3, "ping"))
-    error = proxy.line()["error"]
-    assert error["code"] == -32000
-    assert (error["data"]["code"], error["data"]["remedy"]) == ("wrong_token", "take the right one")
-
-
-def test_what_is_no_answer_never_reaches_the_client(fake: FakePostroom, proxy: Proxy) -> None:
-    for answer in (Raw(202, b""), Raw(200, b"<html>", "text/html"), Raw(200, b'{"a": 1}')):
-        fake.rpc["ping"] = lambda _, answer=answer: answer
-        proxy.send(ask(3, "ping"))
-        found = proxy.line()
-        assert (found["id"], found["error"]["code"]) == (3, -32000)
-
-
 def test_it_outlives_its_server_and_works_when_that_is_back(tmp_path: Path) -> None:
     with FakePostroom(rpc={"ping": lambda _: {}}) as fake:
         proxy = Proxy(environment_for(fake.url, tmp_path), "--no-start")
@@ -430,15 +348,6 @@ def test_it_outlives_its_server_and_works_when_that_is_back(tmp_path: Path) -> N
         proxy.send(ask(3, "ping"))
         assert proxy.line() == {"jsonrpc": "2.0", "id": 3, "result": {}}
     assert proxy.end() == 0
-
-
-def test_without_a_server_and_without_leave_to_start_one_it_says_so(tmp_path: Path) -> None:
-    environment = environment_for("", tmp_path)
-    proxy = Proxy(environment, "--no-start")
-    proxy.send(ask(1, "ping"))
-    assert proxy.line()["error"]["data"]["code"] == "server_unavailable"
-    assert proxy.end() == 0
-    assert not (tmp_path / "server.log").exists()
 
 
 def test_it_ends_when_stdin_closes_and_closes_what_is_open(fake: FakePostroom, proxy: Proxy) -> None:
@@ -611,51 +520,3 @@ def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(env: dict[str, 
     assert str(log) in proxy.logged()
     assert "enormous" in log.read_text()
     assert proxy.end() == 0
-
-
-def test_the_command_line_works_with_the_server_that_a_client_started(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    def run(*words: str, code: int = 0, stdin: str = "") -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "postroom", *words, "--json"],
-            env=env,
-            cwd=tmp_path,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE * 2,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (code, ""), done.stdout
-        return json.loads(done.stdout)
-
-    assert run("status", code=75)["error"]["code"] == "server_unavailable"
-    assert Proxy(env).end() == 0  # it came, started the server and went
-    assert run("status")["running"] is True
-    assert [run("agents", "register", name)["name"] for name in ("Ada", "Bo")] == ["Ada", "Bo"]
-    (tmp_path / "note.txt").write_text("attached")
-    words = ("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "Hi", "--idempotency-key", "k", "-")
-    sent = run(*words, "--attach", "note.txt", stdin="from *stdin*")
-    again = run(*words, "--attach", "note.txt", stdin="from *stdin*")
-    assert again == sent
-    assert run(*words, stdin="another text", code=2)["error"]["code"] == "idempotency_conflict"
-    (message,) = run("mail", "inbox", "--as", "Bo", "--bodies")["messages"]
-    assert (message["body_md"], message["attachments"][0]["size"]) == ("from *stdin*", 8)
-    assert run("mail", "read", str(message["id"]), "--as", "Bo")["marked"]["read"] is True
-    assert run("mail", "ack", str(message["id"]), "--as", "Bo")["acknowledged"] is True
-    assert run("mail", "search", "stdin")["hits"][0]["id"] == message["id"]
-    assert run("mail", "thread", message["thread_id"])["messages"] == 1
-    assert run("mail", "send", "--as", "Ada", "--to", "No", "-s", "S", "t", code=2)["error"]["details"]
-    run("reservations", "reserve", "src/**", "--as", "Ada")
-    assert run("reservations", "check", "src/a.py", "--as", "Bo", code=1)["conflicts"]
-    assert run("reservations", "release", "--as", "Ada", "--all")["released"]
-    assert run("agents", "token", "Ada")["token"].startswith("pra_")
-    assert run("agents", "revoke-token", "Ada") == {"revoked": True}
-    assert run("agents", "retire", "Bo")["retired_at"]
-    assert "/login?code=" in run("open")["url"]
-    assert run("version")["server"] == run("version")["version"]
-    assert run("doctor")["ok"] is True
-    saved = run("backup", "saved.db")["path"]
-    assert run("restore", saved, "--force", code=78)["error"]["code"] == "store_held"
-    assert run("restore", saved, "--to", str(tmp_path / "new.db"))["done"] is True

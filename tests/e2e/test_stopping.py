@@ -23,7 +23,7 @@ token_file = "chat.token"
 """Chats get ten minutes, for which no run of mail may wait."""
 
 
-@pytest.mark.parametrize(("times", "chats"), [(1, ""), (2, ""), (1, CHATS)])
+@pytest.mark.parametrize(("times", "chats"), [(2, ""), (1, CHATS)])
 def test_ctrl_c_says_what_is_waited_for(tmp_path: Path, times: int, chats: str) -> None:
     folder, data = tmp_path / "yard", tmp_path / "data"
     folder.mkdir()

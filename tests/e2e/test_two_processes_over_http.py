@@ -45,16 +45,13 @@ def play(server: RunningServer, project: str, home: Path, **clients: str) -> dic
     return seen
 
 
-@pytest.mark.parametrize(
-    ("ada", "ben"), [("fastmcp", "handshake"), ("2026", "fastmcp"), ("handshake", "2026")]
-)
 def test_two_processes_write_answer_acknowledge_reserve_and_search(
-    server: RunningServer, ada: str, ben: str, tmp_path: Path
+    server: RunningServer, tmp_path: Path
 ) -> None:
-    seen = play(server, f"/yard/{ada}-{ben}", tmp_path, Ada=ada, Ben=ben)
+    seen = play(server, "/yard/two", tmp_path, Ada="2026", Ben="fastmcp")
     check_both_sides(seen["Ada"], seen["Ben"])
     server.await_archive()
-    check_archive(server, f"yard-{ada}-{ben}", asked=seen["Ada"]["asked"], replied=seen["Ben"]["replied"])
+    check_archive(server, "yard-two", asked=seen["Ada"]["asked"], replied=seen["Ben"]["replied"])
     assert "Traceback" not in server.log()
 
 

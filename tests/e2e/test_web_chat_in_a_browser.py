@@ -186,6 +186,18 @@ def write(window: Browser, *lines: str) -> None:
     window.press("Enter", 13)
 
 
+def send(window: Browser, *lines: str) -> None:
+    """Write, and return once the server has the message."""
+    write(window, *lines)
+    soon(window, f"{STATE} === 'sent'")
+
+
+def reload(window: Browser) -> None:
+    window.events.clear()
+    window.ask("Page.reload")
+    window.wait_for("Page.loadEventFired")
+
+
 def said(window: Browser, kind: str = "message") -> list[str]:
     """Return the words of the entries of a kind, as the page shows them."""
     found = window.see(f"[...document.querySelectorAll('#log .{kind} .body')].map(one => one.innerText)")
@@ -198,8 +210,7 @@ STATE = "document.querySelector('#log .message:last-child .state')?.textContent"
 
 def test_a_message_is_sent_kept_and_answered_in_place(page: Browser, harbour: Harbour) -> None:
     assert page.see("document.activeElement.id") == "text"
-    write(page, "Is the light on?", "The north one.")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Is the light on?", "The north one.")
     (event,) = harbour.agent.accepted
     assert event.text == "Is the light on?\nThe north one."
     assert said(page) == ["Is the light on?\nThe north one."]
@@ -241,17 +252,13 @@ def test_a_message_that_the_server_cannot_store_is_sent_by_itself_after_a_reload
     harbour.agent.is_away = True
     write(page, "Do not lose this")
     soon(page, f"{STATE}?.startsWith('not sent yet')")
-    page.events.clear()
-    page.ask("Page.reload")
-    page.wait_for("Page.loadEventFired")
+    reload(page)
     soon(page, f"{STATE}?.startsWith('not sent yet')")  # still below the answer that came before
     assert said(page) == ["Do not lose this"]
     harbour.agent.is_away = False
     soon(page, f"{STATE} === 'sent'")
     assert [one.text for one in harbour.agent.accepted] == ["Do not lose this"]
-    page.events.clear()
-    page.ask("Page.reload")
-    page.wait_for("Page.loadEventFired")
+    reload(page)
     soon(page, f"{STATE} === 'sent'")
     assert said(page) == ["Do not lose this"]
 
@@ -324,8 +331,7 @@ def test_a_message_that_the_server_accepts_after_a_restart_connects_the_page_at_
 
 
 def test_a_message_can_be_edited_and_deleted(page: Browser, harbour: Harbour) -> None:
-    write(page, "Frist")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Frist")
     press = "[...document.querySelectorAll('.message button')].find(one => one.textContent === '{}').click()"
     page.see(press.format("Edit"))
     assert page.see("document.querySelector('#text').value") == "Frist"
@@ -358,12 +364,10 @@ def test_a_card_is_answered_by_a_button(page: Browser, harbour: Harbour) -> None
 
 
 def test_a_page_that_was_cut_off_comes_back_and_misses_nothing(page: Browser, harbour: Harbour) -> None:
-    write(page, "Before the cut")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Before the cut")
     harbour.run(harbour.adapter.disconnect())
     soon(page, "document.querySelector('#link.up') === null")
-    message_id = harbour.agent.accepted[0].message_id
-    assert message_id is not None
+    message_id = harbour.agent.accepted[0].message_id or ""
     harbour.answer("Said meanwhile", to=message_id)
     harbour.run(harbour.adapter.connect(is_reconnect=True))
     soon(page, "document.querySelector('#link.up') !== null")
@@ -372,10 +376,8 @@ def test_a_page_that_was_cut_off_comes_back_and_misses_nothing(page: Browser, ha
 
 
 def test_what_anybody_writes_does_nothing(page: Browser, harbour: Harbour) -> None:
-    write(page, *HOSTILE.split("\n"))
-    soon(page, f"{STATE} === 'sent'")
-    message_id = harbour.agent.accepted[0].message_id
-    assert message_id is not None
+    send(page, *HOSTILE.split("\n"))
+    message_id = harbour.agent.accepted[0].message_id or ""
     harbour.answer(HOSTILE, to=message_id)
     soon(page, "document.querySelectorAll('.answer').length === 1")
     card = Card(text=HOSTILE, buttons=(Button(label="<b>x</b>", value="x"),))
@@ -413,8 +415,7 @@ pier status
 
 
 def test_an_answer_is_rendered_while_it_grows_and_what_stands_stays(page: Browser, harbour: Harbour) -> None:
-    write(page, "Tell me of the lights")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Tell me of the lights")
     to = harbour.asked()
     draft = harbour.answer(LONG[:60], to=to, final=False)
     soon(page, "document.querySelector('.answer.draft h1')?.textContent === 'The lights'")
@@ -446,8 +447,7 @@ def test_an_answer_is_rendered_while_it_grows_and_what_stands_stays(page: Browse
 def test_the_answer_that_is_written_can_be_stopped_by_button_and_by_key(
     page: Browser, harbour: Harbour
 ) -> None:
-    write(page, "Tell me everything")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Tell me everything")
     to = harbour.asked()
     assert page.see("document.querySelector('#stop').hidden") is True
     harbour.answer("Once upon", to=to, final=False)
@@ -459,8 +459,7 @@ def test_the_answer_that_is_written_can_be_stopped_by_button_and_by_key(
     soon(page, "document.querySelector('#stop').hidden")
     assert said(page, "answer") == ["Once upon\n\nStopped."]
     page.press("Escape", 27)
-    write(page, "Go on")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Go on")
     harbour.run(harbour.adapter.send_typing("Ada"))
     soon(page, "!document.querySelector('#stop').hidden")
     page.press("Escape", 27)
@@ -475,17 +474,14 @@ def titles(window: Browser) -> list[str]:
 
 
 def test_conversations_are_begun_chosen_renamed_and_deleted(page: Browser, harbour: Harbour) -> None:
-    write(page, "The north light")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "The north light")
     page.see("document.querySelector('#new').click()")
     soon(page, "document.querySelector('#log').children.length === 0 && document.activeElement.id === 'text'")
-    write(page, "The south light")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "The south light")
     soon(page, "document.querySelectorAll('#conversations li').length === 2")
     assert titles(page) == ["The south light", "The north light"]
     assert page.see("document.querySelector('[aria-current]').title") == "The south light"
-    first = harbour.agent.accepted[0].message_id
-    assert first is not None
+    first = harbour.agent.accepted[0].message_id or ""
     harbour.answer("It is **on**.", to=first)
     soon(page, "document.querySelector('#conversations li').classList.contains('unread')")
     assert titles(page) == ["The north light", "The south light"]
@@ -536,8 +532,7 @@ def test_a_conversation_is_found_by_words_of_its_title_also_if_the_list_does_not
 def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restart(
     page: Browser, harbour: Harbour
 ) -> None:
-    write(page, "About the pier")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "About the pier")
     soon(page, "document.querySelector('#title').textContent === 'About the pier'")
     page.ask("Input.insertText", text="half a thought about the pier")
     page.see("document.querySelector('#new').click()")
@@ -550,9 +545,7 @@ def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restar
     page.see("document.querySelector('#new').click()")
     soon(page, "document.querySelector('#text').value === 'a new thought'")
     harbour.restart()
-    page.events.clear()
-    page.ask("Page.reload")
-    page.wait_for("Page.loadEventFired")
+    reload(page)
     soon(page, "document.querySelector('#link.up') !== null")
     assert page.see("document.querySelector('#text').value") == "a new thought"
     page.ask("Network.clearBrowserCookies")
@@ -569,8 +562,7 @@ def test_what_is_being_written_belongs_to_its_conversation_and_survives_a_restar
 
 
 def test_a_change_of_a_message_leaves_the_text_that_is_being_written(page: Browser, harbour: Harbour) -> None:
-    write(page, "Is the lihgt on?")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Is the lihgt on?")
     page.ask("Input.insertText", text="And the pier?")
     page.see("document.querySelector('#log .message .meta button').click()")
     assert page.see("document.querySelector('#text').value") == "Is the lihgt on?"
@@ -587,8 +579,7 @@ def test_a_change_of_a_message_leaves_the_text_that_is_being_written(page: Brows
 
 
 def test_a_run_that_waits_for_an_answer_can_be_stopped(page: Browser, harbour: Harbour) -> None:
-    write(page, "Delete it")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Delete it")
     assert page.see("document.querySelector('#stop').hidden") is True
     card = Card(text="May I?", buttons=(Button(label="Approve", value="approve 1"),))
     draft = harbour.answer("I have looked.", to=harbour.asked(), final=False)
@@ -609,8 +600,7 @@ def test_a_run_that_waits_for_an_answer_can_be_stopped(page: Browser, harbour: H
 
 
 def test_reasoning_is_folded_and_no_part_of_the_answer(page: Browser, harbour: Harbour) -> None:
-    write(page, "Which light?")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Which light?")
     to, first = harbour.asked(), "<b>North</b> is broken"
     draft = harbour.answer("", to=to, final=False, reasoning=first)
     soon(page, "document.querySelector('.reasoning summary')?.textContent === 'Reasoning…'")
@@ -640,9 +630,7 @@ def test_reasoning_is_folded_and_no_part_of_the_answer(page: Browser, harbour: H
 def test_older_messages_are_read_when_one_scrolls_up_to_them(page: Browser, harbour: Harbour) -> None:
     for number in range(100):
         harbour.run(harbour.adapter.send("Ada", f"Message {number}"))
-    page.events.clear()
-    page.ask("Page.reload")
-    page.wait_for("Page.loadEventFired")
+    reload(page)
     soon(page, "document.querySelectorAll('.answer').length === 40")
     assert said(page, "answer")[0] == "Message 60"
     page.see("document.querySelector('#scroll').scrollTop = 0")
@@ -674,8 +662,7 @@ def test_files_are_dropped_sent_and_those_that_are_too_large_are_named(
     assert "20.0 MB" in str(page.see("document.querySelector('#chosen .failed .reason').textContent"))
     for name in ("film.bin", "spare.txt"):
         page.see(f"document.querySelector('[aria-label=\"Remove {name}\"]').click()")
-    write(page, "Read this")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Read this")
     (event,) = harbour.agent.accepted
     assert [(one.name, one.size) for one in event.media] == [("notes.txt", 3000)]
     assert page.see("document.querySelector('#log .file').textContent") == "notes.txt3 kB"
@@ -716,8 +703,7 @@ def test_a_file_that_was_uploaded_before_a_restart_is_uploaded_again(page: Brows
     page.see(DROP % '[["notes.txt", 3000]]')
     soon(page, CHOSEN)
     harbour.restart()
-    write(page, "Read this")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Read this")
     (event,) = harbour.agent.accepted
     assert [(one.text, one.media[0].name) for one in [event]] == [("Read this", "notes.txt")]
 
@@ -786,8 +772,7 @@ def test_the_newest_message_stays_in_sight_while_files_are_chosen(page: Browser,
 
 
 def test_a_failed_answer_can_be_asked_for_again(page: Browser, harbour: Harbour) -> None:
-    write(page, "Is it on?")
-    soon(page, f"{STATE} === 'sent'")
+    send(page, "Is it on?")
     to = harbour.asked()
     harbour.answer("The model is away.", to=to, error="away")
     soon(page, "document.querySelector('.answer.failed.last .again') !== null")
@@ -853,8 +838,7 @@ def test_it_fits_light_dark_and_narrow(browser: Browser, harbour: Harbour, width
     browser.open(harbour.address, width=width, dark=dark)
     assert browser.see("document.documentElement.scrollWidth") <= width
     sign_in(browser)
-    write(browser, "Good evening. Is the north light on?")
-    soon(browser, f"{STATE} === 'sent'")
+    send(browser, "Good evening. Is the north light on?")
     harbour.answer(ANSWER, to=harbour.asked())
     buttons = (Button(label="Allow", value="approve 1"), Button(label="Refuse", value="deny 1"))
     harbour.run(

@@ -14,11 +14,19 @@ import pytest
 from e2e.commands import run_here
 from e2e.running import Line, RunningServer, plain_environment, soon
 from e2e.test_any_server_answers import Pair, answers, pair, run_by, send
-from e2e.test_open_questions import AGENT, WORDS
 from e2e.test_protocol_revisions import listen
 
 __all__ = ["pair"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+AGENT = Path(__file__).parents[1] / "executors" / "fake_acp_agent.py"
+WORDS = """
+import re
+note = Path(OPTIONS['memory'], session + '.mark')
+if found := re.findall('MARK[0-9]', prompt): note.write_text(found[-1])
+call = {'toolCallId': f'c{os.getpid()}', 'title': 'Remove', 'rawInput': {'path': 'old'}}
+allowed = may(call) if note.read_text() == 'MARK0' else 'unasked'
+say(f'{allowed}: {note.read_text()}')
+"""
 WORKS = """
 cat > /dev/null
 echo $$ > pid

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from e2e.browser import Browser
+from e2e.browser import Browser, log_in
 from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_accessibility import axe, examined
@@ -51,12 +51,6 @@ def agent(server: RunningServer, folder: Path, name: str, argv: list[str]) -> No
         told = json.dumps({"project": str(folder), "agent": name, "runner": runner}).encode()
         put = line.request("PUT", "/admin/runners", body=told, headers={"Content-Type": "application/json"})
         assert put.status == 200, put.text
-
-
-def log_in(server: RunningServer, browser: Browser) -> None:
-    with server.line() as line:
-        link = line.order("POST", "/admin/login-code", {})
-    browser.open(link.json()["url"], width=390)
 
 
 def command(server: RunningServer, *said: str) -> subprocess.CompletedProcess[str]:

@@ -3,19 +3,15 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
 
 from embedded_room import Open, both_engines, in_state
-from postroom import Mailbox, MailboxConfig, Run, RunUnsuccessful, State, StoreUnavailable
+from postroom import MailboxConfig, Run, RunUnsuccessful, State, StoreUnavailable
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StoreError
-from postroom.contracts.messages import DeliveryMode, Message
-from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.stores.engine import Engine
 
 T = TypeVar("T")
@@ -46,66 +42,6 @@ class LosingEngine:
             return await self._engine.write(change, key=key, committed=committed)
         await self._engine.write(change, key=key)  # the hint that goes with the reply is lost as well
         raise StoreUnavailable("the reply is lost")
-
-
-async def runs_of(mailbox: Mailbox) -> list[RunRecord]:
-    found, after = list[RunRecord](), ""
-    while page := await mailbox.stores.threads.list_runs(RunQuery(after=after)):
-        found += page
-        after = page[-1].run_id
-    return found
-
-
-async def executed(mailbox: Mailbox, begun: Counter[str], case: str) -> None:
-    """Return when all stored runs have been executed, long before a lease ends.
-
-    Raises:
-        AssertionError: A run was not executed, or executed twice.
-    """
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not all(run.status is RunStatus.DONE for run in await runs_of(mailbox)):
-                await asyncio.sleep(0)
-    except TimeoutError:
-        claimed = await mailbox.stores.dispatches.list_by_status(RunDispatchStatus.CLAIMED)
-        raise AssertionError(f"{case}: claimed and not executed: {claimed}") from None
-    for run in await runs_of(mailbox):
-        assert begun[run.run_id] == 1, (case, run)
-        assert run.error is None, (case, run)
-
-
-@pytest.mark.long
-@both_engines
-@pytest.mark.parametrize("slots", [1, 256])
-async def test_the_lost_reply_of_any_change_leaves_no_run_lying_and_counts_no_attempt(
-    opening: Open, slots: int
-) -> None:
-    begun = Counter[str]()
-
-    async def work(run: Run) -> str:
-        begun[run.id] += 1
-        return "done"
-
-    config = MailboxConfig(
-        **{name: getattr(CONFIG, name) for name in ("poll_interval", "lease_retry_ms", "drain_grace")},
-        max_concurrent_runs=slots,
-    )
-    async with opening(work, config=config) as mailbox:
-        engine = LosingEngine(mailbox.stores.store.engine)
-        mailbox.stores.store.engine = engine
-        for lost in range(8):
-            engine.left = lost
-            for number in range(4):
-                thread, content = f"t{lost}-{number % 2}", f"{lost}-{number}"
-                for _ in range(2):  # the caller asks again under its key
-                    with suppress(StoreError):
-                        await mailbox.enqueue(thread, content, key=content, attempts=1)
-                        break
-            with suppress(StoreError):
-                mode = DeliveryMode(starts_run=True)
-                await mailbox.admin.deliver(f"d{lost}", [Message.user("x", id="m")], mode)
-            await executed(mailbox, begun, f"reply {lost}")
-            assert engine.left < 0, "so many changes were made"
 
 
 @pytest.mark.long

@@ -8,14 +8,13 @@ from random import Random
 
 import pytest
 
-from embedded_room import both_engines, echo, texts
+from embedded_room import both_engines, echo, on, texts
 from log_lines import capture_logs
 from postroom import BusyPolicy, RecordTooNew, State
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import RunQuery
 
-pytestmark = both_engines
 LATER = timedelta(hours=3)
 
 
@@ -37,6 +36,7 @@ async def listed(mailbox):
     return {run.run_id for run in await mailbox.stores.threads.list_runs(RunQuery())}
 
 
+@both_engines
 async def test_a_run_of_a_newer_release_is_passed_over_until_it_can_be_read(database, opening):
     async with opening(None) as mailbox:
         newer, other = [await mailbox.enqueue(thread, "go", delay=LATER) for thread in ("t1", "t2")]
@@ -59,6 +59,7 @@ async def test_a_run_of_a_newer_release_is_passed_over_until_it_can_be_read(data
         assert await mailbox.stores.store.unreadable(10) == []
 
 
+@on("sqlite")
 @pytest.mark.parametrize(
     ("rewritten", "kind"),
     [(TOO_NEW, RecordTooNew), (lambda body: body[:-9], StoreCorrupt)],
@@ -89,6 +90,7 @@ async def test_an_unreadable_run_blocks_its_own_thread_and_no_other(database, op
         assert (await behind.status()).state is State.QUEUED
 
 
+@on("sqlite")
 async def test_a_release_lists_the_rows_that_another_one_cannot_read(database, opening):
     async with opening(None) as mailbox:
         run = await mailbox.enqueue("t1", "go", delay=LATER)
@@ -100,6 +102,7 @@ async def test_a_release_lists_the_rows_that_another_one_cannot_read(database, o
         assert await mailbox.stores.store.unreadable(10) == []
 
 
+@on("sqlite")
 async def test_a_message_of_a_newer_release_is_there_again_when_it_can_be_read(database, opening):
     async with opening(None) as mailbox:
         for text in ("one", "two"):
@@ -116,6 +119,7 @@ async def test_a_message_of_a_newer_release_is_there_again_when_it_can_be_read(d
         assert await texts(mailbox) == ["one", "two"]
 
 
+@on("sqlite")
 async def test_a_damaged_record_is_no_newer_one(database, opening):
     async with opening(None) as mailbox:
         run = await mailbox.enqueue("t", "go", delay=LATER)
@@ -129,6 +133,7 @@ async def test_a_damaged_record_is_no_newer_one(database, opening):
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["store.row_quarantined"]
 
 
+@on("sqlite")
 async def test_a_row_is_read_again_after_an_hour_without_a_restart(database, opening, manual):
     async with opening(None) as mailbox:
         run = await mailbox.enqueue("t", "go", delay=LATER)
@@ -189,6 +194,7 @@ async def readers_of(mailbox, handle):
     ]
 
 
+@both_engines
 async def test_the_database_grows_by_a_large_answer_and_not_by_copies_of_it(database, opening):
     async with opening(answer) as mailbox:
         await (await mailbox.enqueue("t", "first")).result(timeout=30)
@@ -198,6 +204,7 @@ async def test_the_database_grows_by_a_large_answer_and_not_by_copies_of_it(data
         assert bytes_of(database) - before < 1.3 * 8 * SIZE
 
 
+@on("sqlite")
 async def test_each_reader_gets_the_answer_also_after_a_restart_and_in_rows_of_the_release_before(
     database, opening
 ):
@@ -222,6 +229,7 @@ async def test_each_reader_gets_the_answer_also_after_a_restart_and_in_rows_of_t
         assert told == [said[0], said[0], "old event", "old event", "old message", "old dispatch"]
 
 
+@on("sqlite")
 async def test_what_is_left_of_a_deleted_conversation_holds_no_answer_and_still_reads(opening):
     """Its dispatch stays until the queue deletes it; its events stay if a caller deletes the thread alone."""
     async with opening(answer) as mailbox:

@@ -17,7 +17,7 @@ from postroom.embedded.running import Run
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import SqlStore, Transaction
 from postroom.stores.stores import Stores
-from store_kinds import KINDS, opened, refuse_missing
+from store_kinds import opened
 
 T = TypeVar("T")
 OF_OTHERS = ("claim", "submit")
@@ -63,11 +63,9 @@ class Faulty:
         return done
 
 
-@pytest_asyncio.fixture(params=KINDS)
-async def faulty(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[tuple[Stores, Faulty]]:
-    refuse_missing(request.param)
-    dsn = "" if request.param == "sqlite" else request.getfixturevalue("postgres_dsn")
-    context = opened(request.param, tmp_path, lambda: dsn, SystemClock())
+@pytest_asyncio.fixture
+async def faulty(tmp_path: Any) -> AsyncIterator[tuple[Stores, Faulty]]:
+    context = opened("sqlite", tmp_path, str, SystemClock())
     store = await asyncio.to_thread(context.__enter__)
     stores = Stores(store, is_exclusive=True)
     faults = Faulty(store)

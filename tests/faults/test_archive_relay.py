@@ -200,18 +200,6 @@ async def test_one_broken_project_does_not_hold_up_the_others(mail: Mail, tmp_pa
     assert await waiting(mail) == 3
 
 
-async def test_the_relay_serves_until_it_is_stopped(mail: Mail, tmp_path: Path) -> None:
-    relay, stopping = relay_of(mail, archive_of(mail, tmp_path)), asyncio.Event()
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        group.create_task(relay.serve(stopping))
-        await send(mail, "Served")
-        while await waiting(mail):
-            await asyncio.sleep(0)
-        stopping.set()
-        relay.hint()
-    assert await waiting(mail) == 0
-
-
 async def test_a_recalled_message_is_emptied_where_it_lies(mail: Mail, tmp_path: Path) -> None:
     archive = archive_of(mail, tmp_path)
     number = await send(mail, "Too early", body_md="the secret plan")
@@ -328,14 +316,6 @@ async def test_a_row_whose_project_is_unknown_does_not_stay_for_ever(mail: Mail,
     await mail.store.write(lambda tx: to_archive(mail.context(tx, Caller()), "message", 1, 999))
     assert await relay_of(mail, archive_of(mail, tmp_path)).drain() == 1
     assert await waiting(mail) == 0
-
-
-async def test_a_record_that_is_gone_is_passed_over(mail: Mail) -> None:
-    project = await mail.store.read(lambda tx: tx.project(SLUG))
-    assert project is not None
-    records = ("agent:99", "message:99", "reservation:99")
-    batch = await mail.store.read(lambda tx: gather(tx, project, records))
-    assert list(batch.files) == ["project.json"]
 
 
 async def test_a_batch_that_fails_in_no_known_way_ends_neither_the_relay_nor_mail(

@@ -19,11 +19,9 @@ from conformance.promises.given import an_office, put_message
 from postroom.app.backups import Backups, told_of_backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.errors import StoreCorrupt, StoreUnavailable, WrongStore
+from postroom.contracts.errors import StoreUnavailable, WrongStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.apart import Apart
 from postroom.stores.sqlite.apart_process import NICENESS
-from postroom.stores.sqlite.connection import connect
 from postroom.testing import ManualClock
 
 pytestmark = pytest.mark.long
@@ -118,28 +116,6 @@ async def test_a_backup_is_read_back_by_a_process_of_low_priority_and_without_it
     assert files(tmp_path) == [first.path.name, "second.db"]
 
 
-def test_the_process_that_reads_a_database_ends_with_the_server(tmp_path: Path) -> None:
-    held = tmp_path / "held.db"
-    words = ("-m", "postroom.stores.sqlite.apart_process", "faults", str(held))
-    with closing(sqlite3.connect(held)) as holder:
-        holder.execute("BEGIN EXCLUSIVE")  # the process waits for the database
-        with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as child:
-            assert child.stdin is not None
-            child.stdin.close()
-            assert child.wait(PATIENCE) == 1
-
-
-async def test_a_copy_that_is_damaged_is_told_as_it_was_found(
-    sqlite_store: SqliteStore, tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy.db"
-    await sqlite_store.back_up(copy)
-    whole = copy.read_bytes()
-    copy.write_bytes(whole[:4096] + bytes(4096) + whole[8192:])
-    with pytest.raises(StoreCorrupt, match="is damaged"):
-        await Apart().read_back(copy)
-
-
 async def test_after_a_restart_the_next_one_comes_when_the_newest_is_a_day_old(
     sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -188,12 +164,6 @@ async def test_a_database_that_is_gone_is_told_as_gone(
     (tmp_path / "postroom.db").unlink()
     with pytest.raises(WrongStore, match=r"postroom.db is missing"):
         await backups(tmp_path, sqlite_store, clock).make("first")
-
-
-def test_a_connection_that_reads_alone_makes_no_database_where_there_is_none(tmp_path: Path) -> None:
-    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
-        connect(tmp_path / "postroom.db", read_only=True)
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_without_room_for_twice_the_database_nothing_is_written(
@@ -293,18 +263,6 @@ async def test_a_server_killed_during_the_copy_leaves_no_backup_and_the_next_one
     await timed.round()
     assert files(tmp_path) == ["daily-2023-11-14T221320000Z.db"]
     assert not digest.exists()
-    await asyncio.to_thread(store.close)
-
-
-async def test_closing_the_store_breaks_a_copy_off(tmp_path: Path, clock: ManualClock) -> None:
-    store = await asyncio.to_thread(SqliteStore.open, tmp_path / "postroom.db", clock=clock)
-    await grow(store)
-    timed = backups(tmp_path, store, clock)
-    store.store.engine._closing.set()  # as `close` does, which then waits for the thread
-    await timed.round()
-    state = await timed.state()
-    assert state.failure is not None
-    assert (state.failure.code, files(tmp_path)) == ("store_unavailable", [])
     await asyncio.to_thread(store.close)
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from itertools import count
-from typing import Any
 
 import mcp.server.subscriptions  # noqa: F401 - loaded before an event loop runs
 import psycopg
@@ -12,7 +12,7 @@ from psycopg import sql
 
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.app.tokens import new_named_token
-from postroom.contracts.errors import PostroomError
+from postroom.contracts.errors import TaskNotHeld
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
 from postroom.mail.operations import MAIL_OPERATIONS
@@ -22,6 +22,7 @@ from postroom.services.following import Following
 from postroom.stores.changes import SharedChanges
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
+from task_log import check_claims
 
 PATIENCE = 60
 SENDERS = ("Ada", "Cyd", "Dot")
@@ -52,22 +53,6 @@ async def test_who_waits_at_one_server_is_answered_when_another_takes_the_messag
     assert [one["id"] for one in wait.result()["events"]] == [sent]
 
 
-async def test_both_servers_send_at_once_and_no_number_is_given_twice_or_left_out(rooms: list[Room]) -> None:
-    """Within a project, and from one into another: inboxes and both event logs stay without gaps."""
-    each = 20
-
-    async def sends(room: Room, sender: str) -> list[int]:
-        return [await room.send(sender, "Ben", f"Eve@{SHORE}") for _ in range(each)]
-
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(sends(room, sender)) for room in rooms for sender in SENDERS]
-    sent = [one for task in tasks for one in task.result()]
-    assert len(set(sent)) == len(sent) == each * 6
-    for room in rooms:
-        assert await _inbox(room, HARBOR, "Ben") == await _inbox(room, SHORE, "Eve")
-        assert await _log(room, HARBOR) == await _log(room, SHORE)
-
-
 async def test_a_message_writes_no_row_of_a_project_or_an_agent(
     rooms: list[Room], postgres_dsn: str, a_schema: str
 ) -> None:
@@ -84,30 +69,6 @@ async def test_a_message_writes_no_row_of_a_project_or_an_agent(
         assert await (await session.execute(names)).fetchall() == before
 
 
-async def _inbox(room: Room, project: str, agent: str) -> int:
-    """Return how many entries an inbox has, numbered without a gap."""
-    seqs = []
-    while True:
-        asked = {"project_key": project, "agent_name": agent, "after": len(seqs), "limit": 200}
-        page: list[Any] = (await room.call("fetch_inbox_events", **asked))["events"]
-        if not page:
-            break
-        seqs += [one["seq"] for one in page]
-    assert seqs == list(range(1, len(seqs) + 1))
-    return len(seqs)
-
-
-async def _log(room: Room, project: str) -> int:
-    """Return how many messages a project's log names; its entries are numbered without a gap."""
-    entries: list[Any] = []
-    while page := (await room.call("fetch_events", project_key=project, after=len(entries), limit=200))[
-        "events"
-    ]:
-        entries += page
-    assert [one["seq"] for one in entries] == list(range(1, len(entries) + 1))
-    return sum(one["kind"] == "message.sent" for one in entries)
-
-
 async def test_a_file_that_two_want_alone_at_two_servers_is_given_to_one(rooms: list[Room]) -> None:
     wanted = {"paths": ["quay/**"], "exclusive": True}
     for path in map("quay{}/**".format, range(10)):
@@ -119,18 +80,6 @@ async def test_a_file_that_two_want_alone_at_two_servers_is_given_to_one(rooms: 
             )
         )
         assert sorted(len(one["conflicts"]) for one in answers) == [0, 1]
-
-
-async def test_a_call_that_is_repeated_at_another_server_is_done_once(rooms: list[Room]) -> None:
-    keys = count()
-    for _ in range(10):
-        key = f"key-{next(keys)}"
-        sent = await asyncio.gather(
-            *(room.send("Ada", "Ben", idempotency_key=key) for room in rooms), return_exceptions=True
-        )
-        assert not any(isinstance(one, PostroomError) for one in sent), sent
-        assert sent[0] == sent[1]
-    assert await _inbox(rooms[1], HARBOR, "Ben") == 10
 
 
 async def test_what_waits_for_a_project_that_another_server_merges_is_done_in_the_other(
@@ -193,3 +142,44 @@ async def until_heard(rooms: list[Room]) -> None:
     """Wait until each server hears the other."""
     for room in rooms:
         await asyncio.to_thread(room.store.store.engine.notifications.is_listening.wait)  # type: ignore[attr-defined]
+
+
+async def test_both_servers_give_each_task_to_one_agent_at_a_time(
+    rooms: list[Room], clock: ManualClock
+) -> None:
+    """Holders freeze beyond their leases, and their late calls are refused at either server."""
+    numbers = list[int]()
+    for number in range(20):
+        task = {
+            "title": f"task {number}",
+            "paths": [f"src/{number % 7}.py"],
+            "depends_on": numbers[-1:][: number % 2],
+        }
+        numbers.append((await rooms[0].call("add_task", agent_name="Ben", **task))["id"])
+    finished, refused = list[int](), list[int]()
+
+    async def works(room: Room, other: Room, name: str) -> None:
+        for turn in count():
+            if len(finished) == len(numbers):
+                return
+            task = (await room.call("claim_task", agent_name=name, ttl_seconds=10))["task"]
+            if task is None:
+                await asyncio.sleep(0)
+                continue
+            held = {"agent_name": name, "task_id": task["id"], "epoch": task["epoch"]}
+            if turn % 3 == 1:
+                clock.advance(timedelta(seconds=11))
+            try:
+                await other.call("done_task", **held)
+                finished.append(task["id"])
+            except TaskNotHeld:
+                refused.append(task["id"])
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        for name in SENDERS:
+            group.create_task(works(*rooms, name))
+            group.create_task(works(*reversed(rooms), name))
+    assert sorted(finished) == numbers
+    assert refused
+    log = await rooms[1].call("fetch_events", limit=1000)
+    assert check_claims(log["events"]) == {}

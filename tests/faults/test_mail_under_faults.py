@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mail_room import CHANGES, Room, a_room, everything, furnish, room_in_memory, room_on_a_file
+from mail_room import CHANGES, Room, a_room, everything, furnish, room_on_a_file
 from postroom.contracts.errors import StoreUnavailable
 from postroom.mail.context import Caller
 from postroom.stores.changes import MAIL
@@ -18,11 +18,9 @@ from postroom.stores.mail.store import MailStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes, writes_that
+from table_rows import each_row
 
 room = room_on_a_file
-memory = room_in_memory
-
-EVERY_CHANGE = pytest.mark.parametrize("name", CHANGES)
 
 
 def _over(room: Room, faulty: Callable[[MailStore, Iterator[bool]], MailStore], plan: Iterator[bool]) -> Room:
@@ -30,11 +28,17 @@ def _over(room: Room, faulty: Callable[[MailStore, Iterator[bool]], MailStore], 
     return a_room(faulty(room.store, plan), room.clock)
 
 
-@EVERY_CHANGE
-async def test_a_change_whose_answer_was_lost_is_repeated_under_its_key_with_one_effect(
-    room: Room, name: str
-) -> None:
+async def furnished() -> Room:
+    """Return a mail room in memory in which every change can be made."""
+    clock = ManualClock()
+    room = a_room(SqliteStore.in_memory(clock), clock)
     await furnish(room)
+    return room
+
+
+@each_row("name", CHANGES)
+async def test_a_change_whose_answer_was_lost_is_repeated_under_its_key_with_one_effect(name: str) -> None:
+    room = await furnished()
     arguments = {**CHANGES[name].arguments, "idempotency_key": "k"}
     losing = _over(room, LosingStore, writes(1, 2))
     with pytest.raises(StoreUnavailable) as caught:
@@ -47,15 +51,15 @@ async def test_a_change_whose_answer_was_lost_is_repeated_under_its_key_with_one
     assert await everything(room.store) == after
 
 
-@EVERY_CHANGE
-async def test_a_change_that_the_store_refused_has_no_effect_and_then_one(room: Room, name: str) -> None:
-    await furnish(room)
+@each_row("name", CHANGES)
+async def test_a_change_that_the_store_refused_has_no_effect_and_then_one(name: str) -> None:
+    room = await furnished()
     before = await everything(room.store)
     arguments = {**CHANGES[name].arguments, "idempotency_key": "k"}
-    refusing = _over(room, RefusingStore, writes(1, 2))
-    for _ in range(2):
+    refusing = _over(room, RefusingStore, writes(1, 2, 3))
+    for asked in (CHANGES[name].arguments, arguments, arguments):
         with pytest.raises(StoreUnavailable):
-            await refusing.call(name, **arguments)
+            await refusing.call(name, **asked)
         assert await everything(room.store) == before
     answer = await refusing.call(name, **arguments)
     after = await everything(room.store)
@@ -64,17 +68,7 @@ async def test_a_change_that_the_store_refused_has_no_effect_and_then_one(room: 
     assert await everything(room.store) == after
 
 
-@EVERY_CHANGE
-async def test_without_a_key_a_refused_change_has_no_effect(memory: Room, name: str) -> None:
-    await furnish(memory)
-    before = await everything(memory.store)
-    refusing = _over(memory, RefusingStore, writes(1))
-    with pytest.raises(StoreUnavailable):
-        await refusing.call(name, **CHANGES[name].arguments)
-    assert await everything(memory.store) == before
-
-
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "mark_message_read",
@@ -86,10 +80,8 @@ async def test_without_a_key_a_refused_change_has_no_effect(memory: Room, name: 
         "recall_message",
     ],
 )
-async def test_changes_that_are_harmless_to_repeat_need_no_key_after_a_lost_answer(
-    room: Room, name: str
-) -> None:
-    await furnish(room)
+async def test_changes_that_are_harmless_to_repeat_need_no_key_after_a_lost_answer(name: str) -> None:
+    room = await furnished()
     losing = _over(room, LosingStore, writes(1))
     with pytest.raises(StoreUnavailable):
         await losing.call(name, **CHANGES[name].arguments)

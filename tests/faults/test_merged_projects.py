@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -170,16 +169,3 @@ async def test_what_clashes_is_named_and_nothing_is_changed(room: Room) -> None:
     plan = await room.store.read(lambda tx: plan_of(tx, TREE, MAIN))
     assert (plan.size.agents, plan.size.messages, plan.threads) == (3, 1, ("deploy",))
     assert len(plan.refusals) == 1
-
-
-async def test_what_waits_for_the_lock_of_a_project_that_goes_finds_the_other(room: Room) -> None:
-    """Changes that were requested at the same time are done before it or after it; none changes a removed project."""
-    sent: list[Any] = [room.send("Cyd", "Dan", project_key=TREE, subject=f"{one}") for one in range(40)]
-    sent.insert(20, merged(room))
-    done = await asyncio.gather(*sent)
-    ids = sorted(one for one in done if isinstance(one, int))
-    assert len(ids) == 40
-    found = await room.store.read(lambda tx: tx.messages(ids))
-    home = await room.store.read(lambda tx: tx.project(MAIN))
-    assert home is not None
-    assert {one.project_id for one in found.values()} == {home.id}

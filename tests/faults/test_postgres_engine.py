@@ -5,12 +5,10 @@ A proxy stands between engine and server where a connection has to break at a ch
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from itertools import count
 from typing import Any, cast
 from zlib import crc32
 
@@ -19,7 +17,6 @@ import pytest_asyncio
 
 from faults.cutting_proxy import CuttingProxy, a_proxy
 from postgres_server import PostgresServer, is_given
-from postroom.cli.exit_codes import CONFIGURATION, exit_code
 from postroom.contracts.errors import (
     CommitUnknown,
     ConfigError,
@@ -35,13 +32,13 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.stores.migrations import Migration, shipped_migrations
-from postroom.stores.postgres.connection import SESSION, Address, Connection, encoded, quoted
+from postroom.stores.postgres.connection import SESSION, Address, Connection, encoded
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sql_transaction import SqlTransaction, Statement
-from postroom.stores.store import LEAST, SqlStore, Transaction
+from postroom.stores.store import LEAST, SqlStore
 from postroom.testing import ManualClock
 from store_kinds import POOLED, pooled, refuse_missing
 
@@ -209,106 +206,6 @@ async def test_a_change_that_raises_after_it_wrote_is_undone_alone(store: SqlSto
     assert await notes(store) == ["a", "b"]
 
 
-async def test_a_change_that_raises_before_it_writes_costs_the_others_nothing(store: SqlStore) -> None:
-    runs = []
-
-    def counted(name: str) -> Change:
-        def change(sql: SqlTransaction) -> object:
-            runs.append(name)
-            return looked(name)(sql)
-
-        return change
-
-    def refusing(sql: SqlTransaction) -> None:
-        runs.append("refused")
-        rows(sql, "SELECT count(*) FROM notes")
-        raise StateError("not now")
-
-    writers = engine_of(store).writers
-    groups = sum(writer.groups for writer in writers)
-    learned = await as_one_group(store, counted("a"), refusing, counted("b"))
-    assert (learned[0], type(learned[1]), learned[2]) == ("a", StateError, "b")
-    assert await notes(store) == ["a", "b"]
-    assert runs == 2 * ["a", "refused", "b"], "once ahead, and once"
-    assert sum(writer.groups for writer in writers) - groups == 2, "all but the change before them in one"
-
-
-async def test_the_first_looks_of_a_group_are_waited_for_once(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = []
-    flush = Connection.flush
-    monkeypatch.setattr(Connection, "flush", lambda self: (waits.append(self), flush(self))[1])
-
-    def looking(name: str) -> Change:
-        def change(sql: SqlTransaction) -> object:
-            sql.lock(name)
-            found = sql.one("threads.thread", {"thread_id": name})
-            noting(name)(sql)
-            return found
-
-        return change
-
-    await as_one_group(store, looking("warm"))
-    waits.clear()
-    assert await as_one_group(store, *[looking(name) for name in "abcd"]) == [None] * 4
-    assert await notes(store) == ["a", "b", "c", "d", "warm"]
-    writing = {writer._connection for writer in engine_of(store).writers}
-    assert len([one for one in waits if one in writing]) == 3, "the gate's end, the looks, the group's end"
-
-
-async def test_changes_of_one_key_ask_once_each_behind_the_other(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They asked again at each of their runs once one of them was done, and waited for each read alone."""
-    asked_for = []
-    look = Connection.look
-
-    def noting_values(self: Connection, statement: Statement, bound: Any, **more: Any) -> Any:
-        asked_for.append((statement.name, bound))
-        return look(self, statement, bound, **more)
-
-    monkeypatch.setattr(Connection, "look", noting_values)
-
-    def looking(name: str) -> Change:
-        def change(sql: SqlTransaction) -> None:
-            sql.lock("one")
-            for number in range(4):
-                sql.one("threads.thread", {"thread_id": f"{name}{number}"})
-            noting(name)(sql)
-
-        return change
-
-    assert await as_one_group(store, *[looking(name) for name in "abc"], key="one") == [None] * 3
-    names = [bound[0] for statement, bound in asked_for if statement == "threads.thread"]
-    assert Counter(names) == {f"{name}{number}".encode(): 1 for name in "abc" for number in range(4)}
-
-
-async def test_a_change_that_waits_with_its_group_keeps_its_instant_and_so_its_answers(
-    store: SqlStore,
-) -> None:
-    """Each run read the clock again, so each read by the instant was a different read, and was repeated."""
-    instants, runs = count(1_000), Counter[str]()
-
-    class Moving:
-        def now(self) -> int:
-            return next(instants)
-
-    def looking(name: str) -> Change:
-        def change(sql: SqlTransaction) -> None:
-            runs[name] += 1
-            tx = Transaction(sql, Moving(), b"seed")
-            tx.lock(name)
-            for number in range(2):
-                sql.one("threads.thread", {"thread_id": f"{name}/{number}/{tx.now()}"})
-            noting(name)(sql)
-
-        return change
-
-    await as_one_group(store, *[looking(name) for name in "abc"])
-    assert runs == dict.fromkeys("abc", 4), "for its lock, for each look, and to write"
-
-
 async def test_what_a_group_asks_together_is_dealt_out_as_each_asked_it(store: SqlStore) -> None:
     odd = ("plain", 'a "quote", {and} \\', "NULL", "", "ünïcödé", "\n")
 
@@ -357,14 +254,15 @@ async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_
             sql.lock(name)
             run = {"run_id": name, "thread_id": name, "status": "created", "holds_others": 0}
             for at, body in enumerate(bodies):
-                sql.run("threads.put_run", {**run, "created_at": 1, "updated_at": at + 1, "body": body})
+                statement = "threads.add_run" if body == '"0"' else "threads.put_run"
+                sql.run(statement, {**run, "created_at": 1, "updated_at": at + 1, "body": body})
 
         return change
 
     def bodies(sql: SqlTransaction) -> dict[str, str]:
         return {name: row[1] for name in "abcd" if (row := sql.one("threads.run", {"run_id": name}))}
 
-    await as_one_group(store, writing("a", '"0"'), writing("b", '"0"'))
+    await as_one_group(store, *(writing(name, '"0"', '"-"') for name in "abc"))
     sent = names_sent(monkeypatch)
     changes = [
         writing("a", '"1"', '"2"'),
@@ -376,24 +274,6 @@ async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_
     assert await outcome(store, bodies) == {"a": '"6"', "b": '"4"', "c": '"5"'}
     assert sent.count("threads.put_run+") == 2
     assert sent.count("threads.put_run") == 1, "what comes behind another under its lock"
-
-
-async def test_a_group_tries_its_locks_before_it_looks(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that asks the same without a lock stands before it, and both are asked together."""
-
-    def looking(name: str, *locks: str) -> Change:
-        def change(sql: SqlTransaction) -> object:
-            sql.lock(*locks)
-            return sql.one("threads.state", {"thread_id": name})
-
-        return change
-
-    await as_one_group(store, looking("a"), looking("b", "x"), looking("c", "y"))
-    sent = names_sent(monkeypatch)
-    await as_one_group(store, looking("a"), looking("b", "x"), looking("c", "y"))
-    assert sent == ["try_lock+", "threads.state+"]
 
 
 async def test_a_change_sees_what_was_written_before_it_under_the_same_lock(store: SqlStore) -> None:
@@ -554,17 +434,6 @@ async def test_a_look_sees_one_view_whatever_is_written_meanwhile(store: SqlStor
 def pooled_dsn(postgres_dsn: str) -> str:
     refuse_missing(POOLED)
     return pooled(postgres_dsn)
-
-
-async def test_behind_a_pooler_of_transactions_nothing_is_kept_in_a_session(
-    postgres_dsn: str, pooled_dsn: str, a_schema: str, clock: ManualClock
-) -> None:
-    async with opened(pooled_dsn, a_schema, clock, direct_dsn=postgres_dsn) as store:
-        learned = await as_one_group(store, noting("a"), noting("b", "bad"), looked("c"))
-        assert (learned[0], type(learned[1]), learned[2]) == ("a", StoreError, "c")
-        assert await notes(store) == ["a", "c"]
-        count = "SELECT count(*) FROM pg_prepared_statements WHERE name <> ''"
-        assert await store.engine.read(lambda sql: rows(sql, count)) == [0]
 
 
 async def test_two_processes_behind_a_pooler_hear_each_other_by_the_direct_address(
@@ -938,31 +807,6 @@ async def test_what_was_acknowledged_survives_the_kill_of_the_server(
         assert await outcome(store, looked("after")) == "after"
 
 
-async def test_a_server_that_is_stopped_refuses_typed_and_is_used_again(
-    own_server: PostgresServer, clock: ManualClock
-) -> None:
-    async with opened(own_server.dsn, "postroom", clock) as store:
-        await asyncio.to_thread(own_server.stop)
-        refused = await outcome(store, looked("a"))
-        assert isinstance(refused, StoreUnavailable)
-        assert refused.retryable
-        assert refused.remedy
-        with pytest.raises(StoreUnavailable, match="cannot be reached"):
-            await asyncio.to_thread(PostgresStore.open, own_server.dsn)
-        await asyncio.to_thread(own_server.start)
-        assert await outcome(store, looked("b")) == "b"
-
-
-async def test_a_server_that_takes_no_writes_is_refused_when_the_store_is_opened(
-    store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str
-) -> None:
-    dsn = f"{postgres_dsn.partition('?')[0]}?options=-c%20default_transaction_read_only%3Don"
-    with pytest.raises(StoreReadOnly, match="accepts no writes") as refused:
-        await asyncio.to_thread(PostgresStore.open, dsn, schema=a_schema)
-    assert refused.value.remedy
-    assert exit_code(refused.value) == CONFIGURATION
-
-
 async def test_a_database_that_cannot_hold_every_text_is_refused_and_left_as_it_was(
     own_server: PostgresServer,
 ) -> None:
@@ -980,32 +824,6 @@ async def test_a_database_that_cannot_hold_every_text_is_refused_and_left_as_it_
                 asked, operator, "SELECT count(*) FROM pg_namespace WHERE nspname = 'postroom'"
             )
         assert schemas == [0]
-
-
-async def test_the_owner_of_a_schema_needs_no_right_to_create_one(
-    own_server: PostgresServer, clock: ManualClock
-) -> None:
-    with connected(own_server.dsn, "public") as operator:
-        await asyncio.to_thread(asked, operator, "CREATE ROLE guest LOGIN")
-        await asyncio.to_thread(asked, operator, "CREATE SCHEMA given AUTHORIZATION guest")
-    dsn = own_server.dsn.replace("postgres@", "guest@")
-    with pytest.raises(StoreReadOnly) as refused:
-        await asyncio.to_thread(PostgresStore.open, dsn, schema="other")
-    assert "GRANT CREATE ON DATABASE postgres TO" in (refused.value.remedy or "")
-    async with opened(dsn, "given", clock) as store:
-        assert await outcome(store, looked("a")) == "a"
-
-
-async def test_a_database_or_an_address_that_is_none_is_a_mistake_in_the_settings(postgres_dsn: str) -> None:
-    no_such = postgres_dsn.rpartition("/")[0] + "/no_such_database"
-    for dsn in (no_such, "postgresql://[", "host=127.0.0.1 colour=blue"):
-        with pytest.raises(ConfigError):
-            await asyncio.to_thread(PostgresStore.open, dsn)
-    for schema in ("", "a\0b", "x" * 64):
-        with pytest.raises(ConfigError):
-            await asyncio.to_thread(PostgresStore.open, postgres_dsn, schema=schema)
-    with pytest.raises(StoreUnavailable):
-        await asyncio.to_thread(PostgresStore.open, "postgresql://postgres@no-such-host.invalid/x")
 
 
 # The schema
@@ -1045,10 +863,6 @@ async def test_stores_that_are_opened_at_once_make_the_schema_once(postgres_dsn:
     with connected(postgres_dsn, a_schema) as connection:
         found = asked(connection, "SELECT version FROM schema_migrations ORDER BY version")
     assert found == [step.version for step in await asyncio.to_thread(shipped_migrations, "postgres")]
-
-
-def test_a_name_is_quoted_whatever_it_holds() -> None:
-    assert quoted('a "b"') == '"a ""b"""'
 
 
 def test_a_server_that_ends_while_a_store_is_opened_counts_as_unreachable(

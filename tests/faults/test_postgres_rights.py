@@ -18,6 +18,7 @@ from e2e.test_server_on_postgres import ask, readiness
 from postroom.contracts.errors import StoreReadOnly
 from postroom.stores.postgres import notifications
 from postroom.stores.postgres.store import PostgresStore
+from table_rows import each_row
 
 pytestmark = pytest.mark.long
 
@@ -45,8 +46,8 @@ def without(dsn: str, right: str, name: str) -> Iterator[None]:
         session.execute(f"GRANT {right} TO {name}")
 
 
-@pytest.mark.parametrize(
-    ("right", "told", "mended_by"),
+@each_row(
+    "right, told, mended_by",
     [
         *[
             (f"{one} ON {{schema}}.{table}", f"lacks {one} on {table} ", TABLES)

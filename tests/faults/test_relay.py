@@ -1,23 +1,22 @@
 """The relay: an effect is performed at least once, in its order, whatever handlers, clocks and processes do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.run_backends import Prepared, prepared_stores, run_place
+from conformance.run_backends import Place
 from postroom.contracts.errors import CommitUnknown, StoreFull, StoreUnavailable
 from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.store import Joined, SqlStore, Transaction
 from postroom.testing import ManualClock
-
-__all__ = ["prepared_stores", "run_place"]
 
 KIND, TARGET = "fake", "x"
 LEASE = timedelta(seconds=30)
@@ -49,8 +48,10 @@ class FakeHandler:
 
 
 @pytest.fixture
-def store(prepared_stores: Prepared) -> SqlStore:
-    return prepared_stores.held.runs.store
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[SqlStore]:
+    prepared = Place("sqlite", tmp_path).prepared(clock)
+    yield prepared.held.runs.store
+    prepared.close()
 
 
 async def put(store: SqlStore, *numbers: int, **more: Any) -> None:
@@ -245,40 +246,6 @@ async def test_a_full_queue_is_performed_whole_and_no_target_hides_another(store
     handler.act = lambda row: Performed()
     again = Relay(store, {KIND: handler})
     assert await again.drain() == 4_800  # those that were tried rest for a second
-
-
-async def test_a_burst_is_performed_together(store: SqlStore) -> None:
-    handler = FakeHandler(together=True)
-    async with serving(Relay(store, {KIND: handler})):
-        for number in range(5):
-            await put(store, number)
-        await until(lambda: len(handler.given) == 5)
-    assert len(handler.batches) < 5
-
-
-async def test_a_clock_that_jumps_on_has_nothing_performed_twice_by_one_relay(
-    store: SqlStore, clock: ManualClock
-) -> None:
-    begun, free = asyncio.Event(), asyncio.Event()
-
-    async def waits(row: OutboxMessage) -> Outcome:
-        begun.set()
-        await free.wait()
-        return Performed()
-
-    handler = FakeHandler(act=waits)
-    relay = Relay(store, {KIND: handler})
-    await put(store, 1)
-    async with serving(relay):
-        await begun.wait()
-        clock.advance(timedelta(days=1))
-        relay.hint()
-        while (await rows(store))[0].attempt_count < 2:  # it claims what it is at, for its lease has ended
-            await asyncio.sleep(0)
-        free.set()
-        while (await backlog(store)).waiting:
-            await asyncio.sleep(0)
-    assert handler.given == [1]
 
 
 class Crossing:

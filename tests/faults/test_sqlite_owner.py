@@ -15,6 +15,7 @@ from postroom.contracts.errors import StoreCorrupt, StoreError, StoreHeld, Wrong
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import refuse_shared
 from postroom.stores.sqlite.lock import read_owner
+from table_rows import each_row
 
 HERE = Path(__file__).parent
 
@@ -109,7 +110,7 @@ STALE = [
 ]
 
 
-@pytest.mark.parametrize("note", STALE)
+@each_row("note", STALE)
 def test_a_stale_note_is_harmless(path: Path, note: str) -> None:
     note_of(path).write_text(note, encoding="utf-8")
     store = SqliteStore.open(path, purpose="test")
@@ -119,12 +120,12 @@ def test_a_stale_note_is_harmless(path: Path, note: str) -> None:
         store.close()
 
 
-@pytest.mark.parametrize("note", STALE[1:])
-def test_a_holder_without_a_readable_note_is_a_holder_all_the_same(path: Path, note: str) -> None:
+def test_a_holder_without_a_readable_note_is_a_holder_all_the_same(path: Path) -> None:
     with holder(path):
-        note_of(path).write_text(note, encoding="utf-8")
-        with pytest.raises(StoreHeld, match="another process"):
-            SqliteStore.open(path)
+        for note in STALE[1:]:
+            note_of(path).write_text(note, encoding="utf-8")
+            with pytest.raises(StoreHeld, match="another process"):
+                SqliteStore.open(path)
 
 
 @pytest.mark.parametrize("table", ["probe", "schema_migrations"])

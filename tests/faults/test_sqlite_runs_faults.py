@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,32 +112,6 @@ async def test_a_claim_passes_over_a_row_that_does_not_read_back(
     assert logs == []  # it is said once
 
 
-async def test_claims_at_the_same_time_all_pass_over_it(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    for number in range(8):
-        await enqueued(stores, f"bad{number}", thread=f"t{number}", priority=0)
-        await enqueued(stores, f"good{number}", thread=f"t{number}")
-    await spoiled(sqlite_store, "UPDATE run_dispatches SET termination = '{' WHERE dispatch_id LIKE 'bad%'")
-    async with asyncio.TaskGroup() as group:
-        tries = [
-            group.create_task(stores.dispatches.claim(f"t{number % 8}", "worker", lease_ms=LEASE))
-            for number in range(32)
-        ]
-    won = sorted(one.dispatch_id for task in tries if (one := task.result()) is not None)
-    assert won == [f"good{number}" for number in range(8)]
-
-
-async def test_a_thread_with_nothing_else_is_not_due(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    await enqueued(stores, "bad", thread="a")
-    await enqueued(stores, "good", thread="b", priority=200)
-    await spoiled_dispatch(sqlite_store, "bad")
-    assert await stores.dispatches.due_thread_ids() == ("a", "b")  # nobody has looked into it yet
-    assert await stores.dispatches.claim("a", "worker", lease_ms=LEASE) is None
-    assert await stores.dispatches.due_thread_ids() == ("b",)
-    assert await stores.dispatches.queued_thread_ids() == ("b",)
-    await taken(stores, "good")
-    assert await stores.dispatches.next_due_at() is None
-
-
 async def test_listings_leave_it_out_and_stay_as_long(
     stores: RunStores, sqlite_store: SqliteStore, clock: ManualClock
 ) -> None:
@@ -155,25 +128,6 @@ async def test_listings_leave_it_out_and_stay_as_long(
     await store.mark_reconciled(["e1"])
     assert await store.purge_terminal(older_than=clock.now() + 1) == 1
     assert await set_aside(sqlite_store) == [("dispatch", "q1")]
-
-
-async def test_reclaiming_goes_on_with_the_others(
-    stores: RunStores, sqlite_store: SqliteStore, clock: ManualClock
-) -> None:
-    for number in range(3):
-        await claimed(stores, f"d{number}", thread=f"t{number}")
-    await spoiled_dispatch(sqlite_store, "d0")
-    clock.advance(timedelta(milliseconds=LEASE + 1))
-    assert ids(await stores.dispatches.reclaim_expired_leases(limit=2)) == ["d1", "d2"]
-    assert await set_aside(sqlite_store) == [("dispatch", "d0")]
-
-
-async def test_an_interrupt_supersedes_the_others(stores: RunStores, sqlite_store: SqliteStore) -> None:
-    for name in ("d0", "d1"):
-        await enqueued(stores, name)
-    await spoiled_dispatch(sqlite_store, "d0")
-    done = await stores.dispatches.interrupt("t")
-    assert (ids(done.superseded_dispatches), done.new_dispatch_epoch) == (["d1"], 1)
 
 
 async def test_who_asks_for_that_very_row_is_told(stores: RunStores, sqlite_store: SqliteStore) -> None:
@@ -270,19 +224,6 @@ async def test_what_was_set_aside_is_forgotten_with_its_thread(
     assert len(await stores.threads.list_runs(RunQuery())) == 1
     assert len(await stores.threads.list_message_records("t", MessageQuery())) == 1
     assert len(await stores.threads.pending_messages("t")) == 1
-
-
-async def test_a_step_without_a_row_to_blame_is_refused_and_nothing_is_set_aside(
-    stores: RunStores, sqlite_store: SqliteStore
-) -> None:
-    def corrupt(_: object) -> None:
-        raise StoreCorrupt("the file is broken")
-
-    with pytest.raises(StoreCorrupt, match="the file is broken"):
-        await sqlite_store.store.write(corrupt)
-    with pytest.raises(StoreCorrupt, match="the file is broken"):
-        await sqlite_store.store.read(corrupt)
-    assert await set_aside(sqlite_store) == []
 
 
 # Steps that fail beside others

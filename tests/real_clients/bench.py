@@ -1,11 +1,11 @@
 """One client set up in one home, with a postroom server and a scripted model: the start of every scenario."""
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from machine import Bound
 from real_clients.asked import Script, Step, in_turn
 from real_clients.clients import Client, Opencode
 from real_clients.home import PATIENCE, PROXIES, Done, Home, NotOver
@@ -67,9 +67,9 @@ class Bench:
 
     def await_release(self, name: str, path: str) -> bool:
         """Return whether an agent has let go of a file, within a bound."""
-        until = time.monotonic() + PATIENCE
+        bound = Bound(PATIENCE)
         while path in self.reserved(name):
-            if time.monotonic() > until:
+            if bound.has_passed():
                 return False
             threading.Event().wait(0.2)
         return True
@@ -89,8 +89,8 @@ class Bench:
 
         It fails when the message's run becomes a dead letter, and after a bound.
         """
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
+        bound = Bound(PATIENCE)
+        while not bound.has_passed():
             found = [one for one in self.inbox("Ada") if one["reply_to"] == message["id"]]
             if len(found) >= number:
                 return str(sorted(found, key=lambda one: int(one["id"]))[number - 1]["body_md"])

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 
 from e2e.running import RunningServer
+from machine import Bound
 from real_clients.model_server import ModelServer
 
 ROOT = Path(__file__).parents[2]
@@ -92,13 +92,19 @@ class Home:
             stderr=subprocess.PIPE,
             start_new_session=True,
         ) as process:
-            try:
-                out, err = process.communicate((given or "").encode(), timeout=patience)
-            except subprocess.TimeoutExpired:
+            bound, text = Bound(patience), (given or "").encode()
+            while True:
+                try:
+                    out, err = process.communicate(text, timeout=bound.wait())
+                    break
+                except subprocess.TimeoutExpired:  # what it has said so far is kept for the next try
+                    text = b""
+                    if not bound.has_passed():
+                        continue
                 os.killpg(process.pid, 9)
                 out, err = process.communicate()
                 said = Done(words, -9, out.decode(errors="replace"), err.decode(errors="replace"))
-                raise NotOver(f"not over in {patience} s: {said}\n{self.model.story()}") from None
+                raise NotOver(f"not over in {patience} s of work: {said}\n{self.model.story()}")
         return Done(words, process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def must(self, *words: str, **how: Any) -> Done:
@@ -119,9 +125,9 @@ class Home:
 
     def await_end_of(self, mark: str) -> None:
         """Wait until no process of this home has a variable in its environment; fail after a bound."""
-        until = time.monotonic() + PATIENCE
+        bound = Bound(PATIENCE)
         while left := _marked(mark):
-            assert time.monotonic() < until, f"still running: {left}"
+            assert not bound.has_passed(), f"still running: {left}"
             psutil.wait_procs(left, timeout=1)
 
 

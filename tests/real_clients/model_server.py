@@ -5,12 +5,12 @@ A script is a function of the request. It runs on a separate thread, so it may w
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from machine import Bound
 from real_clients import wires
 from real_clients.asked import Asked, Say, Script, steps_of
 
@@ -53,16 +53,15 @@ class ModelServer:
 
     def wait_for(self, found: Callable[[Asked], bool], *, patience: float = PATIENCE) -> Asked:
         """Return the first request that is so, when it has come; fail after a bound."""
-        until = time.monotonic() + patience
+        bound = Bound(patience)
         with self._news:
             while True:
                 for asked in self.asked:
                     if found(asked):
                         return asked
-                left = until - time.monotonic()
-                if left <= 0:
-                    raise AssertionError(f"no such request in {patience} s; {self.story()}")
-                self._news.wait(left)
+                if bound.has_passed():
+                    raise AssertionError(f"no such request in {patience} s of work; {self.story()}")
+                self._news.wait(bound.wait())
 
     def story(self) -> str:
         """Return the requests, in short, for the message of a failure."""

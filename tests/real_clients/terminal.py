@@ -6,10 +6,10 @@ import pty
 import struct
 import termios
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from machine import Bound
 from real_clients.home import PATIENCE, Home
 
 _KEPT = 30_000
@@ -41,16 +41,18 @@ class Terminal:
         os.write(self._descriptor, b"\r")
 
     def _await_drawn(self, text: str) -> None:
+        bound = Bound(PATIENCE)
         with self._news:
-            drawn = self._news.wait_for(lambda: text.encode() in self._drawn, PATIENCE)
-        assert drawn, f"{text!r} was not drawn: {self}"
+            while text.encode() not in self._drawn:
+                assert not bound.has_passed(), f"{text!r} was not drawn: {self}"
+                self._news.wait(bound.wait())
 
     def await_idle(self) -> None:
         """Wait until the client has drawn and is idle: a working client moves the screen."""
-        until = time.monotonic() + PATIENCE
+        bound = Bound(PATIENCE)
         with self._news:
             while not self._drawn or self._news.wait(timeout=_STILL):
-                assert time.monotonic() < until, f"it is not idle in {PATIENCE} s\n{self}"
+                assert not bound.has_passed(), f"it is not idle in {PATIENCE} s of work\n{self}"
                 if not self._drawn:
                     self._news.wait(timeout=1)
 

@@ -128,6 +128,15 @@ def test_a_refusal_has_one_form_in_every_command(run: Run, fake: FakePostroom) -
         assert shown == Done(2, "", f"no agent 'Ada'\nremedy: {remedy}\n"), one.words
 
 
+def test_a_missing_token_of_an_agent_is_remedied_by_the_variable_that_commands_read(
+    run: Run, fake: FakePostroom
+) -> None:
+    refusal = errors.TokenRequired("this server requires the token of Ada", value="Ada").as_dict()
+    tell(fake, {"send_message": {"error": refusal}})
+    done = run("mail", "send", "--as", "Ada", "--to", "Ben", "-s", "Lights", "On?")
+    assert "remedy: set POSTROOM_AGENT_TOKEN to the agent's token" in done.err
+
+
 OF_TOOLS = re.compile(
     rf"\$\.|\b({'|'.join(OPERATIONS)})\b|arguments are|`\w+`|\b[a-z]+_(?:id|key|md|name|seconds)\b"
 )

@@ -45,6 +45,7 @@ from postroom.mail.tokens import RunTokens
 from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.runners import place_of, read_runner, written_runner
+from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
 from postroom.ports import RunControl
 from postroom.services.calls import Calls
@@ -358,6 +359,7 @@ class AgentSupervisor:
         await self._runs.start()
         self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")
+        self._tasks.start(TaskRuns(self._mail, self._waker).serve(), name="tasks for agents")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
@@ -392,6 +394,7 @@ class AgentSupervisor:
             place=place_of(one.runner),
             runs_at_once=one.runner.runs_at_once,
             declared_by="file",
+            claims_tasks=one.runner.claims_tasks,
         )
         return str(made["slug"])
 

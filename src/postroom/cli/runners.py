@@ -16,7 +16,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.", autocompletion=completed("agents"))]
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- COMMAND", help="The program and its arguments. No shell reads them."),
+    typer.Argument(metavar="-- COMMAND", help="The program and its arguments, executed without a shell."),
 ]
 
 
@@ -34,12 +34,21 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = "command",
     recipe: Annotated[
         str | None,
-        typer.Option(help="The program: shell (any), claude, codex, gemini, opencode, copilot or cline."),
+        typer.Option(
+            help=(
+                "The recipe of a known program: claude, codex, gemini, opencode, "
+                "copilot or cline. Default: shell, for any program."
+            )
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
         typer.Option(
-            help="command: how the program gets its mail: stdin, argument ({prompt}) or file ({prompt_file})."
+            help=(
+                "command: how the program receives its prompt: on stdin (default), as "
+                "argument in place of {prompt}, or as file, whose name replaces "
+                "{prompt_file}."
+            )
         ),
     ] = None,
     cwd: Annotated[
@@ -47,20 +56,28 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An environment variable with this value. Repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Set an environment variable of the program. Repeatable."),
     ] = None,
     pass_env: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A variable that the program gets from the server's environment. Repeatable."
-        ),
+        typer.Option(metavar="NAME", help="Copy a variable from the server's environment. Repeatable."),
     ] = None,
     timeout: Annotated[str | None, typer.Option(help="Time limit of a run, such as 30m.")] = None,
     idle_timeout: Annotated[str | None, typer.Option(help="Time limit without output, such as 5m.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the client's own session.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help=("Resume the program's last session, so that it remembers earlier messages.")
+        ),
+    ] = False,
     session_per: Annotated[
         str | None,
-        typer.Option(help="With --resume: one session for each mail thread (thread), or one in all (agent)."),
+        typer.Option(
+            help=(
+                "With --resume: thread keeps one session for each mail thread "
+                "(default), agent keeps one for all of them."
+            )
+        ),
     ] = None,
     runs_on: Annotated[
         str | None,
@@ -75,12 +92,16 @@ def set_runner(  # noqa: PLR0913 - the options of the command
             help="Execute up to N runs at once, on different mail threads. Default: 1.",
         ),
     ] = None,
+    claims_tasks: Annotated[
+        bool, typer.Option("--claims-tasks", help="Claim ready tasks for the agent, and run it with each.")
+    ] = False,
     base_url: Annotated[
-        str | None, typer.Option(help="model: the endpoint's URL, up to and with /v1.")
+        str | None, typer.Option(help="model: the endpoint's URL, which ends with /v1.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="model: the model's name at the endpoint.")] = None,
     api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="model: the server's variable that holds the key.")
+        str | None,
+        typer.Option(metavar="NAME", help=("model: the server's environment variable with the API key.")),
     ] = None,
     instructions: Annotated[Path | None, typer.Option(help="model: a file with the instructions.")] = None,
     max_steps: Annotated[
@@ -92,17 +113,18 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = None,
     url: Annotated[str | None, typer.Option(help="http: the URL that receives the runs.")] = None,
     secret_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="http: the server's variable that holds the secret.")
+        str | None,
+        typer.Option(metavar="NAME", help=("http: the server's environment variable with the secret.")),
     ] = None,
     secret_file: Annotated[
         Path | None, typer.Option(help="http: a file of mode 0600 with the secret, on the server's machine.")
     ] = None,
     allow_plain: Annotated[
-        bool, typer.Option("--allow-plain", help="http: allow another machine without TLS.")
+        bool, typer.Option("--allow-plain", help="http: allow plain HTTP to another machine.")
     ] = False,
     callback_base: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="http: this server's address as the other server reaches it."),
+        typer.Option(metavar="URL", help="http: the address at which the other server reaches this server."),
     ] = None,
     project: Project = HERE,
     data_dir: DataDir = None,
@@ -132,6 +154,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "session_per": session_per,
         "runs_on": runs_on,
         "runs_at_once": runs_at_once,
+        "claims_tasks": claims_tasks or None,
         "base_url": base_url,
         "model": model,
         "api_key_env": api_key_env,

@@ -176,6 +176,7 @@ class ModelRunner:
     timeout: timedelta = DEFAULT_TIMEOUT
     tools: tuple[str, ...] = USUAL_TOOLS
     runs_at_once: int = 1
+    claims_tasks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid fields.
@@ -196,6 +197,7 @@ class ModelRunner:
             raise refused("instructions", None, f"the instructions exceed {LONGEST_INSTRUCTIONS} characters")
         refuse_number(self.max_steps, "max_steps", most=MOST_STEPS)
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
         refuse_time(self.timeout, "timeout")
         object.__setattr__(self, "tools", words(self.tools, "tools"))
         if wrong := [one for one in self.tools if not _TOOL.fullmatch(one)]:
@@ -215,6 +217,7 @@ class ModelRunner:
             "timeout": self.timeout.total_seconds(),
             "tools": list(self.tools),
             **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
         }
 
     @classmethod
@@ -248,6 +251,7 @@ class HttpRunner:
     allow_plain: bool = False
     callback_base: str | None = None
     runs_at_once: int = 1
+    claims_tasks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid fields.
@@ -260,6 +264,7 @@ class HttpRunner:
         self._refuse_secret()
         refuse_time(self.timeout, "timeout")
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
         if self.callback_base is not None:
             parts = _address(self.callback_base, "callback_base")
             if parts.query:
@@ -308,6 +313,7 @@ class HttpRunner:
             "allow_plain": self.allow_plain,
             "callback_base": self.callback_base,
             **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
         }
 
     @classmethod
@@ -399,6 +405,7 @@ class Runner:
     are kept. With `resume` the program continues its session: one for each mail thread or, by `session_per`,
     one for the agent. If several servers share a database, only those with the host name or label `runs_on`
     start it; without it, any of them. Up to `runs_at_once` runs execute at once, each on another mail thread.
+    With `claims_tasks` the server claims ready tasks for the agent, and runs it with each.
 
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe only provides its command.
     """
@@ -417,6 +424,7 @@ class Runner:
     session_per: SessionPer = SessionPer.THREAD
     runs_on: str = ""
     runs_at_once: int = 1
+    claims_tasks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid fields, and copy the environment so that no caller can change it.
@@ -497,6 +505,7 @@ class Runner:
         refuse_number(self.max_output_bytes, "max_output_bytes", most=MOST_OUTPUT_BYTES)
         refuse_switch(self.resume, "resume")
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
         if self.runs_at_once > 1 and self.resume and self.session_per is SessionPer.AGENT:
             remedy = "leave out session_per: then each mail thread has its own session"
             raise refused(
@@ -521,6 +530,7 @@ class Runner:
             "session_per": self.session_per.value,
             **({"runs_on": self.runs_on} if self.runs_on else {}),
             **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
         }
 
     @classmethod

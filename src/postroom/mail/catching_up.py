@@ -68,6 +68,7 @@ class CaughtRuns(TypedDict):
     waiting: int
     succeeded: int
     failed: int
+    cancelled: int
 
 
 class CaughtPath(TypedDict):
@@ -130,7 +131,9 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
     questions = {
         (one.run_id, one.detail["question_id"]): one for one in told if one.kind.startswith("question.")
     }
-    ends = Counter(_STATE_AFTER[one.kind] for one in runs.values())
+    ends = Counter(
+        "cancelled" if one.detail.get("cancelled") else _STATE_AFTER[one.kind] for one in runs.values()
+    )
     open_questions = [
         CaughtQuestion(
             question_id=str(question_id), run_id=str(run_id), agent=names.get(one.agent_id), at=iso(one.at)
@@ -141,7 +144,7 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
     failed = [
         CaughtRun(run_id=str(run_id), agent=names.get(one.agent_id), at=iso(one.at))
         for run_id, one in _newest(runs)
-        if one.kind == "run.failed"
+        if one.kind == "run.failed" and not one.detail.get("cancelled")
     ]
     reserved = {(one.agent_id, one.detail["path"]): one for one in told if one.kind == "reservation.made"}
     return CaughtUpView(
@@ -158,6 +161,7 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
             waiting=ends["waiting"],
             succeeded=ends["succeeded"],
             failed=ends["failed"],
+            cancelled=ends["cancelled"],
         ),
         failed=failed[:LISTED],
         reserved=[

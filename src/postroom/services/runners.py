@@ -36,7 +36,12 @@ class RunnerService:
         self._check(checked)
         written, place = written_runner(checked), place_of(checked)
         made = await self._mail.set_runner(
-            project, agent, written, place=place, runs_at_once=checked.runs_at_once
+            project,
+            agent,
+            written,
+            place=place,
+            runs_at_once=checked.runs_at_once,
+            claims_tasks=checked.claims_tasks,
         )
         return {
             "agent": agent,

@@ -1,7 +1,7 @@
 """The initial records of promises about chats: messages, sessions and people, with only the relevant fields given."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from postroom.contracts.chat import (
@@ -14,9 +14,7 @@ from postroom.contracts.chat import (
 from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import PostroomError
 from postroom.stores.chats.stores import ChatStores
-from postroom.testing.clock import ManualClock
 
-ChatPromise = Callable[[ChatStores, ManualClock], Awaitable[None]]
 T = TypeVar("T")
 
 TOGETHER = 32

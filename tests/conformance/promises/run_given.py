@@ -1,6 +1,6 @@
 """The initial records of promises about runs, with only the relevant fields given."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from conformance.promises.given import refused
@@ -20,9 +20,6 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.stores.runs.ports import RunStores
-from postroom.testing.clock import ManualClock
-
-Promise = Callable[[RunStores, ManualClock], Awaitable[None]]
 
 SECOND = 1_000
 LEASE = 30 * SECOND

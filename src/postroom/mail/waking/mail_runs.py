@@ -26,12 +26,14 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
+from postroom.contracts.tasks import TASK_THREAD
 from postroom.contracts.tracing import OFF, Invoked, Span, Tracing, message_trace, run_trace
 from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
 from postroom.log import get_logger
 from postroom.mail.context import WriteContext
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
+from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
 from postroom.mail.waking.open_questions import ASK, BY_MAIL, takes_reply
 from postroom.mail.waking.prompts import (
     DECISION,
@@ -397,6 +399,10 @@ class RunCompletion:
                 askers[asker.id] = asker
         if askers:
             self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
+        for message in messages.values():
+            if not self.asked and message.thread_id.startswith(TASK_THREAD):
+                why = f"the run failed: {self.failed}" if self.failed else "the run ended without done_task"
+                block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
         """Return the messages that the run has, or none if these questions were sent before."""
@@ -531,7 +537,10 @@ class MessageEffects(RunEffects):
         reason, end = _reason(run), run.termination
         is_cancelled = end is not None and end.type is TerminationKind.CANCELLED
         outcome: Outcome = "done" if reason is None else "cancelled" if is_cancelled else "failed"
-        tx.mail.end_run(run.run_id, outcome, now=tx.now(), error=reason or "", usage=run.usage)
+        if tx.mail.end_run(run.run_id, outcome, now=tx.now(), error=reason or "", usage=run.usage):
+            context = replace(self._context_of(tx, None), now=tx.now())
+            for task in tx.mail.tasks_claimed_in(run.run_id):
+                give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Record that a run is not active until it is retried."""
