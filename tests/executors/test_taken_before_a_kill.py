@@ -70,6 +70,9 @@ class Programs(ProgramExecutor):
     def words_of(self, runner: Runner) -> tuple[str, ...]:
         return runner.argv
 
+    def client_of(self, runner: Runner) -> None:
+        return None
+
 
 class Room:
     """A mailbox over programs; each of its threads is `t`."""
