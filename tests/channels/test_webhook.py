@@ -20,8 +20,13 @@ from postroom.contracts.errors import ConfigError, InvalidArgument, MissingExtra
 from postroom.gateway.events import MessageType, SendErrorKind
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
-from postroom.gateway.platforms.webhook import WebhookAdapter, WebhookOptions
-from postroom.gateway.platforms.webhook_wire import HookRoute, outcome_of, prompt_of
+from postroom.gateway.platforms.webhook import (
+    HookRoute,
+    WebhookAdapter,
+    WebhookOptions,
+    outcome_of,
+    prompt_of,
+)
 from postroom.testing import ManualClock
 from table_rows import each_row
 
