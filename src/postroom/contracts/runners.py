@@ -2,23 +2,21 @@
 
 A runner of the kind `command` starts a program for each run: the program gets the prompt, and its output is
 the answer. The recipe says how the output is read. A runner of the kind `acp` starts a program and talks with
-it while it works. `remote_runners` has the kinds that start no program.
+it while it works. The kinds `model` and `http` start no program: they are the built-in loop with a model's
+endpoint, and another server.
 
-Checks of runner fields, with the same refusals for every kind.
-
-A refusal names the field and the remedy. It never contains a value that may be secret.
-
-Runners that start no program: the built-in loop with a model's endpoint, and another server.
-
-A runner names the environment variable of the server that holds its key or secret. A run reads the variable
-when it needs it; the value is stored nowhere.
+The fields of all kinds are checked with the same refusals. A refusal names the field and the remedy, and
+never contains a value that may be secret. A runner names the environment variable of the server that holds
+its key or secret. A run reads the variable when it needs it; the value is stored nowhere.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -597,3 +595,39 @@ def _refuse_name(name: str, of: str) -> None:
     refuse_variable(name, of)
     if name in RESERVED_ENV:
         raise refused(of, name, f"the server sets {name} itself", "use another name")
+
+
+@lru_cache(maxsize=1_024)
+def read_runner(kept: str) -> AnyRunner:
+    """Return a stored runner; the same text gives the same runner, which never changes.
+
+    Raises:
+        InvalidRunner: It cannot be read, or breaks a rule.
+    """
+    try:
+        plain = json.loads(kept)
+    except ValueError as error:
+        raise InvalidRunner("the stored runner cannot be read", value=kept[:80]) from error
+    return runner_of(plain)
+
+
+def written_runner(runner: AnyRunner) -> str:
+    """Return the stored form of a runner."""
+    return json.dumps(runner.to_dict(), ensure_ascii=False, separators=(",", ":"))
+
+
+def place_of(runner: AnyRunner) -> str:
+    """Return the host or label where its program must be started; '' for anywhere."""
+    return runner.runs_on if isinstance(runner, Runner) else ""
+
+
+def reads_at_work(kept: str) -> bool:
+    """Return whether a run reads messages that arrive on its thread while it works.
+
+    Most programs read their input once; they ask for later messages, or a hook shows them.
+    """
+    try:
+        runner = read_runner(kept)
+    except InvalidRunner:
+        return False
+    return isinstance(runner, ModelRunner) or (isinstance(runner, Runner) and runner.is_steered)

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from postroom.contracts.errors import AgentRetired, InvalidRunner, NameTaken, NotPermitted, StateError
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.runners import Runner
+from postroom.contracts.runners import Runner, read_runner, reads_at_work
 from postroom.mail.commands import (
     CreateAgentIdentity,
     EnsureProject,
@@ -44,7 +44,6 @@ from postroom.mail.views import (
     project_view,
     reservation_view,
 )
-from postroom.mail.waking.runners import read_runner, reads_at_work
 
 
 class WayView(TypedDict):

@@ -27,7 +27,7 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tasks import TASK_THREAD
-from postroom.contracts.tracing import OFF, Invoked, Span, Tracing, message_trace, run_trace
+from postroom.contracts.tracing import OFF, Span, Tracing, message_trace, run_trace
 from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
 from postroom.log import get_logger
 from postroom.mail.context import WriteContext
@@ -209,14 +209,13 @@ class MailRunExecutor(ExecutorAround):
         told = replace(
             activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
         )
-        slug, name = whose
         follows = list[str]()  # its earlier place in a trace, then those of its messages, in order
         if self._tracing.is_on:
             names = [run_trace(run_id), *map(message_trace, begun.mail)]
             places = await self._store.read(lambda tx: tx.traces(names))
             follows = [places[name] for name in names if name in places]
-        invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
-        with self._tracing.invoking(invoked, follows=follows) as span:
+        thread_id = activation.thread_id
+        with self._tracing.invoking(whose[1], thread_id=thread_id, run_id=run_id, follows=follows) as span:
             result = await self._executed(told, sink, span)
             if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
