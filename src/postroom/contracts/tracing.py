@@ -15,7 +15,7 @@ class Span(Protocol):
 
     @property
     def traceparent(self) -> str | None:
-        """Its place in the trace, for work that follows from it; None if it is not traced."""
+        """The position of this span in the trace, for later work that it causes; None if it is not traced."""
         ...
 
     def failed(self, kind: str) -> None:

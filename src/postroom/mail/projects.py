@@ -145,7 +145,7 @@ def address_of(name: str, slug: str, home_slug: str) -> str:
 
 
 def home_of(command: Command) -> str:
-    """Return the project key that a command names as its own."""
+    """Return the key of the project in which a command acts."""
     named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
     return named
 

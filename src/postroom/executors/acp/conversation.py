@@ -601,7 +601,7 @@ class Conversation:
         if call and self._is_ours(said.params):
             asked = permission_of(self.turn.details(call), said.params.get("options"))
         if asked is None:
-            why = "it names no session of this server, no tool call, or no option that allows it"
+            why = "the request lacks a session of this server, a tool call, or an option that allows the call"
             self._peer.refuse(said.id, INVALID_PARAMS, why)
             return
         stop = self._work.active.stop

@@ -172,7 +172,7 @@ class Entry(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_body(cls, body: dict[str, Json]) -> "Entry":
-        """Return the entry of which `to_body` made this body, with version 0."""
+        """Return the entry from a body that `to_body` made, with version 0."""
         return replace(msgspec.convert(body, cls), version=0)
 
 
