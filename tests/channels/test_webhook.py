@@ -613,7 +613,7 @@ async def test_a_callback_without_an_http_client_names_the_extra(monkeypatch, cl
     )
     with pytest.raises(MissingExtra) as missing:
         await adapter.connect()
-    assert missing.value.remedy == install_command("openai")
+    assert missing.value.remedy == await asyncio.to_thread(install_command, "openai")
     plain = WebhookAdapter(config(), clock=clock)
     await plain.connect()
     assert plain.liveness.state is AdapterState.CONNECTED
