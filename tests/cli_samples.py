@@ -19,6 +19,24 @@ HELD = {
     **{"id": 3, "path": "src/**", "agent": "Bo", "exclusive": True, "reason": "edit", "created_ts": AT},
     **{"expires_ts": "2026-11-21T10:00:00.000Z", "released_ts": None, "release_reason": ""},
 }
+TASK: dict[str, Any] = {
+    **{"id": 12, "title": "Light the pier", "state": "claimed", "priority": "high", "assignee": ""},
+    **{"holder": "Bo", "epoch": 2, "lease_ends_ts": "2026-11-21T10:00:00.000Z", "paths": ["piers/**"]},
+    **{
+        "depends_on": [],
+        "reason": "",
+        "author": "Ada",
+        "changed_ts": AT,
+        "text": "Red.",
+        "acceptance": "make",
+    },
+    **{"thread_id": "task-12", "commit": "", "output": "", "message": ""},
+}
+TASKS = [
+    TASK,
+    {**TASK, "id": 13, "state": "waiting", "holder": None, "lease_ends_ts": None, "depends_on": [12, 3]},
+    {**TASK, "id": 14, "state": "blocked", "holder": None, "lease_ends_ts": None, "reason": "no lamp"},
+]
 CONFLICTS = [{"path": "src/a.py", "holders": [HELD]}]
 HIT = {name: MESSAGE[name] for name in ("id", "thread_id", "subject", "from", "importance", "topic")}
 HITS = {"hits": [{**HIT, "created_ts": AT, "snippet": "First"}], "next": None, "query": "first"}

@@ -12,6 +12,7 @@ import pytest
 
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
+from postroom.contracts.tasks import ENDED_STATES, OPEN_STATES
 from postroom.mail.context import Caller, Rules
 from postroom.mail.service import Mail
 from postroom.stores.mail.access import MailReads, MailWrites
@@ -151,6 +152,10 @@ CHANGES: dict[str, Change] = {
     "force_release_file_reservation": Change(
         {"agent_name": "Ada", "reservation_id": 1, "reason": "r"}, {"reason": "other"}
     ),
+    "claim_task": Change({"agent_name": "Ada"}, {"task_id": 1}),
+    "add_task": Change({"agent_name": "Ada", "title": "Light the pier"}, {"title": "Paint it"}),
+    "update_task": Change({"agent_name": "Ada", "task_id": 1, "text": "Red."}, {"text": "Blue."}),
+    "done_task": Change({"agent_name": "Ben", "task_id": 2, "epoch": 1}, {"message": "Lit."}),
 }
 
 
@@ -161,6 +166,9 @@ async def furnish(room: Room) -> None:
     await room.send("Ada", "Ben", attachments=[{"name": "plan.txt", "content_base64": "dGhlIHBsYW4="}])
     await room.send("Ada", "Ben", "Cyd")
     await room.call("file_reservation_paths", agent_name="Ben", paths=["p", "q"])
+    for title in ("Place the lamp", "Switch it on"):
+        await room.call("add_task", agent_name="Ada", title=title)
+    await room.call("claim_task", agent_name="Ben", task_id=2)
     await set_to_work(room.store)
 
 
@@ -209,6 +217,16 @@ def _project(tx: MailReads, project: Project) -> dict[str, object]:
         "attachments": tx.attachments(ids),
         "reservations": tx.reservations(project.id, limit=100_000),
         "contacts": [tx.contacts(agent.id) for agent in agents],
+        "tasks": [
+            task
+            for state in OPEN_STATES
+            for task in tx.tasks_in(project.id, state, after=(-1, 0), limit=100_000)
+        ]
+        + [
+            task
+            for state in ENDED_STATES
+            for task in tx.ended_tasks(project.id, state, before=(2**62, 0), limit=100_000)
+        ],
         "events": tx.project_events(project.id, after=0, limit=100_000),
     }
 

@@ -11,6 +11,7 @@ from postroom.contracts.run_stores import RunCursor
 from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.contracts.work import (
+    FailedRuns,
     Floor,
     FoundRuns,
     GivenAnswer,
@@ -80,8 +81,26 @@ class StillRoom:
     async def send(self, slug: str, draft: Draft) -> Posted:
         raise AssertionError("nothing is sent")
 
-    def count_dead_in_chats(self, tx: object) -> int:
-        return 0
+    def failed(self, tx: object) -> Sequence[FailedRuns]:
+        return [
+            FailedRuns(
+                agent=name,
+                project=project,
+                chat=chat,
+                why=text,
+                run_ids=ids,
+                newest_at=self._now - HOUR,
+                can_replay=bool(project),
+            )
+            for name, project, chat, text, ids in (
+                ("GreenLake", "orchard", "", "exit 3", ("r1", "r2", "r3")),
+                (LONG, "", LONG, WORD, ("r4",)),
+                ("BlueFox", "orchard", "", "\n".join(HOSTILE)[:1_900], ("r5",)),
+            )
+        ]
+
+    def all_open(self, tx: object) -> Sequence[OpenQuestion]:
+        return self.open_questions(tx, "orchard")
 
     def count_in_chats(self, tx: object) -> int:
         return 1

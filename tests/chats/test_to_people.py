@@ -199,7 +199,7 @@ async def test_nobody_writes_to_themselves(room, prepared_stores) -> None:
     await office.channel.say("hello me")
     await all_answered(room, office.gateway, 1)
     await office.until(lambda: office.channel.texts())
-    assert "is reached in this same chat" in office.channel.texts()[0]
+    assert "arrive in this same chat" in office.channel.texts()[0]
     assert await office.inbox() == []
 
 

@@ -46,7 +46,7 @@ class Administration:
                 schema.setdefault("additionalProperties", False)
         self.seen = set[str]()
 
-    def ask(self, method: str, path: str, **given: Any) -> Any:
+    def ask(self, method: str, path: str, /, **given: Any) -> Any:
         """Return the answer of an address, which must be as described."""
         sent = {"params": given} if method == "GET" else {"json": given}
         reply = self.client.request(method, path, **sent)
@@ -57,9 +57,9 @@ class Administration:
         self.seen.add(described["operationId"])
         return reply.json()
 
-    def call(self, name: str, **given: Any) -> Any:
+    def call(self, operation: str, /, **given: Any) -> Any:
         """Call an operation of mail that changes something."""
-        reply = self.client.post(f"/v1/{name}", json=given)
+        reply = self.client.post(f"/v1/{operation}", json=given)
         assert reply.is_success, reply.text
         return reply.json()
 

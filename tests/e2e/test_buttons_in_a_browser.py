@@ -285,6 +285,7 @@ def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
         "t": "timeline",
         "h": "threads",
         "r": "runs",
+        "k": "tasks",
         "a": "agents",
         "v": "reservations",
         "s": "schedules",

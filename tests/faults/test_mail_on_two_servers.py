@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from itertools import count
 
 import mcp.server.subscriptions  # noqa: F401 - loaded before an event loop runs
 import psycopg
@@ -10,6 +12,7 @@ from psycopg import sql
 
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.app.tokens import new_named_token
+from postroom.contracts.errors import TaskNotHeld
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
 from postroom.mail.operations import MAIL_OPERATIONS
@@ -19,6 +22,7 @@ from postroom.services.following import Following
 from postroom.stores.changes import SharedChanges
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
+from task_log import check_claims
 
 PATIENCE = 60
 SENDERS = ("Ada", "Cyd", "Dot")
@@ -138,3 +142,44 @@ async def until_heard(rooms: list[Room]) -> None:
     """Wait until each server hears the other."""
     for room in rooms:
         await asyncio.to_thread(room.store.store.engine.notifications.is_listening.wait)  # type: ignore[attr-defined]
+
+
+async def test_both_servers_give_each_task_to_one_agent_at_a_time(
+    rooms: list[Room], clock: ManualClock
+) -> None:
+    """Holders freeze beyond their leases, and their late calls are refused at either server."""
+    numbers = list[int]()
+    for number in range(20):
+        task = {
+            "title": f"task {number}",
+            "paths": [f"src/{number % 7}.py"],
+            "depends_on": numbers[-1:][: number % 2],
+        }
+        numbers.append((await rooms[0].call("add_task", agent_name="Ben", **task))["id"])
+    finished, refused = list[int](), list[int]()
+
+    async def works(room: Room, other: Room, name: str) -> None:
+        for turn in count():
+            if len(finished) == len(numbers):
+                return
+            task = (await room.call("claim_task", agent_name=name, ttl_seconds=10))["task"]
+            if task is None:
+                await asyncio.sleep(0)
+                continue
+            held = {"agent_name": name, "task_id": task["id"], "epoch": task["epoch"]}
+            if turn % 3 == 1:
+                clock.advance(timedelta(seconds=11))
+            try:
+                await other.call("done_task", **held)
+                finished.append(task["id"])
+            except TaskNotHeld:
+                refused.append(task["id"])
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        for name in SENDERS:
+            group.create_task(works(*rooms, name))
+            group.create_task(works(*reversed(rooms), name))
+    assert sorted(finished) == numbers
+    assert refused
+    log = await rooms[1].call("fetch_events", limit=1000)
+    assert check_claims(log["events"]) == {}

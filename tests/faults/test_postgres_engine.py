@@ -254,14 +254,15 @@ async def test_what_a_group_writes_together_is_written_in_the_order_of_each_and_
             sql.lock(name)
             run = {"run_id": name, "thread_id": name, "status": "created", "holds_others": 0}
             for at, body in enumerate(bodies):
-                sql.run("threads.put_run", {**run, "created_at": 1, "updated_at": at + 1, "body": body})
+                statement = "threads.add_run" if body == '"0"' else "threads.put_run"
+                sql.run(statement, {**run, "created_at": 1, "updated_at": at + 1, "body": body})
 
         return change
 
     def bodies(sql: SqlTransaction) -> dict[str, str]:
         return {name: row[1] for name in "abcd" if (row := sql.one("threads.run", {"run_id": name}))}
 
-    await as_one_group(store, writing("a", '"0"'), writing("b", '"0"'))
+    await as_one_group(store, *(writing(name, '"0"', '"-"') for name in "abc"))
     sent = names_sent(monkeypatch)
     changes = [
         writing("a", '"1"', '"2"'),

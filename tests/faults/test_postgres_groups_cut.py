@@ -34,7 +34,7 @@ def writing(name: str) -> Change:
         if rows(sql, "SELECT name FROM notes WHERE name = $1", name):
             return name
         run = {"run_id": name, "thread_id": name, "status": "created", "holds_others": 0}
-        sql.run("threads.put_run", {**run, "created_at": 1, "updated_at": 1, "body": '"1"'})
+        sql.run("threads.add_run", {**run, "created_at": 1, "updated_at": 1, "body": '"1"'})
         noting(name)(sql)
         return name
 

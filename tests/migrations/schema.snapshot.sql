@@ -136,6 +136,8 @@ CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id) W
 
 CREATE INDEX run_threads_resource ON run_threads (resource_id, thread_id) WHERE resource_id IS NOT NULL;
 
+CREATE INDEX runners_claiming ON runners (agent_id) WHERE claims_tasks = 1;
+
 CREATE INDEX runs_holding ON runs (thread_id) WHERE status <> 'done' AND holds_others = 1;
 
 CREATE INDEX runs_latest ON runs (thread_id, updated_at, created_at, run_id);
@@ -145,6 +147,20 @@ CREATE INDEX runs_open_of_thread ON runs (thread_id, run_id) WHERE status <> 'do
 CREATE INDEX runs_waiting ON runs (run_id) WHERE status = 'waiting';
 
 CREATE INDEX schedules_due ON schedules (kind, next_at);
+
+CREATE INDEX task_dependents ON task_dependencies (depends_on);
+
+CREATE INDEX tasks_ended ON tasks (project_id, state, changed_at, id) WHERE state IN ('done', 'cancelled');
+
+CREATE INDEX tasks_held ON tasks (holder_id) WHERE state = 'claimed';
+
+CREATE INDEX tasks_in_run ON tasks (run_id) WHERE state = 'claimed' AND run_id <> '';
+
+CREATE INDEX tasks_leases ON tasks (project_id, lease_ends_at) WHERE state = 'claimed';
+
+CREATE INDEX tasks_listed ON tasks (project_id, state, priority, id);
+
+CREATE INDEX tasks_ready ON tasks (project_id, assignee, priority, id) WHERE state = 'ready';
 
 CREATE INDEX threads_newest ON threads (project_id, last_id);
 
@@ -648,7 +664,7 @@ CREATE TABLE runners (
   runner      TEXT NOT NULL,
   declared_by TEXT NOT NULL CHECK (declared_by IN ('operator', 'file')),
   updated_at  INTEGER NOT NULL
-);
+, claims_tasks INTEGER NOT NULL DEFAULT 0);
 
 CREATE TABLE runs (
   run_id     TEXT NOT NULL PRIMARY KEY
@@ -701,6 +717,41 @@ CREATE TABLE store_identity (
   id       INTEGER PRIMARY KEY CHECK (id = 1),
   store_id TEXT NOT NULL
 );
+
+CREATE TABLE task_dependencies (
+  task_id    INTEGER NOT NULL REFERENCES tasks (id),
+  depends_on INTEGER NOT NULL REFERENCES tasks (id),
+  PRIMARY KEY (task_id, depends_on)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tasks (
+  id                INTEGER PRIMARY KEY,
+  project_id        INTEGER NOT NULL REFERENCES projects (id),
+  title             TEXT NOT NULL,
+  body_md           TEXT NOT NULL,
+  paths             TEXT NOT NULL,
+  priority          INTEGER NOT NULL,
+  assignee          TEXT NOT NULL,
+  acceptance        TEXT NOT NULL,
+  state             TEXT NOT NULL CHECK (state IN ('ready', 'claimed', 'review', 'blocked', 'waiting', 'done', 'cancelled')),
+  open_dependencies INTEGER NOT NULL CHECK (open_dependencies >= 0),
+  author_id         INTEGER NOT NULL REFERENCES agents (id),
+  holder_id         INTEGER REFERENCES agents (id),
+  epoch             INTEGER NOT NULL DEFAULT 0,
+  lease_ms          INTEGER NOT NULL DEFAULT 0,
+  lease_ends_at     INTEGER,
+  claimed_at        INTEGER,
+  run_id            TEXT NOT NULL DEFAULT '',
+  reason            TEXT NOT NULL DEFAULT '',
+  commit_name       TEXT NOT NULL DEFAULT '',
+  output            TEXT NOT NULL DEFAULT '',
+  result            TEXT NOT NULL DEFAULT '',
+  created_at        INTEGER NOT NULL,
+  changed_at        INTEGER NOT NULL,
+  changed_by        INTEGER,
+  CHECK ((state = 'claimed') = (lease_ends_at IS NOT NULL)),
+  CHECK (state <> 'claimed' OR holder_id IS NOT NULL)
+) STRICT;
 
 CREATE TABLE thread_places (
   thread_id TEXT PRIMARY KEY,

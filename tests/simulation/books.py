@@ -15,7 +15,7 @@ from simulation.callers import DELIVERED, Job
 from simulation.chats import ChatPlatform, audit_chats
 from simulation.database import Database
 from simulation.loop import START_MS, Process
-from simulation.mail import audit_mail
+from simulation.mail import audit_mail, audit_tasks
 from simulation.servers import ALONE, Post, Server
 from simulation.work import Watch, answer_of
 
@@ -300,6 +300,7 @@ async def audit(world: Outcome) -> list[str]:
             if not (job.run_id or job.refused)
         ]
         found += audit_mail(rows, sent, runs)
+        found += audit_tasks(rows, runs)
     else:
         found += _of_jobs(world, runs)
     found += _of_messages(rows)

@@ -1,26 +1,33 @@
 """Mail in a world: agents that are woken by messages, and what must be true of their messages."""
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
+from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.runs import TerminationReason
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.routing import ExecutorsByThread
+from postroom.mail.context import Caller
 from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
 from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
 from postroom.stores.stores import Stores
+from task_log import check_claims
 
 PROJECT = "/projects/world"
 SENDER, READERS = "Ada", ("Ben", "Cyd")
+_LEASE = 2
+"""Seconds of a claim: less than some servers stand still."""
 _NUMBER = re.compile(r"job (\d+)\.")
 
 
@@ -33,6 +40,9 @@ async def furnish(stores: Stores) -> None:
         await mail.call("register_agent", registered)
     for name in READERS:
         await mail.set_runner(PROJECT, name, "{}")
+    for number, depends_on in enumerate(([], [], [1], [2, 3], [], [5], [], []), start=1):
+        task = {"title": f"Task {number}", "depends_on": depends_on, "paths": [f"src/{number % 3}"]}
+        await mail.call("add_task", {"project_key": PROJECT, "agent_name": SENDER, **task})
 
 
 class Agents(RunDispatchExecutor):
@@ -53,6 +63,7 @@ class Agents(RunDispatchExecutor):
         one = watch.begin(server, run)
         server.executing[run_id] += 1
         try:
+            task = await self._claimed(activation)
             for number in numbers:
                 for what, about in self._scripts.get(number, []):
                     if what == "wait":
@@ -62,6 +73,8 @@ class Agents(RunDispatchExecutor):
                         watch.act(one)
                         raise ConnectionError(f"failure {watch.failures[run_id]} of {about}")
                     watch.act(one)
+            if task is not None:
+                await self._task_call(activation, "done_task", task_id=task["id"], epoch=task["epoch"])
         finally:
             one.is_over = True
             server.executing[run_id] -= 1
@@ -72,11 +85,32 @@ class Agents(RunDispatchExecutor):
             steps=1,
         )
 
+    async def _claimed(self, activation: RunActivation) -> Any:
+        """Return a task that the run claims, in a world with tasks."""
+        if self._server.mail is None or not self._server.mail.has_tasks:
+            return None
+        key = f"{activation.run_id} {activation.attempt}"
+        asked = {"ttl_seconds": _LEASE, "idempotency_key": key}
+        return ((await self._task_call(activation, "claim_task", **asked)) or {}).get("task")
+
+    async def _task_call(self, activation: RunActivation, operation: str, **asked: Any) -> Any:
+        """Call an operation as the agent of a run; None if it is refused or its reply is lost."""
+        name = (activation.agent_id or "").partition("@")[0]
+        asked = {"project_key": PROJECT, "agent_name": name, **asked}
+        with suppress(PostroomError):
+            caller = Caller(run_id=activation.run_id)
+            return await self._server.mail.mail.call(operation, asked, caller=caller)
+        return None
+
 
 class MailServer:
     """The parts of a server of a mail world in addition to its mailbox: the mail room, and the waker of its agents."""
 
-    def __init__(self, stores: Stores, agents: Agents, options: dict[str, Any]) -> None:
+    def __init__(
+        self, stores: Stores, agents: Agents, options: dict[str, Any], *, has_tasks: bool = False
+    ) -> None:
+        self.has_tasks = has_tasks
+        """Whether the runs of agents claim and finish tasks."""
         self.mail = Mail(stores, stores.clock, waker=lambda: self.waker)
         self.queue = Queue(
             ExecutorsByThread({AGENT_THREAD: MailRunExecutor(agents, stores, stores.clock)}),
@@ -136,3 +170,23 @@ def audit_mail(
     ):
         if (first, last) != (1, number):
             yield f"INBOX GAP: {number} messages of {names[agent_id]} from {first} to {last}"
+
+
+def audit_tasks(rows: Any, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield what is wrong with tasks: two holders by the log, a task lost, a claim of a run that has ended."""
+    log = rows(
+        "SELECT e.event_kind, e.payload FROM event_scopes s JOIN events e ON e.event_id = s.event_id "
+        "WHERE s.scope LIKE 'project:%' AND e.event_kind LIKE 'task.%' ORDER BY s.scope, s.seq"
+    )
+    told = [{"kind": kind, **json.loads(payload)} for kind, payload in log]
+    try:
+        held = check_claims([{"agent": one["agent_id"], **one} for one in told])
+    except AssertionError as error:
+        yield f"TWO HOLDERS: {error}"
+        return
+    for task_id, state, epoch, run_id in rows("SELECT id, state, epoch, run_id FROM tasks"):
+        is_held = held.get(task_id, ("", 0))[1] == epoch
+        if (state == "claimed") != (task_id in held) or (task_id in held and not is_held):
+            yield f"TASK: {task_id} is {state} with epoch {epoch}, and the log says {held.get(task_id)}"
+        if state == "claimed" and runs.get(run_id, {}).get("status") == "done":
+            yield f"TASK: the run {run_id} has ended, and holds task {task_id}"

@@ -156,7 +156,9 @@ class Server:
             self.chats = ChatServer(self.stores, agents, self.name, options, watch.platform, lease_ms)
             self.queue = self.chats.queue
         elif settings["mail"]:
-            self.mail = MailServer(self.stores, watch.agents(self), options)
+            self.mail = MailServer(
+                self.stores, watch.agents(self), options, has_tasks=bool(settings.get("tasks"))
+            )
             self.queue = self.mail.queue
         else:
             self.queue = Queue(

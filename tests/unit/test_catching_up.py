@@ -69,17 +69,18 @@ async def test_it_tells_the_state_of_each_run_and_what_runs_used(room: Room) -> 
         project = tx.project(HARBOR)
         ada = tx.agent(project.id, "Ada") if project else None
         assert ada is not None
-        for run_id in ("well", "badly", "again", "asks"):
+        for run_id in ("well", "badly", "again", "asks", "stopped"):
             tx.begin_run(run_id, ada.id, 1)
         tx.end_run("well", now=2, usage=Usage(input_tokens=900, output_tokens=100, cost_micros=20_000))
         tx.end_run("badly", "failed", now=3, usage=Usage(cost_micros=5_000))
         tx.end_run("again", "failed", now=3)
+        tx.end_run("stopped", "cancelled", now=3)
         tx.begin_run("again", ada.id, 4)
         tx.end_run("asks", "waiting", now=5, asked_at={"q1": 5})
 
     await room.store.write(work)
     found = await caught_up(room, after=0)
-    assert found["runs"] == {"active": 1, "waiting": 1, "succeeded": 1, "failed": 1}
+    assert found["runs"] == {"active": 1, "waiting": 1, "succeeded": 1, "failed": 1, "cancelled": 1}
     assert [one["run_id"] for one in found["failed"]] == ["badly"]
     assert [(one["question_id"], one["agent"]) for one in found["questions"]] == [("q1", "Ada")]
     assert found["spent"] == {"tokens": 1_000, "cost_micros": 25_000}

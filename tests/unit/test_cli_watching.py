@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from cli_room import Run
-from cli_samples import HEALTH, RUN
+from cli_samples import HEALTH, RUN, TASK
 from fake_postroom import FakePostroom, Seen
 from postroom.cli import completion, runs, show, top, watch
 from postroom.cli.commands import tree
@@ -147,14 +147,36 @@ def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, r
         {**dead, **{name: one[name] for name in ("agent", "project", "chat")}} for one in (QUESTION, in_chat)
     ]
     fake.admin["GET", "/admin/runs/dead"] = lambda _: {"dead": both}
-    for command in (("questions", "list"), ("runs", "dead"), ("top",)):
+    for command in (("questions", "list"), ("runs", "dead"), ("inbox",), ("top",)):
         if command == ("top",):
             fake.admin["GET", "/admin/runs"] = lambda _: {"runs": [], "waiting": []}
             fake.admin["GET", "/admin/status"] = lambda _: STATUS
+            fake.admin["GET", "/admin/tasks"] = lambda _: {"tasks": []}
         shown = run(*command).out
         assert "Ada@p" in shown
         assert "default in telegram/4711" in shown
         assert "agent:p/Ada" not in shown
+
+
+def test_the_inbox_lists_questions_and_joins_equal_failures(fake: FakePostroom, run: Run) -> None:
+    dead = {"agent": "Fay", "project": "p", "chat": "", "since": "2026-11-26T09:00:00Z", "error": "disk full"}
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION]}
+    fake.admin["GET", "/admin/runs/dead"] = lambda _: {
+        "dead": [
+            {**dead, "run_id": "old"},
+            {**dead, "run_id": "other", "error": "exit 3"},
+            {**dead, "run_id": "new"},
+        ]
+    }
+    lines = [line.split("\t")[:3] for line in run("inbox").out.splitlines()[1:]]
+    assert lines == [
+        ["asks", QUESTION["number"], "Ada@p"],
+        ["failed 2 times", "new", "Fay@p"],
+        ["failed", "other", "Fay@p"],
+    ]
+    found = json.loads(run("inbox", "--json").out)
+    assert [one["runs"] for one in found["failed"]] == [["new", "old"], ["other"]]
+    assert found["questions"] == [QUESTION]
 
 
 def test_without_a_terminal_an_answer_must_be_given(fake: FakePostroom, run: Run) -> None:
@@ -172,17 +194,18 @@ def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
     fake.admin["GET", "/admin/runs/one"] = lambda _: {**RUN, "output": "first\nreading the plan\n\n"}
     fake.admin["GET", "/admin/status"] = lambda _: STATUS
     fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION]}
+    fake.admin["GET", "/admin/tasks"] = lambda _: {"tasks": [TASK]}
     for columns in (60, 80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
         shown = run("top").out
         assert max(map(len, shown.splitlines())) <= columns
-        ids = (RUN["run_id"], "f" * 36, "4f2a", "message 7", "ACTIVE (1)", "FAILED (20)")
+        ids = (RUN["run_id"], "f" * 36, "4f2a", "message 7", "task 12", "ACTIVE (1)", "FAILED (20)")
         for text in (*ids, "and 12 more", "1 active", "reading the plan"):
             assert text in shown
         assert re.search(r"d{36} +\d+\w  succeeded", shown)
         for whose in (f"Ada@{RUN['project']}", "Ada@a-project-with-a-long-name"):
             assert whose in shown, "who it is comes whole: below, where there is no room"
-    assert set(run("top", "--json").document) == {"server", "questions", "runs", "waiting"}
+    assert set(run("top", "--json").document) == {"server", "questions", "runs", "waiting", "tasks"}
 
 
 def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
@@ -192,8 +215,9 @@ def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
     at_work, failed = {**RUN, "last_line": "reading the plan"}, {**FAILED, "why": "it said no"}
     done = {**failed, "state": "done", "run_id": "d" * 36, "agent": "Last"}
     found: dict[str, Any] = {"server": STATUS, "questions": [QUESTION] * 3, "waiting": [WAITING] * 2}
+    found["tasks"] = [TASK] * 3
     found["runs"] = [*[at_work] * 9, *[{**RUN, "state": "queued"}] * 2, *[failed] * 12, *[done] * 4]
-    heads = ["QUESTIONS", "ACTIVE", "QUEUED", "WAITING MESSAGES", "FAILED", "LATELY"]
+    heads = ["QUESTIONS", "ACTIVE", "QUEUED", "TASKS", "WAITING MESSAGES", "FAILED", "LATELY"]
     for lines in (24, 30, 60):
         shown = rendered(top.drawn(found, lines=lines))
         assert len(shown.splitlines()) <= lines
@@ -206,8 +230,8 @@ def test_top_fits_the_lines_of_the_screen_and_says_what_it_leaves_out(
             assert told >= 1, head
             assert f"({told + (int(more[1]) if more else 0)})" in head
         assert "d" * 36 in lists[-1]
-    empty: dict[str, Any] = {"server": STATUS, "questions": [], "runs": [], "waiting": []}
-    assert "No runs, no waiting messages" in rendered(top.drawn(empty))
+    empty: dict[str, Any] = {"server": STATUS, "questions": [], "runs": [], "waiting": [], "tasks": []}
+    assert "No runs, no tasks, no waiting messages" in rendered(top.drawn(empty))
 
 
 def test_a_span_is_told_in_its_largest_unit() -> None:

@@ -32,6 +32,10 @@ TELLS: dict[str, list[str]] = {
     "release_file_reservations": ["reservation.released", "reservation.released"],
     "renew_file_reservations": ["reservation.renewed", "reservation.renewed"],
     "force_release_file_reservation": ["reservation.taken", "message.sent"],
+    "claim_task": ["task.claimed"],
+    "add_task": ["task.added", "task.ready"],
+    "update_task": ["task.changed"],
+    "done_task": ["task.done", "message.sent"],
 }
 """The entries of each change of the table in the log of its project; `ensure_project` makes another."""
 

@@ -49,6 +49,8 @@ async def _furnish(room: Room) -> None:
     plan = [{"name": "plan.txt", "content_base64": "dGhlIHBsYW4="}]
     await room.send("Ada", "Ben", thread_id="t", attachments=plan)
     await room.call("file_reservation_paths", agent_name="Ada", paths=["a"])
+    await room.call("add_task", agent_name="Ada", title="t")
+    await room.call("claim_task", agent_name="Ada")
     await set_to_work(room.store)
 
 
@@ -74,12 +76,22 @@ ACTING: dict[str, dict[str, Any]] = {
     "check_file_reservations": {"agent_name": "Ada", "paths": ["b"]},
     **{"release_file_reservations": {"agent_name": "Ada"}, "renew_file_reservations": {"agent_name": "Ada"}},
     "force_release_file_reservation": {"agent_name": "Ada", "reservation_id": 1, "reason": "r"},
+    "claim_task": {"agent_name": "Ada"},
+    "add_task": {"agent_name": "Ada", "title": "t"},
+    "update_task": {"agent_name": "Ada", "task_id": 1, "title": "t"},
+    "done_task": {"agent_name": "Ada", "task_id": 1, "epoch": 1},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     **{"health_check": {}, "ensure_project": {"human_key": "/projects/new"}, "create_agent_identity": WHO},
     **{"show_project": {}, "whois": {"agent_name": "Ada"}, "list_agents": {}},
     **{"search_messages": {"query": "subject"}, "fetch_thread": {"thread_id": "t"}},
-    **{"summarize_thread": {"thread_id": "t"}, "list_file_reservations": {}, "fetch_events": {}},
+    **{
+        "summarize_thread": {"thread_id": "t"},
+        "list_file_reservations": {},
+        "fetch_events": {},
+        "list_tasks": {},
+        "catch_up": {},
+    },
 }
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from mail_room import Room, a_room, room_in_memory
 from postroom.contracts.errors import NotPermitted
-from postroom.contracts.runners import runner_of
+from postroom.contracts.runners import read_runner, runner_of, written_runner
 from postroom.mail.context import Caller, Rules
 from postroom.mail.git_identity import plain_remote, read_folder
-from postroom.mail.waking.runners import read_runner, written_runner
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 

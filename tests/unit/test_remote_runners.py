@@ -13,9 +13,10 @@ from postroom.contracts.runners import (
     ModelRunner,
     Runner,
     RunnerKind,
+    read_runner,
     runner_of,
+    written_runner,
 )
-from postroom.mail.waking.runners import read_runner, written_runner
 from table_rows import each_row
 
 MODEL: dict[str, Any] = {"kind": "model", "base_url": "http://127.0.0.1:11434/v1", "model": "qwen3"}

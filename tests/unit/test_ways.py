@@ -1,8 +1,7 @@
 """`whois`, and with it `postroom agents show`, says by which way a new message would reach an agent, and why."""
 
 from mail_room import HARBOR, Room, room_in_memory
-from postroom.contracts.runners import Recipe, Runner
-from postroom.mail.waking.runners import written_runner
+from postroom.contracts.runners import Recipe, Runner, written_runner
 
 room = room_in_memory
 

@@ -33,7 +33,17 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import RunAccess, RunDispatchExecutor
 from postroom.contracts.mail import AddressedAgent
-from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner, RunnerKind, Runners
+from postroom.contracts.runners import (
+    AnyRunner,
+    HttpRunner,
+    ModelRunner,
+    Runner,
+    RunnerKind,
+    Runners,
+    place_of,
+    read_runner,
+    written_runner,
+)
 from postroom.contracts.signing import LEAST_SECRET
 from postroom.dispatch.routing import JoinedEffects, SeveralExecutors
 from postroom.executors.acp import AcpExecutor
@@ -44,7 +54,7 @@ from postroom.mail.service import Mail
 from postroom.mail.tokens import RunTokens
 from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
-from postroom.mail.waking.runners import place_of, read_runner, written_runner
+from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
 from postroom.ports import RunControl
 from postroom.services.calls import Calls
@@ -358,6 +368,7 @@ class AgentSupervisor:
         await self._runs.start()
         self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")
+        self._tasks.start(TaskRuns(self._mail, self._waker).serve(), name="tasks for agents")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
@@ -392,6 +403,7 @@ class AgentSupervisor:
             place=place_of(one.runner),
             runs_at_once=one.runner.runs_at_once,
             declared_by="file",
+            claims_tasks=one.runner.claims_tasks,
         )
         return str(made["slug"])
 

@@ -181,7 +181,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait_for_the_rest(self) -> None:
-        """Wait for a body from now on; for a head, the earlier waiting time counts."""
+        """Start the time limit for the rest of a body again; a running time limit of a head continues."""
         if self._is_serving():
             self._wait_no_more()
         if not self._is_serving() or self.cycle.more_body:

@@ -34,11 +34,11 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.contracts.mail import Project
+from postroom.contracts.runners import read_runner
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.readiness import CheckState
 from postroom.mail.outgoing import ARCHIVE
-from postroom.mail.waking.runners import read_runner
 from postroom.services.runners import DeclaredRunner, declared_runners
 from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore

@@ -90,7 +90,9 @@ class ModelAgents(AgentRuntime):
             wall_timeout_ms=milliseconds(runner.timeout),
             commits_calls=True,
         )
-        tools = tools_for(runner.tools, self._calls, project=slug, agent=name, caller=caller)
+        ends = ("done_task", "update_task") if runner.claims_tasks else ()
+        named = tuple(dict.fromkeys((*runner.tools, *ends)))
+        tools = tools_for(named, self._calls, project=slug, agent=name, caller=caller)
         return ResolvedAgent(spec=spec, model=await self._model_of(runner), tools=tuple(tools))
 
     async def _model_of(self, runner: ModelRunner) -> OpenAICompatibleModel:

@@ -31,6 +31,7 @@ from postroom.mail.tokens import NamedTokens, TokenView
 from postroom.services.administration import (
     AnsweredQuestion,
     BackupView,
+    DecidedTaskView,
     RunsView,
     ScheduleView,
 )
@@ -564,6 +565,41 @@ _RUNS: Final = _of(
 )
 
 
+# Tasks: those of all projects, and those that a person checks.
+
+
+class ListOpenTasks(Query, frozen=True):
+    """List the open tasks of a project, or of all: claimed ones first, at most 50 of a project."""
+
+    project: _OneProject | None = None
+
+
+class DecideTask(Command, frozen=True):
+    """Accept or reject a finished task that waits for a person's check."""
+
+    project: _Project
+    task: Annotated[int, Meta(ge=1), _text("The task's number.")]
+    answer: Literal["yes", "no"]
+    person: Annotated[
+        str, _text("The person who decides, as in `postroom people list`.", name="--by", metavar="NAME")
+    ]
+    why: Annotated[str, _text("The reason; a rejection needs one.", metavar="TEXT")] = ""
+
+
+async def decide_task(
+    runs: WorkService, project: str, task: int, answer: str, person: str, why: str
+) -> DecidedTaskView:
+    """Accept or reject a task."""
+    return await runs.decide_task(project, task, person, accepts=answer == "yes", why=why)
+
+
+_TASKS: Final = _of(
+    WorkService,
+    _row(ListOpenTasks, WorkService.open_tasks, "GET /admin/tasks", answer_key="tasks"),
+    _row(DecideTask, decide_task, "POST /admin/tasks/decide", "tasks decide TASK ANSWER"),
+)
+
+
 # Questions that runs ask people.
 
 
@@ -797,6 +833,7 @@ ADMINISTRATION: Final = (
     *_PEOPLE,
     *_RUNNERS,
     *_RUNS,
+    *_TASKS,
     *_QUESTIONS,
     *_SCHEDULES,
     *_CHATS,

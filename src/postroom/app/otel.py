@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.tracing import Invoked, Span
+from postroom.contracts.tracing import Span
 from postroom.version import __version__
 
 NAME: Final = "postroom"
@@ -67,16 +67,18 @@ class OtelTracing:
         }
         return self._watched(f"execute_tool {tool}", attributes, [*places[:1], answered])
 
-    def invoking(self, agent: Invoked, *, follows: Sequence[str] = ()) -> AbstractContextManager[Span]:
+    def invoking(
+        self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
+    ) -> AbstractContextManager[Span]:
         """Trace a run, in the first trace of `follows`, with links to the others."""
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": NAME,
-            "gen_ai.agent.name": agent.name,
-            "gen_ai.conversation.id": agent.thread_id,
-            "postroom.run.id": agent.run_id,
+            "gen_ai.agent.name": agent,
+            "gen_ai.conversation.id": thread_id,
+            "postroom.run.id": run_id,
         }
-        return self._watched(f"invoke_agent {agent.name}", attributes, [_place(one) for one in follows])
+        return self._watched(f"invoke_agent {agent}", attributes, [_place(one) for one in follows])
 
     def traceparent(self) -> str | None:
         """Return the place of the present span in the trace; None if it is not traced."""

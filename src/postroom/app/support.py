@@ -18,9 +18,8 @@ from postroom.app.check_results import CheckResult
 from postroom.app.config import Settings, explain
 from postroom.contracts.errors import InvalidRunner, all_errors
 from postroom.contracts.messages import Json
-from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner
+from postroom.contracts.runners import AnyRunner, HttpRunner, ModelRunner, Runner, read_runner
 from postroom.mail.operations import OPERATIONS
-from postroom.mail.waking.runners import read_runner
 from postroom.stores.outline import Outline
 from postroom.stores.sqlite import sqlite_release
 from postroom.version import __version__

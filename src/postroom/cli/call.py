@@ -23,6 +23,7 @@ from postroom.cli.options import (
     Key,
     OneProject,
     Project,
+    Ttl,
     completed,
     project_key,
 )
@@ -65,6 +66,7 @@ _KINDS: Final[Mapping[str | None, _Kind]] = {
     "named_project": _Kind(sends=named_project),
     "one_project": _Kind(OneProject, sends=project_key),
     "project": _Kind(Project, HERE, project_key),
+    "ttl": _Kind(Ttl),
 }
 """The kinds of `Option.kind` in the table of operations."""
 
@@ -114,6 +116,7 @@ def shows(
             sent = {}
             for one in fields:
                 value, sends = given[one["name"]], _KINDS.get(one.get("kind"), _PLAIN).sends
+                value = None if value == [] else value
                 sent[one["name"]] = value if value is None or sends is None else sends(value)
             if "path" in row:
                 with show.progress(as_json=as_json or "doing" not in row):

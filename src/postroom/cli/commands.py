@@ -14,6 +14,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "demo": "demo.command",
     "events": "events",
     "hook": "hook_command",
+    "inbox": "inbox",
     "init": "init",
     "prune": "prune",
     "restore": "backup",

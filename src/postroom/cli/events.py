@@ -18,7 +18,6 @@ from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Project, project_key
 from postroom.cli.watch import Patience, leave_when_unread, terminate
 from postroom.contracts.errors import CursorExpired, InvalidArgument, PostroomError
-from postroom.contracts.mail import EVENT_KINDS
 
 WAIT_SECONDS: Final = 25
 PAGE: Final = 500
@@ -53,6 +52,8 @@ def events(
     object. With --follow it also prints new events, and waits while the server is down, until Ctrl-C (exit
     code 130), SIGTERM (143) or until the output is closed (141).
     """
+    from postroom.contracts.mail import EVENT_KINDS  # the help loads no records
+
     if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
         raise InvalidArgument(
             f"unknown kind of event: {unknown[0]!r}", value=unknown[0], remedy=f"use {', '.join(EVENT_KINDS)}"

@@ -61,6 +61,10 @@ _ACTING = (
     "release_file_reservations",
     "renew_file_reservations",
     "force_release_file_reservation",
+    "claim_task",
+    "add_task",
+    "update_task",
+    "done_task",
 )
 _ANSWERS = ("tool_response", "tool_output", "tool_result", "result_json", "toolResult")
 _WRAPPINGS = (

@@ -125,6 +125,16 @@ DataDir = Annotated[
     ),
 ]
 
+Ttl = Annotated[
+    int | None,
+    typer.Option(
+        "--ttl",
+        parser=lambda text: int(text) if text.isdecimal() else seconds(text),
+        metavar="TIME",
+        help="Duration, such as 30m. A number without a unit counts seconds.",
+    ),
+]
+
 _LENGTH: Final = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

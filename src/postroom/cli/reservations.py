@@ -10,7 +10,7 @@ from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.help_text import examples
-from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key, seconds
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, Ttl, completed, project_key
 from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
@@ -40,15 +40,6 @@ Ids = Annotated[
 Shared = Annotated[
     bool, typer.Option("--shared", help="Share the paths with other agents that also share them.")
 ]
-Seconds = Annotated[
-    int | None,
-    typer.Option(
-        "--ttl",
-        parser=lambda text: int(text) if text.isdecimal() else seconds(text),
-        metavar="TIME",
-        help="Duration of the reservation, such as 30m. A number without a unit counts seconds.",
-    ),
-]
 
 
 @shows(app, "list_file_reservations", takes_data_dir=False)
@@ -60,7 +51,7 @@ def _(found: dict[str, Any]) -> str:
 def reserve(  # noqa: PLR0913 - the options of the command
     paths: Paths,
     acting: Acting,
-    ttl: Seconds = None,
+    ttl: Ttl = None,
     shared: Shared = False,
     reason: Annotated[str | None, typer.Option(help="The reason; other agents see it.")] = None,
     refuse: Annotated[
@@ -116,7 +107,7 @@ def renew(  # noqa: PLR0913 - the options of the command
     acting: Acting,
     paths: SomePaths = None,
     ids: Ids = None,
-    ttl: Seconds = None,
+    ttl: Ttl = None,
     project: Project = HERE,
     idempotency_key: Key = None,
     as_json: AsJson = False,

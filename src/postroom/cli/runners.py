@@ -92,6 +92,9 @@ def set_runner(  # noqa: PLR0913 - the options of the command
             help="Execute up to N runs at once, on different mail threads. Default: 1.",
         ),
     ] = None,
+    claims_tasks: Annotated[
+        bool, typer.Option("--claims-tasks", help="Claim ready tasks for the agent, and run it with each.")
+    ] = False,
     base_url: Annotated[
         str | None, typer.Option(help="model: the endpoint's URL, which ends with /v1.")
     ] = None,
@@ -151,6 +154,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "session_per": session_per,
         "runs_on": runs_on,
         "runs_at_once": runs_at_once,
+        "claims_tasks": claims_tasks or None,
         "base_url": base_url,
         "model": model,
         "api_key_env": api_key_env,

@@ -1,4 +1,4 @@
-"""`postroom top`: active runs, waiting messages and open questions on one live screen."""
+"""`postroom top`: active runs, tasks, waiting messages and open questions on one live screen."""
 
 import select
 import sys
@@ -38,7 +38,7 @@ def top(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show runs, waiting messages and questions live. q or Ctrl-C quits.
+    """Show runs, tasks, waiting messages and questions live. q or Ctrl-C quits.
 
     Without a terminal, or with --json, print the overview once.
     """
@@ -51,7 +51,7 @@ def top(
 
 
 def look(server: Server) -> dict[str, Any]:
-    """Return the content of the screen: server, questions, runs, and messages that wait for a run."""
+    """Return the content of the screen: server, questions, runs, tasks, and messages that wait for a run."""
     found = perform(server, "list_runs")
     runs = show.items(found.get("runs"))
     for run in runs:
@@ -63,6 +63,7 @@ def look(server: Server) -> dict[str, Any]:
         "questions": show.items(perform(server, "list_questions").get("questions")),
         "runs": runs,
         "waiting": show.items(found.get("waiting")),
+        "tasks": show.items(perform(server, "list_open_tasks").get("tasks")),
     }
 
 
@@ -119,6 +120,7 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
         ("QUESTIONS", "magenta", [_question(one, now) for one in found["questions"]]),
         ("ACTIVE", "green", [_run(one, now, one.get("last_line", "")) for one in states["at work"]]),
         ("QUEUED", "yellow", [_run(one, now, one["why"]) for one in states["queued"]]),
+        ("TASKS", "blue", [_task(one, now) for one in found["tasks"]]),
         ("WAITING MESSAGES", "yellow", [_mail(one, now) for one in found["waiting"]]),
         ("FAILED", "red", [_run(one, now, one["why"]) for one in states["failed"]]),
         ("LATELY", "cyan", [_ended(one, now) for one in ended]),
@@ -132,7 +134,7 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
     for one in shown:
         parts += [Text(f"{one.gap}{one.name} ({len(one.rows)})", style=one.colour), one.drawn()]
     if len(parts) == 1:
-        parts.append(Text("\nNo runs, no waiting messages, no questions."))
+        parts.append(Text("\nNo runs, no tasks, no waiting messages, no questions."))
     return Group(*parts)
 
 
@@ -214,6 +216,11 @@ def _ended(run: Mapping[str, Any], now: int) -> Row:
 
 def _mail(one: Mapping[str, Any], now: int) -> Row:
     return f"message {one['message']}", since(one["since_at"], now), "", f"{one['agent']}: {one['why']}", ""
+
+
+def _task(one: Mapping[str, Any], now: int) -> Row:
+    whose = one["holder"] or one["assignee"] or "anybody"
+    return f"task {one['id']}", since(one["changed_ts"], now), f"  {one['state']:<7}", whose, one["title"]
 
 
 def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:

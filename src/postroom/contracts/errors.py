@@ -4,14 +4,14 @@
     ├── InputError            the caller mends the call
     │   ├── InvalidArgument, InvalidName, InvalidPattern, InvalidPath, InvalidRecipients, TooLarge
     │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation, UnknownToken
-    │   ├── UnknownRun, UnknownDispatch
+    │   ├── UnknownTask, TaskCircle, UnknownRun, UnknownDispatch
     │   ├── NameTaken, ToolNotListed
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
     │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
     │   └── InvalidRunner, RunnerNotFound, InvalidStep, InvalidSchedule, UnknownSchedule
     ├── StateError            the caller, at another time or in another way
     │   ├── IdempotencyConflict, AgentRetired, ContactRequired, ContactBlocked
-    │   ├── AlreadyRead, NotHolder, CursorExpired, CursorAhead
+    │   ├── AlreadyRead, NotHolder, TaskNotHeld, TaskNotReady, CursorExpired, CursorAhead
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, MailboxForked, LifecycleBusy, ThreadAlreadyRunning
@@ -195,6 +195,20 @@ class UnknownReservation(InputError):
     default_remedy = "take the id from list_file_reservations"
 
 
+class UnknownTask(InputError):
+    """The project has no task with this id."""
+
+    code = "unknown_task"
+    default_remedy = "take the id from list_tasks"
+
+
+class TaskCircle(InputError):
+    """The tasks would depend on one another in a circle, so that none of them could be claimed."""
+
+    code = "task_circle"
+    default_remedy = "remove one of the tasks in `details.circle` from `depends_on`"
+
+
 class UnknownToken(InputError):
     """No token has this name."""
 
@@ -349,6 +363,20 @@ class NotHolder(StateError):
 
     code = "not_holder"
     default_remedy = "ask the holder, or call force_release_file_reservation with a reason"
+
+
+class TaskNotHeld(StateError):
+    """The caller does not hold this task under this epoch: its lease ended, or the task changed meanwhile."""
+
+    code = "task_not_held"
+    default_remedy = "stop working on the task, and claim another with claim_task"
+
+
+class TaskNotReady(StateError):
+    """The task cannot be claimed or changed in its current state."""
+
+    code = "task_not_ready"
+    default_remedy = "claim another task with claim_task"
 
 
 class CursorExpired(StateError):

@@ -1,8 +1,7 @@
 """Limits of concurrent runs and of starts in a period, for all workers of one database, and budgets of runs.
 
-Budgets of runs and their use, counted in the store of runs at the start and end of each run.
-
-A budget may have a window. Use counts until the window ends; the next window starts at zero.
+The use of a budget is counted in the store of runs at the start and end of each run. A budget may have a
+window. Use counts until the window ends; the next window starts at zero.
 """
 
 from collections.abc import Iterator, Mapping

@@ -3,22 +3,17 @@
 Records are frozen; instants are milliseconds since the epoch. The `mail` package decides which transitions a
 record may take; the tables repeat the invariants.
 
-Data for the timeline of a project: events within a span of time, read by indexes of time.
-
-All instants are milliseconds since the epoch; a span includes its start and excludes its end.
-
-The log of a project: its events in order, numbered from 1 without gaps.
-
-The store writes an entry in the transaction of the change that it reports, so that neither exists without the
-other. An entry names records by their ids. It contains no subject, text, reason or question, so that the log
-keeps nothing of a recalled message.
+The timeline of a project has the events within a span of time; a span includes its start and excludes its
+end. The log of a project has its events in order, numbered from 1 without gaps. The store writes an entry in
+the transaction of the change that it reports, so that neither exists without the other. An entry names
+records by their ids. It contains no subject, text, reason or question, so that the log keeps nothing of a
+recalled message.
 
 An event that concerns agents of two projects is in the log of each.
 
-Retention of messages: the rules, and the store's old messages.
-
-A rule covers the messages of a project, of a topic, of both, or all messages. It keeps them for a number of
-days, or holds them: held messages are never deleted. `mail.retention` decides which messages are deleted.
+A rule of retention covers the messages of a project, of a topic, of both, or all messages. It keeps them for
+a number of days, or holds them: held messages are never deleted. `mail.retention` decides which messages are
+deleted.
 """
 
 import hashlib
@@ -427,6 +422,16 @@ EventKind = Literal[
     "reservation.released",
     "reservation.taken",
     "reservation.expired",
+    "task.added",
+    "task.changed",
+    "task.ready",
+    "task.claimed",
+    "task.released",
+    "task.lease_ended",
+    "task.blocked",
+    "task.review",
+    "task.done",
+    "task.cancelled",
     "contact.asked",
     "contact.granted",
     "contact.blocked",

@@ -2,23 +2,21 @@
 
 A runner of the kind `command` starts a program for each run: the program gets the prompt, and its output is
 the answer. The recipe says how the output is read. A runner of the kind `acp` starts a program and talks with
-it while it works. `remote_runners` has the kinds that start no program.
+it while it works. The kinds `model` and `http` start no program: they are the built-in loop with a model's
+endpoint, and another server.
 
-Checks of runner fields, with the same refusals for every kind.
-
-A refusal names the field and the remedy. It never contains a value that may be secret.
-
-Runners that start no program: the built-in loop with a model's endpoint, and another server.
-
-A runner names the environment variable of the server that holds its key or secret. A run reads the variable
-when it needs it; the value is stored nowhere.
+The fields of all kinds are checked with the same refusals. A refusal names the field and the remedy, and
+never contains a value that may be secret. A runner names the environment variable of the server that holds
+its key or secret. A run reads the variable when it needs it; the value is stored nowhere.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -176,6 +174,7 @@ class ModelRunner:
     timeout: timedelta = DEFAULT_TIMEOUT
     tools: tuple[str, ...] = USUAL_TOOLS
     runs_at_once: int = 1
+    claims_tasks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid fields.
@@ -196,6 +195,7 @@ class ModelRunner:
             raise refused("instructions", None, f"the instructions exceed {LONGEST_INSTRUCTIONS} characters")
         refuse_number(self.max_steps, "max_steps", most=MOST_STEPS)
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
         refuse_time(self.timeout, "timeout")
         object.__setattr__(self, "tools", words(self.tools, "tools"))
         if wrong := [one for one in self.tools if not _TOOL.fullmatch(one)]:
@@ -215,6 +215,7 @@ class ModelRunner:
             "timeout": self.timeout.total_seconds(),
             "tools": list(self.tools),
             **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
         }
 
     @classmethod
@@ -248,6 +249,7 @@ class HttpRunner:
     allow_plain: bool = False
     callback_base: str | None = None
     runs_at_once: int = 1
+    claims_tasks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid fields.
@@ -260,6 +262,7 @@ class HttpRunner:
         self._refuse_secret()
         refuse_time(self.timeout, "timeout")
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
         if self.callback_base is not None:
             parts = _address(self.callback_base, "callback_base")
             if parts.query:
@@ -308,6 +311,7 @@ class HttpRunner:
             "allow_plain": self.allow_plain,
             "callback_base": self.callback_base,
             **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
         }
 
     @classmethod
@@ -399,6 +403,7 @@ class Runner:
     are kept. With `resume` the program continues its session: one for each mail thread or, by `session_per`,
     one for the agent. If several servers share a database, only those with the host name or label `runs_on`
     start it; without it, any of them. Up to `runs_at_once` runs execute at once, each on another mail thread.
+    With `claims_tasks` the server claims ready tasks for the agent, and runs it with each.
 
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe only provides its command.
     """
@@ -417,6 +422,7 @@ class Runner:
     session_per: SessionPer = SessionPer.THREAD
     runs_on: str = ""
     runs_at_once: int = 1
+    claims_tasks: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid fields, and copy the environment so that no caller can change it.
@@ -497,6 +503,7 @@ class Runner:
         refuse_number(self.max_output_bytes, "max_output_bytes", most=MOST_OUTPUT_BYTES)
         refuse_switch(self.resume, "resume")
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
         if self.runs_at_once > 1 and self.resume and self.session_per is SessionPer.AGENT:
             remedy = "leave out session_per: then each mail thread has its own session"
             raise refused(
@@ -521,6 +528,7 @@ class Runner:
             "session_per": self.session_per.value,
             **({"runs_on": self.runs_on} if self.runs_on else {}),
             **({"runs_at_once": self.runs_at_once} if self.runs_at_once > 1 else {}),
+            **({"claims_tasks": True} if self.claims_tasks else {}),
         }
 
     @classmethod
@@ -587,3 +595,39 @@ def _refuse_name(name: str, of: str) -> None:
     refuse_variable(name, of)
     if name in RESERVED_ENV:
         raise refused(of, name, f"the server sets {name} itself", "use another name")
+
+
+@lru_cache(maxsize=1_024)
+def read_runner(kept: str) -> AnyRunner:
+    """Return a stored runner; the same text gives the same runner, which never changes.
+
+    Raises:
+        InvalidRunner: It cannot be read, or breaks a rule.
+    """
+    try:
+        plain = json.loads(kept)
+    except ValueError as error:
+        raise InvalidRunner("the stored runner cannot be read", value=kept[:80]) from error
+    return runner_of(plain)
+
+
+def written_runner(runner: AnyRunner) -> str:
+    """Return the stored form of a runner."""
+    return json.dumps(runner.to_dict(), ensure_ascii=False, separators=(",", ":"))
+
+
+def place_of(runner: AnyRunner) -> str:
+    """Return the host or label where its program must be started; '' for anywhere."""
+    return runner.runs_on if isinstance(runner, Runner) else ""
+
+
+def reads_at_work(kept: str) -> bool:
+    """Return whether a run reads messages that arrive on its thread while it works.
+
+    Most programs read their input once; they ask for later messages, or a hook shows them.
+    """
+    try:
+        runner = read_runner(kept)
+    except InvalidRunner:
+        return False
+    return isinstance(runner, ModelRunner) or (isinstance(runner, Runner) and runner.is_steered)

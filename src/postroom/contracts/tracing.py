@@ -7,18 +7,7 @@ wrote.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Final, Protocol
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invoked:
-    """An agent with an active run."""
-
-    name: str
-    project: str
-    thread_id: str
-    run_id: str
 
 
 class Span(Protocol):
@@ -26,7 +15,7 @@ class Span(Protocol):
 
     @property
     def traceparent(self) -> str | None:
-        """Its place in the trace, for work that follows from it; None if it is not traced."""
+        """The position of this span in the trace, for later work that it causes; None if it is not traced."""
         ...
 
     def failed(self, kind: str) -> None:
@@ -52,8 +41,10 @@ class Tracing(Protocol):
         """
         ...
 
-    def invoking(self, agent: Invoked, *, follows: Sequence[str] = ()) -> AbstractContextManager[Span]:
-        """Trace a run: it continues the first trace of `follows` and links to the others."""
+    def invoking(
+        self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
+    ) -> AbstractContextManager[Span]:
+        """Trace a run of an agent: it continues the first trace of `follows` and links to the others."""
         ...
 
     def traceparent(self) -> str | None:
@@ -83,7 +74,9 @@ class NoTracing:
         """Return a span that traces nothing."""
         return nullcontext(_UNWATCHED)
 
-    def invoking(self, agent: Invoked, *, follows: Sequence[str] = ()) -> AbstractContextManager[Span]:
+    def invoking(
+        self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
+    ) -> AbstractContextManager[Span]:
         """Return a span that traces nothing."""
         return nullcontext(_UNWATCHED)
 

@@ -3,10 +3,9 @@
 stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled: read, and answered
                                                          └─▶ failed, with the reason
 
-Announcements of messages to their recipients, and the records that hooks, watchers and runners keep.
-
-A message is announced to a recipient once, by the first announcer. An announced message can still be unread.
-An announcer reads `unannounced` and marks the messages in the same transaction.
+Hooks, watchers and runners announce messages. A message is announced to a recipient once, by the first
+announcer. An announced message can still be unread. An announcer reads `unannounced` and marks the messages
+in the same transaction.
 """
 
 import re

@@ -61,6 +61,21 @@ class GivenAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRuns:
+    """The dead letters of one agent that failed with the same error."""
+
+    agent: str
+    project: str
+    chat: str
+    """The chat in which the agent answers; empty for runs on mail. `project` is empty in a chat."""
+    why: str
+    run_ids: Sequence[str]
+    """The newest first."""
+    newest_at: int
+    can_replay: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """A run of an agent: its state, its cause, and the possible actions."""
 

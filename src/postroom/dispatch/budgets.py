@@ -12,10 +12,9 @@ Time, tokens and money are known only when a run ends. So only as many runs star
 budget can pay, if each costs as much as the most expensive recent run. As long as no cost is known, at most 4
 start.
 
-Limits for all workers of one database: counted in the change that claims, under one lock.
-
-Without limits there is no cost. With limits, a claim is a change of its own: a submission only stores, and
-the end of a run claims nothing.
+Limits for all workers of one database are counted in the same change, under the same lock. Without limits
+there is no cost. With limits, a claim is a change of its own: a submission only stores, and the end of a run
+claims nothing.
 """
 
 from collections import Counter

@@ -8,10 +8,9 @@ watch it:
 If the database is unavailable, the output is buffered and stored later. An execution that ends before that
 loses its buffer. The log reports either once per outage. The answer of a run is stored when it ends.
 
-The selection of an execution's events to store, and their kinds.
-
-Stored events are staged in a buffer and written together with the run's next checkpoint: a step and its
-events become durable together, or not at all. The live stream never waits for the stored one.
+`Capture` selects the events to store. Stored events are staged in a buffer and written together with the
+run's next checkpoint: a step and its events become durable together, or not at all. The live stream never
+waits for the stored one.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from postroom.contracts.chat import MAX_INBOUND, InboundMessage, InboundMove, InboundStatus, chat_lock
+from postroom.contracts.chat import MAX_INBOUND, InboundMove, InboundStatus, chat_lock
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.files import ChatFile
@@ -270,13 +270,21 @@ class Delivery:
             chat = chat_lock(inbound_key(source, None))
             return ReplyAddress(source, reply.answers), _Closes(reply.inbound_ids, (chat,))
         run_id = reply.run_id if reply.kind is ReplyKind.ANSWER else None
-        read, files = await self._stores.answered(reply.inbound_ids[:MAX_INBOUND], reply.thread_id, run_id)
-        address = await self._address(reply, read, files)
-        if reply.kind is ReplyKind.QUESTION:  # it closes none
+        inbound, files = await self._stores.answered(reply.inbound_ids[:MAX_INBOUND], reply.thread_id, run_id)
+        read, asks = tuple(message.key.message_id for message in inbound), reply.kind is ReplyKind.QUESTION
+        told, address = reply.source or (inbound[-1].body.get("source") if inbound else None), None
+        if told:
+            place: SessionSource | None = SessionSource.from_dict(told)
+        else:
+            found = await self._sessions.address(reply.thread_id)
+            place = None if found is None else found[1]
+        if place is not None:
+            address = ReplyAddress(place, reply.answers or (() if asks else read), read, files)
+        if asks:  # it closes none
             return address, _Closes()
-        chats = tuple(sorted({chat_lock(message.key) for message in read}))
-        is_done = bool(read) and not any(message.status.is_open for message in read)
-        return address, _Closes(tuple(message.inbound_id for message in read), chats, is_done)
+        chats = tuple(sorted({chat_lock(message.key) for message in inbound}))
+        is_done = bool(inbound) and not any(message.status.is_open for message in inbound)
+        return address, _Closes(tuple(message.inbound_id for message in inbound), chats, is_done)
 
     async def _quiet_ms(self, source: SessionSource) -> int:
         """Return how long the quiet hours of a chat go on."""
@@ -302,17 +310,6 @@ class Delivery:
 
     def _target(self, row: OutboxMessage, source: SessionSource) -> str:
         return row.target if source.person is None else target_name(source.platform.value, source.account)
-
-    async def _address(
-        self, reply: Reply, inbound: Sequence[InboundMessage], files: tuple[ChatFile, ...]
-    ) -> ReplyAddress | None:
-        read = tuple(message.key.message_id for message in inbound)
-        answers = reply.answers or (() if reply.kind is ReplyKind.QUESTION else read)
-        source = reply.source or (inbound[-1].body.get("source") if inbound else None)
-        if source:
-            return ReplyAddress(SessionSource.from_dict(source), answers, read, files)
-        found = await self._sessions.address(reply.thread_id)
-        return None if found is None else ReplyAddress(found[1], answers, read, files)
 
     async def _send(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress

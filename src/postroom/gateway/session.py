@@ -13,7 +13,7 @@ from postroom.contracts.records import Record
 
 PREFIX = "agent"
 _PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
-"""The usual parts of keys: without a colon, a part is used unchanged."""
+"""Matches a part of a key that can be used unchanged, because it contains no colon."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """The names of platforms: 1 to 32 characters."""
 _MAIN = "main"

@@ -18,7 +18,6 @@ _TOOL: Final = re.compile(
 _LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 _NOUN: Final = re.compile(r"\b(the|two|plain) argument(s?)\b|\ban argument\b")
 _NAME: Final = re.compile(r"`([a-z]\w*)`")
-_SUFFIXES: Final = ("_seconds", "_id", "_key")
 _OPERATION: Final = "postroom.operation"
 
 
@@ -39,9 +38,8 @@ def over_http(text: str, operation: Operation | None) -> str:
     fields = () if operation is None else operation.command.__struct_fields__
 
     def field(met: re.Match[str]) -> str:
-        name = met[1]
-        longer = (f"{name}{suffix}" for suffix in _SUFFIXES)
-        return met[0] if name in fields else next((f"`{one}`" for one in longer if one in fields), met[0])
+        in_seconds = f"{met[1]}_seconds"
+        return f"`{in_seconds}`" if met[1] not in fields and in_seconds in fields else met[0]
 
     text = _TOOL.sub(lambda met: f"`{OPERATIONS[met[1]].method} {OPERATIONS[met[1]].path}`", text)
     text = _NOUN.sub(lambda met: f"{met[1]} {noun}{met[2]}" if met[1] else f"a {noun}", text)

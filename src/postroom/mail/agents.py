@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from postroom.contracts.errors import AgentRetired, InvalidRunner, NameTaken, NotPermitted, StateError
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.runners import Runner
+from postroom.contracts.runners import Runner, read_runner, reads_at_work
 from postroom.mail.commands import (
     CreateAgentIdentity,
     EnsureProject,
@@ -34,6 +34,7 @@ from postroom.mail.projects import PEOPLE_SLUG, checked_path, find_project, free
 from postroom.mail.repositories import project_of
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.sending import CHAT, HOOK, INBOX, LIVE, RUNNER
+from postroom.mail.tasks import give_back
 from postroom.mail.views import (
     AgentView,
     InboxView,
@@ -43,7 +44,6 @@ from postroom.mail.views import (
     project_view,
     reservation_view,
 )
-from postroom.mail.waking.runners import read_runner, reads_at_work
 
 
 class WayView(TypedDict):
@@ -375,13 +375,15 @@ def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
 
 
 def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
-    """Retire an agent and end its reservations; no effect if it is retired."""
+    """Retire an agent and end its reservations and claims; no effect if it is retired."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
         context.tx.set_agent_retired(agent.id, context.now, now=context.now)
         for held in context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id):
             context.tx.release_reservation(held.id, now=context.now, by=agent.name, reason="agent retired")
             to_archive(context, "reservation", held.id, project.id)
+        for task in context.tx.tasks_held(agent.id):
+            give_back(context, task, by=agent.id, reason=f"{agent.name} was retired")
         to_archive(context, "agent", agent.id, project.id)
     return agent_view(context.tx.agents_by_id([agent.id])[agent.id])
 

@@ -17,6 +17,7 @@ from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
+from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
 _END = r"$(?!\n)"
@@ -46,6 +47,11 @@ Cursor = Annotated[int, Meta(ge=0, le=2**53)]
 Offset = Annotated[int, Meta(ge=0, le=2**53, description="`next_offset` of the previous part")]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
 Kinds = Annotated[list[EventKind], Meta(max_length=len(EVENT_KINDS))]
+TaskTitle = Annotated[str, Meta(min_length=1, max_length=200)]
+TaskText = Annotated[str, Meta(max_length=20_000)]
+Assignee = Annotated[str, Meta(max_length=200, description="an agent, role:NAME, or empty for anybody")]
+Acceptance = Annotated[str, Meta(max_length=2000, description="a command that must succeed, or `person`")]
+Epoch = Annotated[int, Meta(ge=1, le=2**53, description="from claim_task")]
 When = Annotated[str, Meta(max_length=64, description="ISO 8601 time")]
 
 
@@ -549,6 +555,86 @@ class ListReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields
     project_key: ProjectKey
     agent_name: Annotated[str, Meta(max_length=200, description="only of this agent")] | None = None
     limit: Limit = 500
+
+
+class ListTasks(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the project's open tasks, those to claim first; with `task_id`, show that task with its text.
+
+    Use it to plan; to begin work use claim_task.
+    """
+
+    project_key: ProjectKey
+    state: TaskState | None = None
+    task_id: MessageId | None = None
+    limit: Limit = 50
+    after: Annotated[str, Meta(max_length=64, description="`next` of the last answer")] = ""
+
+
+class ClaimTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Take the next ready task whose files nobody holds; its files are reserved for you.
+
+    Keep its `epoch` for done_task. Your calls renew the claim; without any, it ends after `ttl_seconds`.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    task_id: MessageId | None = None
+    roles: Annotated[Names, Meta(description="roles you fill, such as reviewer")] = []
+    ttl_seconds: Seconds | None = None
+    dry_run: bool = False
+
+
+class AddTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Add a task for others or yourself; agents take it with claim_task.
+
+    The task is ready when all tasks in `depends_on` are done.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    title: TaskTitle
+    text: TaskText = ""
+    paths: Annotated[Paths, Meta(description="files that the work touches")] = []
+    depends_on: Annotated[Ids, Meta(description="task ids")] = []
+    priority: Importance = "normal"
+    assignee: Assignee = ""
+    acceptance: Acceptance = ""
+
+
+class UpdateTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Change a task, give it back (ready), block it with a reason or `depends_on`, or cancel it.
+
+    To give back or block a task that you hold, send its `epoch`.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    task_id: MessageId
+    epoch: Epoch | None = None
+    state: Literal["ready", "blocked", "cancelled"] | None = None
+    reason: Annotated[str, Meta(max_length=2000)] = ""
+    title: TaskTitle | None = None
+    text: TaskText | None = None
+    paths: Paths | None = None
+    depends_on: Ids | None = None
+    priority: Importance | None = None
+    assignee: Assignee | None = None
+    acceptance: Acceptance | None = None
+
+
+class DoneTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Finish a task that you hold, with evidence; its author is told, and tasks that wait for it are ready.
+
+    If its acceptance is a command, run it first and send its output.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    task_id: MessageId
+    epoch: Epoch
+    commit: Word = ""
+    output: Annotated[str, Meta(max_length=20_000)] = ""
+    message: Annotated[str, Meta(max_length=20_000, description="Markdown")] = ""
 
 
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from postroom.mail import (
     inbox,
     reservations,
     sending,
+    tasks,
     threads,
 )
 from postroom.mail.commands import Command
@@ -32,6 +33,12 @@ RUN: Final[frozenset[Scope]] = frozenset({"run"})
 
 _HERE: Final = {"project_key": Option(kind="project")}
 _AGENT: Final = {**_HERE, "agent_name": Option(metavar="NAME", complete="agents", help="The agent.")}
+
+_ACTING: Final = {
+    **_HERE,
+    "agent_name": Option(kind="acting"),
+    "idempotency_key": Option(kind="key"),
+}
 
 
 def _looks(
@@ -211,6 +218,100 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             **_HERE,
             "agent_name": Option(name="--as", metavar="NAME", help="Only reservations of this agent."),
             "limit": Option(metavar="N", help="Maximum number of reservations."),
+        },
+    ),
+    _looks(
+        READ,
+        commands.ListTasks,
+        tasks.list_tasks,
+        is_of_one_project=True,
+        line="tasks list",
+        line_help="List the open tasks of a project, those to claim first, or show one task with its text.",
+        options={
+            **_HERE,
+            "state": Option(help="Only tasks of this state."),
+            "task_id": Option(name="--id", metavar="ID", help="Only this task, with its text and evidence."),
+            "limit": Option(metavar="N", help="Maximum number of tasks."),
+            "after": Option(metavar="CURSOR", help="Continue after a page: its `next`."),
+        },
+    ),
+    _changes(
+        READ | SEND | RESERVE,
+        commands.ClaimTask,
+        tasks.claim_task,
+        is_of_one_project=True,
+        line="tasks claim",
+        line_help="Claim the next ready task whose files nobody holds, and reserve its files.",
+        options={
+            **_ACTING,
+            "task_id": Option(name="--id", metavar="ID", help="Claim this task."),
+            "roles": Option(name="--role", metavar="ROLE", help="A role of the agent, such as reviewer."),
+            "ttl_seconds": Option(kind="ttl", help="Time after which an inactive agent loses the task."),
+            "dry_run": Option(help="Show the task, and claim nothing."),
+        },
+    ),
+    _changes(
+        SEND,
+        commands.AddTask,
+        tasks.add_task,
+        is_of_one_project=True,
+        line="tasks add TITLE",
+        line_help="Add a task that agents can claim.",
+        options={
+            **_ACTING,
+            "title": Option(help="The title, in one line."),
+            "text": Option(metavar="TEXT", help="The work to do, as Markdown."),
+            "paths": Option(name="--path", metavar="PATH", help="A file or pattern that the work touches."),
+            "depends_on": Option(name="--after", metavar="ID", help="A task that must be done first."),
+            "priority": Option(help="Tasks with a higher priority are claimed first."),
+            "assignee": Option(name="--to", metavar="NAME", help="An agent, or role:NAME. Default: anybody."),
+            "acceptance": Option(
+                name="--check", metavar="COMMAND", help="A command that must succeed, or `person`."
+            ),
+        },
+    ),
+    _changes(
+        READ | SEND,
+        commands.UpdateTask,
+        tasks.update_task,
+        is_of_one_project=True,
+        line="tasks update TASK_ID",
+        line_help="Change a task, give it back, block it, or cancel it.",
+        options={
+            **_ACTING,
+            "task_id": Option(help="The task's number."),
+            "epoch": Option(
+                metavar="N", help="The epoch of the claim, to give back or block a claimed task."
+            ),
+            "state": Option(help="Give it back or unblock it (ready), block it, or cancel it."),
+            "reason": Option(metavar="TEXT", help="The reason."),
+            "title": Option(metavar="TEXT", help="The new title."),
+            "text": Option(metavar="TEXT", help="The new text."),
+            "paths": Option(name="--path", metavar="PATH", help="A file or pattern; replaces all of them."),
+            "depends_on": Option(
+                name="--after", metavar="ID", help="A task that must be done first; replaces all of them."
+            ),
+            "priority": Option(help="The new priority."),
+            "assignee": Option(name="--to", metavar="NAME", help="An agent, or role:NAME."),
+            "acceptance": Option(
+                name="--check", metavar="COMMAND", help="A command that must succeed, or `person`."
+            ),
+        },
+    ),
+    _changes(
+        READ | SEND,
+        commands.DoneTask,
+        tasks.done_task,
+        is_of_one_project=True,
+        line="tasks done TASK_ID",
+        line_help="Finish a task that the agent holds.",
+        options={
+            **_ACTING,
+            "task_id": Option(help="The task's number."),
+            "epoch": Option(metavar="N", help="The epoch of the claim."),
+            "commit": Option(metavar="COMMIT", help="The commit with the work."),
+            "output": Option(metavar="TEXT", help="The output of the acceptance command."),
+            "message": Option(metavar="TEXT", help="A message to the author, as Markdown."),
         },
     ),
     _looks(READ, commands.FetchEvents, event_log.fetch_events, is_of_one_project=True),

@@ -166,7 +166,7 @@ class StoredChatDelivery:
             sender = await name_person(self._mail, visitor_of(said.chat), said.chat, program=VISITOR)
         if f"{HUMAN}{sender}".casefold() == said.person.casefold():
             raise InvalidArgument(
-                f"{said.person} is reached in this same chat",
+                f"messages to {said.person} arrive in this same chat",
                 value=said.chat.name,
                 remedy="answer here, or name another person",
             )

@@ -145,7 +145,7 @@ def address_of(name: str, slug: str, home_slug: str) -> str:
 
 
 def home_of(command: Command) -> str:
-    """Return the project key that a command names as its own."""
+    """Return the key of the project in which a command acts."""
     named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
     return named
 
@@ -181,7 +181,9 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
             with suppress(InvalidPath):  # then nobody has it
                 project = tx.project(checked_path(key))
         found.add(_TO_BE_MADE if project is None else project.id)
-    message_id = fields.get("message_id")
+    message_id, task_id = fields.get("message_id"), fields.get("task_id")
+    if isinstance(task_id, int) and (task := tx.task(task_id)) is not None:  # its author may be a person
+        found |= {author.project_id for author in tx.agents_by_id([task.author_id]).values()}
     return found | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from postroom.contracts.mail import Project
-from postroom.contracts.runners import Runner
+from postroom.contracts.runners import Runner, read_runner, written_runner
 from postroom.log import get_logger
 from postroom.mail.git_identity import (
     Recognition,
@@ -19,7 +19,6 @@ from postroom.mail.git_identity import (
     same_repository,
 )
 from postroom.mail.projects import checked_path, spelling
-from postroom.mail.waking.runners import read_runner, written_runner
 from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 from postroom.stores.mail.store import MailStore
 

@@ -199,13 +199,16 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     exclusive: bool = True,
     reason: str = "",
     refuses: bool = False,
+    place: str = "",
 ) -> ReservationAnswer:
     """Reserve paths for an agent of a project; a repeated pattern renews its reservation.
+
+    `place` names what the reservations are made for; by default the run of the caller.
 
     Raises:
         NotHolder: `refuses` is true, and another agent holds one of the paths.
     """
-    ttl = _checked_ttl(context, ttl_seconds)
+    ttl = checked_ttl(context, ttl_seconds)
     patterns = _parsed(context, project, paths)
     for over in context.tx.expire_reservations(project.id, context.now):
         to_archive(context, "reservation", over.id, project.id)
@@ -254,8 +257,10 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
                 ttl=ttl,
                 now=context.now,
             )
-            if context.caller.run_id is not None:
-                context.tx.note_reserved_in(granted.id, agent.id, in_run(context.caller.run_id))
+            if place or context.caller.run_id is not None:
+                context.tx.note_reserved_in(
+                    granted.id, agent.id, place or in_run(context.caller.run_id or "")
+                )
         to_archive(context, "reservation", granted.id, project.id)
         answer["granted"].append({**reservation_view(granted), "held": not older[pattern.text]})
     return answer
@@ -267,7 +272,7 @@ def in_run(run_id: str) -> str:
 
 
 def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> None:
-    """Release the reservations that were made in a run or a session, and no others."""
+    """Release the reservations that were made in a run, in a session or for a task, and no others."""
     for one in context.tx.reserved_in(place, now=context.now):
         context.tx.release_reservation(one.id, now=context.now, by=one.holder, reason=reason)
         to_archive(context, "reservation", one.id, one.project_id)
@@ -282,6 +287,32 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
         if (holders := _holders(context, project, agent, pattern, exclusive=asked.exclusive))
     ]
     return {"conflicts": found, "enforced_by": list(context.rules.enforced_by)}
+
+
+def holder_of(
+    context: ReadContext, project: Project, agent: Agent, paths: Sequence[str], *, own: Sequence[str] = ()
+) -> str:
+    """Return the name of an agent that holds one of these paths; "" if nobody does.
+
+    Reservations of the agent itself do not count, but the patterns `own` of its other tasks do.
+    """
+    sensitive = context.rules.case_sensitive_paths
+    taken = [parse_pattern(text, case_sensitive=sensitive) for text in own]
+    for pattern in _parsed(context, project, paths):
+        if overlapping(pattern, taken):
+            return agent.name
+        if found := _holders(context, project, agent, pattern, exclusive=True):
+            return found[0].holder
+    return ""
+
+
+def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns in the form in which reservations store them.
+
+    Raises:
+        InvalidPattern: A pattern cannot be read, or leaves the project.
+    """
+    return tuple(pattern.text for pattern in _parsed(context, project, paths))
 
 
 def _parsed(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
@@ -316,7 +347,7 @@ def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
     return {"path": path, "holders": [reservation_view(one) for one in holders]}
 
 
-def _checked_ttl(context: WriteContext, seconds: int | None) -> int:
+def checked_ttl(context: WriteContext, seconds: int | None) -> int:
     """Return the duration of a reservation in milliseconds; the installation sets the default."""
     if seconds is None:
         return milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
@@ -345,7 +376,7 @@ def release_file_reservations(context: WriteContext, asked: ReleaseReservations)
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
     """Extend the agent's reservations to the requested time from now; they are never shortened."""
-    ttl = _checked_ttl(context, asked.ttl_seconds)
+    ttl = checked_ttl(context, asked.ttl_seconds)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     renewed = [
         context.tx.extend_reservation(

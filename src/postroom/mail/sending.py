@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.mail import Agent, Message, Project, Reach, Recipient
+from postroom.contracts.runners import reads_at_work
 from postroom.contracts.tracing import message_trace
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
 from postroom.mail.context import WriteContext
@@ -36,7 +37,6 @@ from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking import open_questions
-from postroom.mail.waking.runners import reads_at_work
 from postroom.stores.mail.access import RecordReads
 
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)

@@ -271,7 +271,7 @@ class Mail:
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
         return self.context(tx.mail, Caller(), waking=waking)
 
-    async def set_runner(
+    async def set_runner(  # noqa: PLR0913 - the terms of a runner
         self,
         project_key: str,
         agent_name: str,
@@ -280,11 +280,12 @@ class Mail:
         place: str = "",
         runs_at_once: int = 1,
         declared_by: RunnerSource = "operator",
+        claims_tasks: bool = False,
     ) -> RunnerChange:
         """Set how an agent is run when mail comes for it, None for not at all; for the operator only.
 
         Its runs are for servers at the `place`, '' for all. Up to `runs_at_once` runs, each on another mail
-        thread, execute at once.
+        thread, execute at once. With `claims_tasks` the server claims tasks for the agent.
 
         Return whether it had a runner before, and how many messages start the new one at once.
 
@@ -303,7 +304,7 @@ class Mail:
             if runner is None:
                 return RunnerChange(had_one=tx.drop_runner(agent.id, now=tx.now()))
             known, waking = tx.runner(agent.id) is not None, tx.unwoken_count(agent.id)
-            tx.put_runner(agent.id, runner, declared_by=declared_by, now=tx.now())
+            tx.put_runner(agent.id, runner, declared_by=declared_by, now=tx.now(), claims_tasks=claims_tasks)
             return RunnerChange(had_one=known, waking=waking)
 
         return await self.store.write(change)

@@ -1,14 +1,12 @@
 """Tokens: named ones, which the operator creates, and one for each active run.
 
-Named tokens: created by the operator, checked per call, replaced with an overlap, revoked at once.
+A named token is checked per call, replaced with an overlap, and revoked at once. Its future holder creates a
+token and sends only its hash here, so that a call that is repeated because its answer was lost creates no
+second token. Each check reads the store: a revoked token is invalid once the call that revoked it has
+returned.
 
-The future holder creates a token and sends only its hash here, so that a call that is repeated because its
-answer was lost creates no second token. Each check reads the store: a revoked token is invalid once the call
-that revoked it has returned.
-
-Tokens of runs: each gives one run of one agent access to the server while its program is active.
-
-They are kept in memory only: the tokens of a killed server are invalid when it runs again.
+The token of a run gives one run of one agent access to the server while its program is active. These tokens
+are kept in memory only: the tokens of a killed server are invalid when it runs again.
 """
 
 import hmac

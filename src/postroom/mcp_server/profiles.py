@@ -24,6 +24,11 @@ CORE: Final = (
     "release_file_reservations",
     "list_agents",
     "delivery_status",
+    "list_tasks",
+    "claim_task",
+    "add_task",
+    "update_task",
+    "done_task",
     "catch_up",
 )
 """Tools for agents' everyday work; rare ones, and decisions of people, are in the full profile."""

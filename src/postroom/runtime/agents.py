@@ -16,12 +16,12 @@ from postroom.runtime.tools import Tool
 class AgentSpec:
     """The settings of an agent; durations in milliseconds.
 
-    `tools` names the permitted ones of the tools it is resolved with; None means all. `max_rounds` and
-    `wall_timeout_ms` limit one execution, `token_budget` the run with all its executions; a run over a limit
-    is stopped, and its work is kept. `context_window` is the model's context in tokens, if it is known before
-    its endpoint reports it. With `commits_calls` the calls of a step are committed before they are made:
-    after a crash they are made again under the same ids, and the model is not asked again. `prices` are the
-    prices in USD of a million tokens read and written, by the name of the model.
+    `tools` names the permitted tools among those that the agent is resolved with; None means all.
+    `max_rounds` and `wall_timeout_ms` limit one execution, `token_budget` the run with all its executions; a
+    run over a limit is stopped, and its work is kept. `context_window` is the model's context in tokens, if
+    it is known before its endpoint reports it. With `commits_calls` the calls of a step are committed before
+    they are made: after a crash they are made again under the same ids, and the model is not asked again.
+    `prices` are the prices in USD of a million tokens read and written, by the name of the model.
     """
 
     model: str

@@ -5,6 +5,7 @@ from typing import Literal, TypedDict
 
 from postroom.contracts.messages import Json
 from postroom.contracts.work import Waiting, Work
+from postroom.mail.tasks import TaskView
 
 
 class ProgressView(TypedDict):
@@ -224,6 +225,19 @@ class RunsView(TypedDict):
 
     runs: Sequence[Work]
     waiting: Sequence[Waiting]
+
+
+class OpenTaskView(TaskView):
+    """An open task of a project."""
+
+    project: str
+
+
+class DecidedTaskView(TypedDict):
+    """A task about which a person decided."""
+
+    task: int
+    state: str
 
 
 class DeadLetterView(TypedDict):

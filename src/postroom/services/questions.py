@@ -61,7 +61,6 @@ class QuestionService:
 
     async def questions(self) -> Sequence[WaitingQuestion]:
         """Return every open question, also those of chats, the run that waits longest first."""
-        asked = await self._store.read(lambda tx: [open_question(*one, tx) for one in _open(tx, "")])
         return [
             {
                 "number": one.number,
@@ -74,8 +73,12 @@ class QuestionService:
                 "run_id": one.run_id,
                 "waiting_since": iso(one.asked_at),
             }
-            for one in asked
+            for one in await self._store.read(self.all_open)
         ]
+
+    def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
+        """Return the open questions of all agents, also those of chats, the oldest first."""
+        return [open_question(*one, tx) for one in _open(tx, "")]
 
     async def answer(self, number: str, *, approved: bool, why: str) -> AnsweredQuestion:
         """Answer a question with yes or no. The beginning of its number is enough if it is unique.

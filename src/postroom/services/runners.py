@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Json
-from postroom.contracts.runners import AnyRunner, Runner, runner_of
+from postroom.contracts.runners import AnyRunner, Runner, place_of, read_runner, runner_of, written_runner
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
-from postroom.mail.waking.runners import place_of, read_runner, written_runner
 from postroom.services.administration import RunnerView, StoredRunner
 from postroom.stores.mail.access import MailReads
 
@@ -36,7 +35,12 @@ class RunnerService:
         self._check(checked)
         written, place = written_runner(checked), place_of(checked)
         made = await self._mail.set_runner(
-            project, agent, written, place=place, runs_at_once=checked.runs_at_once
+            project,
+            agent,
+            written,
+            place=place,
+            runs_at_once=checked.runs_at_once,
+            claims_tasks=checked.claims_tasks,
         )
         return {
             "agent": agent,

@@ -16,6 +16,7 @@ from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.work import (
     SHOWN_STATES,
     ChatWork,
+    FailedRuns,
     FoundRuns,
     HealthFact,
     Output,
@@ -27,10 +28,16 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
+from postroom.gateway.replies import has_waiting_caller
+from postroom.mail.context import Caller
 from postroom.mail.conversation import here
+from postroom.mail.identity import find_person
+from postroom.mail.projects import HUMAN, find_project
 from postroom.mail.service import Mail
+from postroom.mail.tasks import decide_task
+from postroom.mail.tasks import views as task_views
 from postroom.mail.waking.prompts import messages_named
-from postroom.services.administration import DeadLetterView
+from postroom.services.administration import DeadLetterView, DecidedTaskView, OpenTaskView
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import newest_events, output_in
@@ -44,6 +51,7 @@ from postroom.services.runs import (
     project_threads,
     whose,
 )
+from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.store import Transaction
 
 _TWO: Final = 2
@@ -85,6 +93,44 @@ class WorkService:
         """
         return await self._mail.slug(project)
 
+    async def open_tasks(self, project: str | None) -> Sequence[OpenTaskView]:
+        """Return open tasks of a project, or of all projects: claimed ones first, at most 50 of a project."""
+
+        def look(tx: MailReads) -> list[OpenTaskView]:
+            projects = tx.projects(limit=MAX_PAGE) if project is None else [find_project(tx, project)]
+            found = list[OpenTaskView]()
+            for one in projects:
+                tasks = [
+                    task
+                    for state in ("claimed", "review", "blocked", "ready")
+                    for task in tx.tasks_in(one.id, state, after=(-1, 0), limit=FOUND)
+                ]
+                shown = task_views(tx, one, tasks[:FOUND], now=tx.now())
+                found += [{**task, "project": one.slug} for task in shown]
+            return found
+
+        return await self._mail.store.read(look)
+
+    async def decide_task(
+        self, project: str, task: int, name: str, *, accepts: bool, why: str
+    ) -> DecidedTaskView:
+        """Accept or reject a finished task for a person; the agent that did it gets a message.
+
+        Raises:
+            UnknownAgent, UnknownTask: No such person or task exists.
+            TaskNotReady: The task is not in review, because a person has decided meanwhile, for example.
+        """
+
+        def change(tx: MailWrites) -> DecidedTaskView:
+            home, person = find_person(tx, tx, f"{HUMAN}{name}")
+            of = find_project(tx, project)
+            tx.lock_projects({home.id, of.id})
+            context = self._mail.context(tx, Caller(postroom=True, operator=True))
+            decided = decide_task(context, of, task, home=home, by=person, accepts=accepts, why=why)
+            return {"task": decided.id, "state": decided.state}
+
+        return await self._mail.store.write(change)
+
     async def dead(self) -> Sequence[DeadLetterView]:
         """Return the dead letters, also those of chats, oldest first, up to 500."""
         return [_shown(one) for one in await self.store.read(lambda tx: _dead(tx, ""))]
@@ -101,9 +147,23 @@ class WorkService:
                 found.append(ChatWork(work_of(run, row), asked, *place_of(tx, run)))
         return found
 
-    def count_dead_in_chats(self, tx: Transaction) -> int:
-        """Count the failed runs of chats, up to 500."""
-        return tx.runs.dispatches.count_dead(CHAT_THREAD, MOST_DEAD)
+    def failed(self, tx: Transaction) -> Sequence[FailedRuns]:
+        """Return all dead letters, also those of chats, in groups of equal errors, the newest group first."""
+        groups = dict[tuple[str, str, str, str], list[RunDispatch]]()
+        for row in reversed(_dead(tx, "")):
+            groups.setdefault((*owner_of(row.thread_id), row.last_error or ""), []).append(row)
+        return [
+            FailedRuns(
+                agent=agent,
+                project=project,
+                chat=chat,
+                why=why,
+                run_ids=[one.run_id for one in rows],
+                newest_at=rows[0].updated_at,
+                can_replay=not has_waiting_caller(chat),
+            )
+            for (agent, project, chat, why), rows in groups.items()
+        ]
 
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents, or with "" of all agents and chats.

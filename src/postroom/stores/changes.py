@@ -19,6 +19,8 @@ MAIL: Final = "mail"
 """The topic of hints that mail was written."""
 WAKES: Final = "wakes"
 """The topic of hints that a message must wake a reader."""
+TASKS: Final = "tasks"
+"""The topic of hints that a task can be claimed, or that an agent can claim another."""
 
 
 def commands_to(consumer_id: str) -> str:
@@ -95,7 +97,7 @@ class ChangeNotifier:
         """Listeners by topic, in the order in which they started to listen and are woken."""
 
     def listen(self, topic: str) -> TopicListener:
-        """Listen to a topic from now on: `WORK`, `MAIL`, `WAKES`, or the key of an event scope."""
+        """Listen to a topic from now on: `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:

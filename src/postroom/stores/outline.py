@@ -72,7 +72,7 @@ class Outline:
 def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
     """Read the outline of a database; a part that its schema does not have yet is empty.
 
-    `number` runs the text of a statement that returns one number.
+    `number` executes the text of a statement and returns its single number.
     """
     schema = tx.all("outline.schema")
     tables = [name for kind, name, _ in schema if kind == "table"]

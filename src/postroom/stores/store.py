@@ -3,8 +3,6 @@
 An unreadable row stops no other: this release skips it, logs it once, and repeats the step without it. A
 caller who asks for that row gets the error. The row is read again at each start, and after an hour.
 
-One open transaction with its parts, the same on every engine.
-
 A change is a function of a `Transaction`, and runs as one transaction: when `SqlStore.write` returns, either
 all of it is durable, or nothing happened. The function is synchronous and quick, does no I/O, and may run
 again after a failure, so that it must not touch anything except the transaction. Therefore every rule has one

@@ -67,7 +67,7 @@ async def _answered(site: WorkingSite, request: Request, form: AnswerForm) -> Re
         await decide(site, "", form)
     except StaleDecision as error:
         return await _shown(site, request, *await site.store.read(partial(_look, site)), error.message)
-    answer = see(links.chats(done=form.answer))
+    answer = see(f"/?done={form.answer}" if form.back == "home" else links.chats(done=form.answer))
     remember_name(request, answer, form.by.strip())
     return answer
 

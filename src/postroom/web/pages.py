@@ -17,7 +17,7 @@ from postroom.web.chats import chat_run, chats
 from postroom.web.control_room import control_room
 from postroom.web.files import asset_routes
 from postroom.web.messages import attachment, mark, message, preview, source
-from postroom.web.projects import projects
+from postroom.web.projects import home, projects
 from postroom.web.questions import questions
 from postroom.web.reservations import decide, reservations
 from postroom.web.run import run
@@ -25,6 +25,7 @@ from postroom.web.runs import runs
 from postroom.web.schedules import schedules
 from postroom.web.search import search
 from postroom.web.site import PageServices, Site, WorkingSite
+from postroom.web.tasks import decide_task, tasks
 from postroom.web.threads import thread, threads
 from postroom.web.timeline_pages import timeline
 from postroom.web.write import write
@@ -42,6 +43,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
     if services is not None:
         site = working = WorkingSite(store=store, clock=clock, services=services)
         works = [
+            working.route("/", home, _FORM),
             working.route("/chats", chats),
             working.route("/p/{slug}/questions", questions, _FORM),
             working.route("/p/{slug}/write", write, _FORM),
@@ -50,6 +52,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
             working.route("/p/{slug}/runs", runs, _FORM),
             working.route("/p/{slug}/runs/{run_id:path}", run, _FORM),
             working.route("/p/{slug}/schedules", schedules, _FORM),
+            working.route("/p/{slug}/tasks/decide", decide_task, _FORM),
             working.route("/chats/{run_id:path}", chat_run, _FORM),
         ]
     return [
@@ -65,6 +68,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
         site.route("/p/{slug}/m/{message_id}", message),
         site.route("/p/{slug}/m/{message_id}/source", source),
         site.route("/p/{slug}/reservations", reservations),
+        site.route("/p/{slug}/tasks", tasks),
         site.route("/p/{slug}/search", search),
         site.route("/p/{rest:path}", _nowhere),
         site.route("/attachments/{sha256}", attachment),

@@ -1,19 +1,29 @@
-"""The first page: every project, with the number of things that wait for a person."""
+"""The first page: all that waits for a person, over all projects and chats, then every project."""
 
 import re
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.store import Transaction
+from postroom.web.forms import read_form, see
 from postroom.web.frame import count_overlaps, count_unread
+from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import cut
-from postroom.web.serving import number, remembered_name
-from postroom.web.site import Shown, Site
+from postroom.web.serving import choice, number, remembered_name
+from postroom.web.site import Shown, Site, WorkingSite
 
 PROJECTS: Final = 20
+QUESTIONS: Final = 20
+"""Maximum open questions on the page."""
+GROUPS: Final = 20
+"""Maximum groups of failed runs on the page."""
+AT_ONCE: Final = 100
+"""Maximum runs of a group that one button replays or discards."""
 COUNTED: Final = 99
 """Rows of a project are counted up to here; beyond it the page says that there are more."""
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8765"
@@ -29,23 +39,28 @@ async def projects(site: Site, request: Request) -> Response:
         mail, now = tx.mail, site.clock.now()
         page = cut(mail.projects(limit=PROJECTS + 1, after=after), PROJECTS, lambda project: project.id)
         needs = {one.slug: count_overlaps(mail, one, now=now) for one in page.rows}
-        dead = asked = 0
+        overlaps = sum(needs.values())
+        asked = [] if services is None else services.questions.all_open(tx)
+        failed = [] if services is None else services.runs.failed(tx)
         if services is not None:
-            dead = services.runs.count_dead_in_chats(tx)
-            asked = services.questions.count_in_chats(tx)
             for slug, waiting in services.runs.for_people(tx, list(needs)).items():
                 needs[slug] += waiting
         counted = {
             one.project_id: one for one in mail.tallies([one.id for one in page.rows], most=COUNTED + 1)
         }
         rows = [(project, counted[project.id]) for project in page.rows]
+        unread = count_unread(mail, mail.project(PEOPLE_KEY), me)
+        to_settle = len(asked) + sum(len(one.run_ids) for one in failed) + unread
         values: dict[str, Any] = {
             "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
             "next": page.next,
             "needs": needs,
-            "unread": count_unread(mail, mail.project(PEOPLE_KEY), me),
-            "dead_in_chats": dead,
-            "asked_in_chats": asked,
+            "unread": unread,
+            "to_settle": to_settle,
+            "waiting": to_settle + overlaps,
+            "asked": asked[:QUESTIONS],
+            "asked_in_all": len(asked),
+            "failed": failed[:GROUPS],
         }
         return Shown(values, now)
 
@@ -57,5 +72,39 @@ async def projects(site: Site, request: Request) -> Response:
         shown,
         after=after,
         counted=COUNTED,
+        at_once=AT_ONCE,
+        longest_why=LONGEST_WHY,
+        done=choice(request, "done", ("", "yes", "no", "replay", "discard")),
+        skipped=number(request, "skipped") or 0,
         address=address if _ADDRESS.fullmatch(address) else DEFAULT_ADDRESS,
     )
+
+
+class FailedForm(msgspec.Struct):
+    """A person's decision about the dead letters of one group."""
+
+    do: str = ""
+    run: list[str] = msgspec.field(default_factory=list)
+
+
+async def home(site: WorkingSite, request: Request) -> Response:
+    """Show the first page; replay or discard the dead letters of a group.
+
+    Runs that somebody has replayed or discarded meanwhile are left out and counted.
+    """
+    if request.method != "POST":
+        return await projects(site, request)
+    form, skipped = await read_form(request, site.services.visitors, FailedForm), 0
+    runs = site.services.runs
+    if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
+        raise InvalidArgument(
+            f"between 1 and {AT_ONCE} dead letters can be replayed or discarded at once",
+            value=form.do[:40],
+            remedy="reload the page and press a button",
+        )
+    for run_id in form.run:
+        try:
+            await (runs.replay(run_id) if form.do == "replay" else runs.discard(run_id))
+        except (IllegalTransition, UnknownRun):
+            skipped += 1
+    return see(f"/?done={form.do}" + (f"&skipped={skipped}" if skipped else ""))

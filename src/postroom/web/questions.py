@@ -71,11 +71,11 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
             }
 
         return await site.draw(request, "stale_answer", await site.read(request, look), 409)
-    answer = see(
-        links.page(slug, done=form.answer, answered=f"{run_id}/{number}")
-        if form.back == "control"
-        else links.page(slug, "questions", done=number)
-    )
+    places = {
+        "control": links.page(slug, done=form.answer, answered=f"{run_id}/{number}"),
+        "home": f"/?done={form.answer}",
+    }
+    answer = see(places.get(form.back) or links.page(slug, "questions", done=number))
     remember_name(request, answer, form.by.strip())
     return answer
 

@@ -26,6 +26,7 @@ from postroom.contracts.errors import (
     UnknownMessage,
     UnknownProject,
     UnknownReservation,
+    UnknownTask,
 )
 from postroom.contracts.mail import EVENT_KINDS
 from postroom.contracts.quoting import sentence
@@ -75,6 +76,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     UnknownAgent.code: "see the project's agents",
     UnknownMessage.code: "search for it, or see the threads",
     UnknownReservation.code: "see the project's reservations",
+    UnknownTask.code: "see the project's tasks",
 }
 
 

@@ -6,8 +6,7 @@
 
 Of the optional capabilities we declare only notices; we refuse requests for files and terminals.
 
-Permission requests: the question for a person, and their answer when the same request comes again.
-
+A permission request becomes a question for a person, whose answer is given when the same request comes again.
 The id of a question covers everything that the agent reported of the call, even details too long to show: a
 different call is another question. Only the fields that identify the turn are left out: they differ in each
 repetition. Used answers are noted before the agent gets them, so that a yes counts once.
@@ -602,7 +601,7 @@ class Conversation:
         if call and self._is_ours(said.params):
             asked = permission_of(self.turn.details(call), said.params.get("options"))
         if asked is None:
-            why = "it names no session of this server, no tool call, or no option that allows it"
+            why = "the request lacks a session of this server, a tool call, or an option that allows the call"
             self._peer.refuse(said.id, INVALID_PARAMS, why)
             return
         stop = self._work.active.stop

@@ -1,9 +1,8 @@
 """The base of executors whose agents are programs: no process outlives its run, however it ends.
 
-A client's session for a thread: stored with the thread's state, if the run is still ours.
-
-It is stored for each agent and mail thread, or once for the agent if its runner is set to that. It is valid
-only for the same program and working folder.
+A client's session for a thread is stored with the thread's state, if the run is still ours: for each agent
+and mail thread, or once for the agent if its runner is set to that. It is valid only for the same program and
+working folder.
 """
 
 import asyncio

@@ -3,9 +3,8 @@
 start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
-Starts a program through its shim, and says without starting it whether it could be started.
-
-Everything here blocks: call it outside of the event loop.
+`started` and `Launcher` start the program through its shim; `program_of` says whether it could be started.
+These functions block: call them outside of the event loop.
 """
 
 import asyncio

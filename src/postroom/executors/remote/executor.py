@@ -8,10 +8,9 @@
 While it waits the mailbox keeps the lease. If this process ends, the other server keeps working: the next
 process posts the same run under the same key, and gets its result.
 
-The messages between us and another server, as values. Pure functions.
-
-A run, its cancellation and its result each contain their kind and their dispatch, so that a signed message
-cannot be mistaken for another.
+The messages between us and the other server are values, made and read by pure functions. A run, its
+cancellation and its result each contain their kind and their dispatch, so that a signed message cannot be
+mistaken for another.
 """
 
 import asyncio

@@ -3,9 +3,8 @@
 The database is the original and the archive an export: replayable, idempotent by id, and never a delay for
 mail. Records that wait for it stay in the outbox, whose relay delivers them in batches.
 
-The identity and range of an archive's store: a small file next to the repositories.
-
-A starting server compares it, so that another or older database never writes its numbers into an archive that
+A small file next to the repositories, the mark, names the archive's store and the range of its entries. A
+starting server compares it, so that another or older database never writes its numbers into an archive that
 already has them. Every change that the archive gets adds an entry to the log of its project, and the numbers
 of entries only grow: therefore the newest number shows an older database.
 """

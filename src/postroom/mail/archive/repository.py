@@ -11,13 +11,9 @@ Writers of this class take turns, so that none of them builds in vain forever: w
 equally fast processes lost twenty times in a row. Only the compare-and-set keeps the branch consistent, also
 against a Git without turns.
 
-The `git` program: one repository, a clean environment, a time limit for every call.
-
-Starts and stops Git and names its failures. Independent of the contents that are written.
-
-The parts of one commit: its permitted paths, its message, and the stream from which Git builds it.
-
-Pure text. Every byte for `git fast-import` is assembled here, so that hostile names and texts are neutralized
+`GitProgram` starts and stops Git with a clean environment and a time limit for every call, and names its
+failures. The permitted paths of a commit, its message and the stream from which Git builds it are pure text:
+every byte for `git fast-import` is assembled here, so that hostile names and texts are neutralized
 here.
 """
 

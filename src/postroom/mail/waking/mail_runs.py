@@ -26,12 +26,14 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.contracts.tracing import OFF, Invoked, Span, Tracing, message_trace, run_trace
+from postroom.contracts.tasks import TASK_THREAD
+from postroom.contracts.tracing import OFF, Span, Tracing, message_trace, run_trace
 from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
 from postroom.log import get_logger
 from postroom.mail.context import WriteContext
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
+from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
 from postroom.mail.waking.open_questions import ASK, BY_MAIL, takes_reply
 from postroom.mail.waking.prompts import (
     DECISION,
@@ -207,14 +209,13 @@ class MailRunExecutor(ExecutorAround):
         told = replace(
             activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
         )
-        slug, name = whose
         follows = list[str]()  # its earlier place in a trace, then those of its messages, in order
         if self._tracing.is_on:
             names = [run_trace(run_id), *map(message_trace, begun.mail)]
             places = await self._store.read(lambda tx: tx.traces(names))
             follows = [places[name] for name in names if name in places]
-        invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
-        with self._tracing.invoking(invoked, follows=follows) as span:
+        thread_id = activation.thread_id
+        with self._tracing.invoking(whose[1], thread_id=thread_id, run_id=run_id, follows=follows) as span:
             result = await self._executed(told, sink, span)
             if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
@@ -397,6 +398,10 @@ class RunCompletion:
                 askers[asker.id] = asker
         if askers:
             self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
+        for message in messages.values():
+            if not self.asked and message.thread_id.startswith(TASK_THREAD):
+                why = f"the run failed: {self.failed}" if self.failed else "the run ended without done_task"
+                block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
         """Return the messages that the run has, or none if these questions were sent before."""
@@ -531,7 +536,10 @@ class MessageEffects(RunEffects):
         reason, end = _reason(run), run.termination
         is_cancelled = end is not None and end.type is TerminationKind.CANCELLED
         outcome: Outcome = "done" if reason is None else "cancelled" if is_cancelled else "failed"
-        tx.mail.end_run(run.run_id, outcome, now=tx.now(), error=reason or "", usage=run.usage)
+        if tx.mail.end_run(run.run_id, outcome, now=tx.now(), error=reason or "", usage=run.usage):
+            context = replace(self._context_of(tx, None), now=tx.now())
+            for task in tx.mail.tasks_claimed_in(run.run_id):
+                give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Record that a run is not active until it is retried."""

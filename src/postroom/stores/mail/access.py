@@ -13,6 +13,7 @@ from itertools import islice, starmap
 from operator import itemgetter
 from typing import Any, Final, Protocol, TypeVar, cast
 
+import msgspec
 from typing_extensions import override
 
 from postroom.contracts import progress
@@ -25,6 +26,7 @@ from postroom.contracts.errors import (
     UnknownMessage,
     UnknownProject,
     UnknownReservation,
+    UnknownTask,
 )
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.files import BYTES_LOCK
@@ -68,6 +70,7 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
+from postroom.contracts.tasks import PRIORITIES, Task, TaskState
 from postroom.contracts.tokens import KeptToken
 from postroom.contracts.waking import (
     Arrival,
@@ -78,7 +81,7 @@ from postroom.contracts.waking import (
     Nudges,
     RunnerSource,
 )
-from postroom.stores.changes import WAKES
+from postroom.stores.changes import TASKS, WAKES
 from postroom.stores.codec import record
 from postroom.stores.events import EventTables
 from postroom.stores.mail import check_values, search_index
@@ -256,6 +259,11 @@ class EventRecorder:
         kind: EventKind = "reservation.taken" if taken else "reservation.released"
         self._of_reservation(kind, reservation, now, detail)
 
+    def of_task(self, kind: EventKind, task: Task, agent_id: int | None, now: int) -> None:
+        """Record an event of a task with its epoch; without an agent, nobody caused it."""
+        detail: Detail = {"task_id": task.id, "epoch": task.epoch}
+        self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
+
     def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
         """Record a contact with its actor.
 
@@ -269,20 +277,9 @@ class EventRecorder:
         self._record_where_concerned(happening, other_id=other)
 
     def of_run(
-        self,
-        kind: EventKind,
-        run_id: str,
-        agent_id: int,
-        now: int,
-        question_id: str = "",
-        usage: Usage | None = None,
+        self, kind: EventKind, run_id: str, agent_id: int, now: int, **detail: str | int | bool
     ) -> None:
-        """Record an event of an agent's run, with its usage if it reported any."""
-        detail: dict[str, str | int | bool] = {"question_id": question_id} if question_id else {}
-        if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
-            detail["tokens"] = tokens
-        if usage is not None and usage.cost_micros:
-            detail["cost_micros"] = usage.cost_micros
+        """Record an event of an agent's run."""
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_where_concerned(happening)
 
@@ -457,12 +454,14 @@ class WakingWrites(WakingReads):
         """Set how many runs of an agent may execute at once, each of another mail thread."""
         self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
 
-    def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
-        """Set or replace the runner of an agent."""
+    def put_runner(
+        self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int, claims_tasks: bool = False
+    ) -> None:
+        """Set or replace the runner of an agent; with `claims_tasks`, the server claims tasks for it."""
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
-        self._tx.run("mail.put_runner", values)
+        self._tx.run("mail.put_runner", {**values, "claims_tasks": claims_tasks})
         self._events.of_agent("agent.runner_set", agent_id, now)
-        self.wake_later()
+        self._tell(WAKES, TASKS)
 
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
         """Remove the runner of an agent; return False if it had none."""
@@ -525,7 +524,7 @@ class WakingWrites(WakingReads):
         self._tx.run("timeline.end_wait", values)
         self._tx.run("timeline.begin_attempt", values)
         for question_id in answered:
-            self._events.of_run("question.answered", run_id, agent_id, now, question_id)
+            self._events.of_run("question.answered", run_id, agent_id, now, question_id=question_id)
         self._events.of_run("run.began", run_id, agent_id, now)
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
@@ -543,7 +542,7 @@ class WakingWrites(WakingReads):
             "on_timeout": question.on_timeout.value,
         }
         if self._tx.changed("mail.ask", values):
-            self._events.of_run("question.asked", run_id, agent_id, now, question.id)
+            self._events.of_run("question.asked", run_id, agent_id, now, question_id=question.id)
         return self._tx.one("mail.is_active", values) is not None
 
     def end_run(
@@ -555,8 +554,10 @@ class WakingWrites(WakingReads):
         error: str = "",
         asked_at: Mapping[str, int] | None = None,
         usage: Usage | None = None,
-    ) -> None:
+    ) -> bool:
         """Record that a run is no longer active; do nothing if it is not active.
+
+        Return whether a task that was claimed in the run is still held.
 
         `error` is stored with the attempt. `asked_at` has the questions of a run that waits, each with the
         time of asking. Questions asked since its start, but not by `ask`, are recorded too. `usage` is that
@@ -565,13 +566,19 @@ class WakingWrites(WakingReads):
         told = {one.id for one in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
         if ended_run is None:
-            return
-        agent_id, began_at = ended_run
+            return False
+        agent_id, began_at, holds_tasks = ended_run
         for question_id, at in (asked_at or {}).items():
             if at >= began_at and question_id not in told:
-                self._events.of_run("question.asked", run_id, agent_id, now, question_id)
-        self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, usage=usage)
+                self._events.of_run("question.asked", run_id, agent_id, now, question_id=question_id)
+        detail: dict[str, int | bool] = {"cancelled": True} if outcome == "cancelled" else {}
+        if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
+            detail["tokens"] = tokens
+        if usage is not None and usage.cost_micros:
+            detail["cost_micros"] = usage.cost_micros
+        self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, **detail)
         self._end_attempt(run_id, outcome, now, error)
+        return bool(holds_tasks)
 
     def drop_attempts(self, run_ids: Sequence[str]) -> None:
         """Delete the attempts of deleted runs."""
@@ -582,7 +589,7 @@ class WakingWrites(WakingReads):
     ) -> None:
         """Record that a waiting run was ended, so that its questions cannot be answered."""
         for question_id in question_ids:
-            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id)
+            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
         self._events.of_run("run.failed", run_id, agent_id, now)
         self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
 
@@ -875,7 +882,196 @@ def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
     return {**columns, **record}
 
 
-_MOVED: Final = ("agents", "messages", "reservations", "tokens", "aliases")
+_TASK_COLUMNS: Final = Task.__struct_fields__
+_STATE_EVENTS: Final[Mapping[TaskState, EventKind]] = {
+    "blocked": "task.blocked",
+    "review": "task.review",
+    "done": "task.done",
+    "cancelled": "task.cancelled",
+}
+"""The events of states that a task enters; `ready` and `waiting` have several."""
+
+
+class TaskReads:
+    """Reads tasks of a project by state, holder and dependency."""
+
+    _tx: SqlTransaction
+
+    def task(self, task_id: int) -> Task | None:
+        """Return one task."""
+        return next(iter(self._tasks("tasks.task", id=task_id)), None)
+
+    def ready_tasks(
+        self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
+    ) -> list[Task]:
+        """Return tasks to claim that have one of these assignees, by priority and id, after such a pair."""
+        looks = [
+            (
+                "tasks.ready",
+                {
+                    "project_id": project_id,
+                    "assignee": assignee,
+                    "priority": after[0],
+                    "after": after[1],
+                    "limit": limit,
+                },
+            )
+            for assignee in assignees
+        ]
+        found = [_task(row) for rows in self._tx.ask(*looks) for row in rows]
+        return sorted(found, key=task_place)[:limit]
+
+    def tasks_in(
+        self, project_id: int, state: TaskState, *, after: tuple[int, int], limit: int
+    ) -> list[Task]:
+        """Return open tasks of a state by priority and id, after such a pair."""
+        values = {"priority": after[0], "after": after[1], "limit": limit}
+        return self._tasks("tasks.listed", project_id=project_id, state=state, **values)
+
+    def ended_tasks(
+        self, project_id: int, state: TaskState, *, before: tuple[int, int], limit: int
+    ) -> list[Task]:
+        """Return done or cancelled tasks, newest first, before a pair of the time of their end and id."""
+        values = {"changed_at": before[0], "before": before[1], "limit": limit}
+        return self._tasks("tasks.ended", project_id=project_id, state=state, **values)
+
+    def tasks_held(self, agent_id: int) -> list[Task]:
+        """Return the tasks that an agent holds, by id, also those whose lease has ended meanwhile."""
+        return self._tasks("tasks.held", agent_id=agent_id)
+
+    def tasks_claimed_in(self, run_id: str) -> list[Task]:
+        """Return the tasks that were claimed in a run and are still held, by id."""
+        return self._tasks("tasks.in_run", run_id=run_id)
+
+    def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
+        """Return the tasks that each of these depends on, with their states; every task has an entry."""
+        found: dict[int, dict[int, TaskState]] = {task_id: {} for task_id in task_ids}
+        for task_id, depends_on, state in self._tx.all("tasks.dependencies", {"ids": task_ids}):
+            found[task_id][depends_on] = state
+        return found
+
+    def dependents(self, task_id: int) -> list[Task]:
+        """Return the tasks that depend on a task, by id."""
+        return self._tasks("tasks.dependents", id=task_id)
+
+    def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
+        """Return the agents with a runner for which the server claims tasks, by id, after id `after`."""
+        return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
+
+    def leases_ended(self, project_id: int, now: int) -> list[Task]:
+        """Return claims whose lease has ended, the first to end first, a limited number per call."""
+        return self._tasks("tasks.leases_ended", project_id=project_id, now=now)
+
+    def _tasks(self, statement: str, /, **values: object) -> list[Task]:
+        return [_task(row) for row in self._tx.all(statement, values)]
+
+
+class TaskWrites(TaskReads):
+    """Changes of tasks; each writes its events to the log of the project."""
+
+    _events: EventRecorder
+    _tell: Callable[..., None]
+
+    def insert_task(self, task: Task, depends_on: Sequence[int]) -> Task:
+        """Store a new task with its dependencies; return it with its id."""
+        self._events.lock([task.project_id])
+        values = {"project_id": task.project_id, "author_id": task.author_id, "now": task.created_at}
+        [[task_id]] = self._tx.all("tasks.insert_task", {**values, **_texts(task), "state": task.state})
+        made = msgspec.structs.replace(task, id=task_id)
+        self._depend(task_id, depends_on)
+        self._events.of_task("task.added", made, made.author_id, made.created_at)
+        if made.state == "ready":
+            self._events.of_task("task.ready", made, None, made.created_at)
+            self._tell(TASKS)
+        return made
+
+    def edit_task(self, task: Task, depends_on: Sequence[int] | None, *, by: int, now: int) -> None:
+        """Store the texts and terms of a task, and its dependencies unless they are None."""
+        self._tx.run("tasks.edit_task", {**_texts(task), "id": task.id})
+        if depends_on is not None:
+            self._tx.run("tasks.drop_dependencies", {"task_id": task.id})
+            self._depend(task.id, depends_on)
+        self._events.of_task("task.changed", task, by, now)
+
+    def claim_task(self, task: Task, agent_id: int, *, lease_ms: int, run_id: str, now: int) -> Task:
+        """Give a ready task to an agent under the next epoch, with a lease from now."""
+        values = {"id": task.id, "holder_id": agent_id, "lease_ms": lease_ms, "lease_ends_at": now + lease_ms}
+        self._tx.run("tasks.claim_task", {**values, "run_id": run_id, "now": now})
+        claimed = self._stored_task(task.id)
+        self._events.of_task("task.claimed", claimed, agent_id, now)
+        return claimed
+
+    def move_task(
+        self,
+        task: Task,
+        state: TaskState,
+        *,
+        by: int | None,
+        now: int,
+        reason: str = "",
+        holder_id: int | None = None,
+    ) -> Task:
+        """Give a task another state, and end its claim; `holder_id` stays as the agent that did it.
+
+        Without `by`, its lease has ended.
+        """
+        values = {"id": task.id, "state": state, "holder_id": holder_id, "reason": reason}
+        self._tx.run("tasks.move_task", {**values, "by": by, "now": now})
+        if task.state == "claimed" and state in ("ready", "waiting"):
+            kind: EventKind = "task.lease_ended" if by is None else "task.released"
+            self._events.of_task(kind, task, task.holder_id, now)
+        if state in _STATE_EVENTS:
+            self._events.of_task(_STATE_EVENTS[state], task, by, now)
+        elif state == "ready":
+            self._events.of_task("task.ready", task, None, now)
+        if task.state == "claimed" or state == "ready":
+            self._tell(TASKS)  # there may be a task for a runner, or a runner for a task
+        return self._stored_task(task.id)
+
+    def note_result(self, task_id: int, *, commit: str, output: str, result: str) -> None:
+        """Store the evidence of a task's work."""
+        values = {"id": task_id, "commit": commit, "output": output, "result": result}
+        self._tx.run("tasks.note_result", values)
+
+    def count_down(self, task_id: int) -> None:
+        """Record for each dependent of a task that one of its dependencies is done."""
+        self._tx.run("tasks.count_down", {"id": task_id})
+
+    def _depend(self, task_id: int, depends_on: Sequence[int]) -> None:
+        rows = [{"task_id": task_id, "depends_on": other} for other in depends_on]
+        self._tx.run_many("tasks.insert_dependency", rows)
+
+    def _stored_task(self, task_id: int) -> Task:
+        found = self.task(task_id)
+        if found is None:
+            raise UnknownTask(f"no record has the id {task_id}", value=task_id)
+        return found
+
+
+def task_place(task: Task) -> tuple[int, int]:
+    """Return the place of an open task in lists: its priority's position, then its id."""
+    return PRIORITIES.index(task.priority), task.id
+
+
+def _texts(task: Task) -> dict[str, object]:
+    return {
+        "title": task.title,
+        "text": task.text,
+        "paths": msgspec.json.encode(task.paths).decode(),
+        "priority": PRIORITIES.index(task.priority),
+        "assignee": task.assignee,
+        "acceptance": task.acceptance,
+        "open_dependencies": task.open_dependencies,
+    }
+
+
+def _task(row: Row) -> Task:
+    values = dict(zip(_TASK_COLUMNS, row, strict=True))
+    paths = tuple(msgspec.json.decode(values.pop("paths")))
+    return Task(**{**values, "paths": paths, "priority": PRIORITIES[values["priority"]]})
+
+
+_MOVED: Final = ("agents", "messages", "reservations", "tasks", "tokens", "aliases")
 _ON_THE_WAY: Final = "merging"
 """The scope of a log while it is renumbered."""
 
@@ -930,8 +1126,8 @@ class MergingWrites(MergingReads):
 
         Only the source's names stay, as aliases.
 
-        The target gets its agents, messages, threads, reservations, tokens and aliases; a thread that both
-        have becomes one. The log with the smaller newest number is appended to the other: a reader that
+        The target gets its agents, messages, threads, reservations, tasks, tokens and aliases; a thread that
+        both have becomes one. The log with the smaller newest number is appended to the other: a reader that
         continues from a number of either log misses no entry, and may read some again.
 
         Agents of the source get new names first, by id in `renames`. Their messages show these; entries of
@@ -1030,7 +1226,7 @@ class ProjectWrites(ProjectReads, Protocol):
         ...
 
 
-class RecordReads(RetentionReads, TimelineReads, WakingReads):
+class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
     """Reads of records by the ids of their projects. Absence is None or an empty list."""
 
     def __init__(
@@ -1468,11 +1664,11 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
         return counted | {"unread": self._tx.all("mail.count_unread")[0][0]} if unread else counted
 
 
-class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
+class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
     """Changes of records by the ids of their projects.
 
-    Each change writes its events for agents, messages, reservations, contacts and runs to the log of the
-    project (`contracts.project_log`), unless nothing changes.
+    Each change writes its events for agents, messages, reservations, tasks, contacts and runs to the log of
+    the project (`contracts.project_log`), unless nothing changes.
     """
 
     def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
@@ -1565,10 +1761,17 @@ class RecordWrites(RecordReads, RetentionWrites, WakingWrites):
         self._events.policy_set(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
-        """Update an agent's last activity and extend its active reservations by their own length."""
+        """Update an agent's last activity, and extend its reservations and claims by their own length.
+
+        A reservation or claim that has expired stays expired.
+        """
         values = {"id": agent_id, "now": now}
-        self._update("mail.touch_agent", values, UnknownAgent)
+        touched = self._tx.one("mail.touch_agent", values)
+        if touched is None:
+            raise _unknown(UnknownAgent, agent_id)
         self._tx.run("mail.touch_reservations", values)
+        if touched[0]:
+            self._tx.run("tasks.touch_tasks", values)
 
     def put_contact(
         self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int

@@ -4,19 +4,16 @@ SQLite has an FTS5 table without the texts. The writer updates it after it has a
 commit, because an update with each message would double what a commit writes. PostgreSQL has one `tsvector`
 per message, of words that postroom splits itself; the change itself writes it, whatever other servers commit.
 
-Splits text into the words that a search compares, the same on both engines.
-
-A word is a sequence of letters and digits. Case, accents, vowel points and variants of a character are
-folded: `Ł`, `ß`, `İ` and `٣` are compared as `l`, `ss`, `i` and `3`. Two kinds of text become coded words:
+The words that a search compares are the same on both engines. A word is a sequence of letters and digits.
+Case, accents, vowel points and variants of a character are folded: `Ł`, `ß`, `İ` and `٣` are compared as `l`,
+`ss`, `i` and `3`. Two kinds of text become coded words:
 
 - A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
   neighbouring characters, and its last character. Each part of a run is found, also next to Latin text.
 - A symbol such as an emoji is a word.
 
-Renders messages and queries for PostgreSQL's text search, with words split as on SQLite.
-
-The first 16,382 words of a message have a position, each word at most 255 of them; phrases match by position.
-Later words are found too, until the index of one message holds a million bytes.
+On PostgreSQL the first 16,382 words of a message have a position, each word at most 255 of them; phrases
+match by position. Later words are found too, until the index of one message holds a million bytes.
 """
 
 import re

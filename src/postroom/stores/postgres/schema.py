@@ -3,16 +3,13 @@
 Servers of this release and of the previous one may use it at the same time. Therefore a step that cannot lock
 a table at once retries: users of the table wait at most half a second for it.
 
-The right to write to a schema: any number of processes share it, or one has it alone for a copy.
-
-Every connection that writes holds a session lock from its start to its end. A process that has lost its
+Any number of processes share the right to write to a schema, or one process has it alone for a copy. Every
+connection that writes holds a session lock from its start to its end. A process that has lost its
 connections, and finds that the schema is being copied, stops writing. Leases, not these locks, divide the
 work among the servers that share a schema.
 
-Inspects a whole schema: its outline, and its faults.
-
-An inspection has no time limit, uses its own connection, and reads the tables themselves, because an index
-may be damaged.
+An inspection reads the outline of a whole schema and its faults. It has no time limit, uses its own
+connection, and reads the tables themselves, because an index may be damaged.
 """
 
 import json

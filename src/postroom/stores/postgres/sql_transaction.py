@@ -20,6 +20,7 @@ _NONE: Final[Values] = {}
 _CHANGEABLE: Final = (list, set)
 OF_ONE_THREAD: Final = frozenset(
     (
+        "threads.add_run",
         "threads.put_run",
         "threads.move_thread",
         "threads.append_message",

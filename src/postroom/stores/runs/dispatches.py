@@ -40,7 +40,7 @@ PURGED_AT_ONCE: Final = 1_000
 
 _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
-"""The end of a hold that has no end."""
+"""The stored end of a hold without a time limit."""
 _FEW: Final = 16
 """Number of due rows, and of threads in the queue, below which each is examined."""
 _LATER_WINDOW: Final = 64

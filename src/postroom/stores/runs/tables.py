@@ -118,7 +118,7 @@ class RunTables(Tables):
             drafts.decide(found, now)
         # All is decided; from here on everything is written.
         next_dispatch, next_run = following or (None, None)
-        after = self._write_thread(step, before, next_run, answer, is_new=state.thread is None)
+        after = self._write_thread(step, state, before, next_run, answer)
         if step.spends and (drafts is None or not drafts.were_stored):
             self.threads.spend(step.spends)
         queued, waiting = (0, 0) if step.ends is None else (state.queued, state.waiting)
@@ -179,11 +179,10 @@ class RunTables(Tables):
     def _write_thread(
         self,
         step: ThreadCommit,
+        state: ThreadState,
         before: Thread,
         next_run: RunRecord | None,
         answer: RunRecord | None,
-        *,
-        is_new: bool,
     ) -> Thread:
         """Write the thread, messages, runs and what hangs on them; return the thread."""
         now = self._now()
@@ -191,12 +190,13 @@ class RunTables(Tables):
         runs = tuple(filter(None, (step.run, next_run)))
         for run in runs:
             after = after.after(run)
-        if is_new:
+        if state.thread is None:
             self._sql.run("threads.put_thread", rows.thread_values(after))
         elif after is not before:
             self._sql.run("threads.move_thread", rows.thread_values(after))
         for run in runs:
-            self._sql.run("threads.put_run", rows.run_values(run))
+            is_known = run is next_run or state.run is not None
+            self._sql.run("threads.put_run" if is_known else "threads.add_run", rows.run_values(run))
         if step.messages:
             said = rows.message_values(after.id, step.messages, before.message_count + 1, now, step.run)
             self._sql.run_many("threads.append_message", said)

@@ -124,10 +124,10 @@ class Threads(Tables):
             raise DuplicateRecord(f"run {run.run_id!r} exists already", value=run.run_id)
         thread = rows.thread(known[0]) if known else new_thread(run.thread_id, self._now())
         self.put(thread.after(run))
-        self.put_run(run)
+        self._sql.run("threads.add_run", rows.run_values(run))
 
     def put_run(self, run: RunRecord) -> None:
-        """Store or replace a run."""
+        """Replace a stored run."""
         self._sql.run("threads.put_run", rows.run_values(run))
 
     def load_run(self, run_id: str) -> RunRecord | None:

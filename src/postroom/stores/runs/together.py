@@ -23,7 +23,7 @@ from postroom.stores.runs.threads import new_thread
 from postroom.stores.sql_transaction import Look, Tables, Values
 
 _NEW: Final = ThreadState(thread=None)
-_KEPT: Final = ("threads.append_message", "threads.put_run", "dispatches.enqueue")
+_KEPT: Final = ("threads.append_message", "threads.add_run", "dispatches.enqueue")
 """The statements in the order in which they are written, after the threads."""
 
 

@@ -137,7 +137,9 @@ UPDATE agents SET token_hash = :token_hash WHERE id = :id;
 UPDATE agents SET contact_policy = :policy WHERE id = :id;
 
 -- touch_agent
-UPDATE agents SET last_active_at = {greatest}(last_active_at, :now) WHERE id = :id;
+UPDATE agents SET last_active_at = {greatest}(last_active_at, :now) WHERE id = :id
+RETURNING CASE WHEN EXISTS (SELECT 1 FROM tasks {index tasks_held} WHERE holder_id = agents.id AND state = 'claimed')
+          THEN 1 ELSE 0 END;
 
 -- touch_reservations
 UPDATE file_reservations SET expires_at = {greatest}(expires_at, :now + ttl)
@@ -786,9 +788,11 @@ SELECT count(*) FROM recipients r {index recipients_unread} JOIN messages m ON m
    AND NOT EXISTS (SELECT 1 FROM message_runs s WHERE s.message_id = r.message_id AND s.agent_id = r.agent_id);
 
 -- put_runner
-INSERT INTO runners (agent_id, runner, declared_by, updated_at) VALUES (:agent_id, :runner, :declared_by, :now)
+INSERT INTO runners (agent_id, runner, declared_by, updated_at, claims_tasks)
+VALUES (:agent_id, :runner, :declared_by, :now, :claims_tasks)
 ON CONFLICT (agent_id) DO UPDATE
-   SET runner = excluded.runner, declared_by = excluded.declared_by, updated_at = excluded.updated_at;
+   SET runner = excluded.runner, declared_by = excluded.declared_by, updated_at = excluded.updated_at,
+       claims_tasks = excluded.claims_tasks;
 
 -- drop_runner
 DELETE FROM runners WHERE agent_id = :agent_id;
@@ -854,7 +858,10 @@ SELECT 1 FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id;
 SELECT question_id, text, timeout_ms, on_timeout FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
 
 -- end_run
-DELETE FROM active_runs WHERE run_id = :run_id RETURNING agent_id, began_at;
+DELETE FROM active_runs WHERE run_id = :run_id
+RETURNING agent_id, began_at,
+          CASE WHEN EXISTS (SELECT 1 FROM tasks {index tasks_in_run}
+                             WHERE run_id = active_runs.run_id AND state = 'claimed' AND run_id <> '') THEN 1 ELSE 0 END;
 
 -- answering_run
 SELECT run_id FROM run_answers WHERE message_id = :message_id;

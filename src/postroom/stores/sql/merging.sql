@@ -57,6 +57,9 @@ UPDATE messages SET project_id = :target WHERE project_id = :source;
 -- move_reservations
 UPDATE file_reservations SET project_id = :target WHERE project_id = :source;
 
+-- move_tasks
+UPDATE tasks SET project_id = :target WHERE project_id = :source;
+
 -- move_tokens
 UPDATE tokens SET project_id = :target WHERE project_id = :source;
 

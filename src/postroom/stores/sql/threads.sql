@@ -128,12 +128,14 @@ SELECT run_id, thread_id,
          WHERE said.thread_id = runs.thread_id AND said.message_id = runs.run_id LIMIT 1)
   FROM runs WHERE run_id IN {texts :run_ids};
 
--- put_run
+-- add_run
 INSERT INTO runs (run_id, thread_id, status, holds_others, created_at, updated_at, body)
-VALUES (:run_id, :thread_id, :status, :holds_others, :created_at, :updated_at, :body)
-ON CONFLICT (run_id) DO UPDATE
-   SET status = excluded.status, holds_others = excluded.holds_others, created_at = excluded.created_at, updated_at = excluded.updated_at,
-       body = excluded.body;
+VALUES (:run_id, :thread_id, :status, :holds_others, :created_at, :updated_at, :body);
+
+-- put_run
+UPDATE runs
+   SET status = :status, holds_others = :holds_others, updated_at = :updated_at, body = :body
+ WHERE run_id = :run_id;
 
 -- latest_runs
 SELECT run_id, body FROM runs

@@ -1,12 +1,11 @@
 """The engine on SQLite: one file that this process alone owns, or a database in memory.
 
-A check that the files of an open database are in their place, and unchanged by others.
-
 On Unix a process can still write to an open file that was deleted or replaced; its contents disappear when
-the process ends. Therefore each commit checks first: earlier commits remain readable, and new ones are
-refused.
+the process ends. Therefore each commit first checks (`OwnFiles`) that the files are in their place and
+unchanged by others: earlier commits remain readable, and new ones are refused.
 
-The only thread that writes: it commits the changes of callers in groups and then answers.
+One thread writes (`Writer`). It commits the changes of callers in groups and then answers. A few threads
+read.
 
     callers ──▶ queue ──▶ BEGIN · each change · COMMIT (one fsync) ──▶ answers ──▶ chores when due
                                   ├ a change raises before a write: the others continue

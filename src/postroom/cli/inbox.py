@@ -1,0 +1,46 @@
+"""`postroom inbox`: what needs a person, over all projects and chats, as the first page lists it."""
+
+from typing import Any
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.call import call
+from postroom.cli.options import AsJson, DataDir
+
+app = typer.Typer()
+
+
+@app.command()
+def inbox(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List the open questions and the failed runs of all agents and chats.
+
+    Runs of one agent that failed with the same error are one row. Answer with `postroom questions answer`,
+    replay with `postroom runs replay`.
+    """
+    questions = show.items(call("list_questions", data_dir=data_dir).get("questions"))
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in reversed(show.items(call("list_dead_letters", data_dir=data_dir).get("dead"))):
+        groups.setdefault((show.agent(one), str(one["error"] or "")), []).append(one)
+    failed = [
+        {"agent": agent, "error": why, "since": rows[0]["since"], "runs": [one["run_id"] for one in rows]}
+        for (agent, why), rows in groups.items()
+    ]
+    rows = [
+        ("asks", one["number"], show.agent(one), one["waiting_since"], one["question"]) for one in questions
+    ] + [
+        (
+            "failed" if len(one["runs"]) == 1 else f"failed {len(one['runs'])} times",
+            one["runs"][0],
+            one["agent"],
+            one["since"],
+            one["error"],
+        )
+        for one in failed
+    ]
+    heads = ("STATE", "ID", "AGENT", "SINCE", "WHY")
+    show.answer(
+        {"questions": questions, "failed": failed},
+        as_json=as_json,
+        text=lambda: show.table(heads, rows, none="Nothing needs you."),
+    )

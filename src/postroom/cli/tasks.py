@@ -1,0 +1,102 @@
+"""`postroom tasks`: the work of a project that agents claim."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.call import shows
+from postroom.cli.help_text import examples
+
+app = typer.Typer(
+    help="List, claim and finish the tasks of a project.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples(
+        "tasks add 'Light the north pier' --as Ada --path 'piers/**' --check 'make test'",
+        "tasks list",
+        "tasks claim --as Ben",
+        "tasks done 12 --as Ben --epoch 1 --commit 4f2a --output '12 passed'",
+        "tasks decide 12 no --by kim --why 'the lamp is dark'",
+    ),
+)
+
+
+@shows(app, "list_tasks", takes_data_dir=False)
+def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
+    listed = show.items(found.get("tasks"))
+    if sent["task_id"] is not None:
+        return "\n".join(map(_whole, listed))
+    show.tell_more(found, "--after")
+    rows = [
+        (
+            one["id"],
+            one["state"],
+            one["priority"],
+            one["holder"] or one["assignee"] or "anybody",
+            one["title"],
+            _note(one),
+        )
+        for one in listed
+    ]
+    return show.table(("ID", "STATE", "PRIORITY", "AGENT", "TITLE", "NOTE"), rows, none="No tasks.")
+
+
+@shows(app, "claim_task", takes_data_dir=False)
+def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
+    if found.get("task") is None:
+        return f"Claimed nothing: {show.line(found['reason'])}."
+    did = "Would claim" if sent["dry_run"] else "Claimed"
+    return f"{did} this task.\n\n{_whole(show.fields(found['task']))}"
+
+
+@shows(app, "add_task", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    return f"Added task {found['id']}: it is {found['state']}."
+
+
+@shows(app, "update_task", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    return f"Task {found['id']} is {found['state']}."
+
+
+@shows(app, "done_task", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    task, ready = show.fields(found["task"]), found["ready"]
+    freed = f" Ready now: {', '.join(map(str, ready))}." if ready else ""
+    return f"Task {task['id']} is {task['state']}.{freed}"
+
+
+@shows(app, "decide_task")
+def _(found: dict[str, Any]) -> str:
+    return f"Task {found['task']} is {found['state']}."
+
+
+def _note(task: Mapping[str, Any]) -> str:
+    """Return what a task waits for, why it is blocked, or until when it is claimed."""
+    if task["depends_on"]:
+        return f"after {', '.join(map(str, task['depends_on']))}"
+    return str(f"until {task['lease_ends_ts']}" if task["lease_ends_ts"] else task["reason"])
+
+
+def _whole(task: Mapping[str, Any]) -> str:
+    facts = {
+        "state": task["state"],
+        "priority": task["priority"],
+        "for": task["assignee"] or "anybody",
+        "holder": task["holder"],
+        "epoch": task["epoch"] or "",
+        "until": task["lease_ends_ts"],
+        "files": ", ".join(task["paths"]),
+        "after": ", ".join(map(str, task["depends_on"])),
+        "check": task.get("acceptance"),
+        "author": task["author"],
+        "thread": task.get("thread_id"),
+        "reason": task["reason"],
+        "commit": task.get("commit"),
+    }
+    lines = [f"{task['id']}  {show.line(task['title'])}"]
+    lines += [f"  {name + ':':<9} {show.line(value)}" for name, value in facts.items() if value]
+    texts = [show.plain(task.get(name)) for name in ("text", "output", "message") if task.get(name)]
+    return "\n\n".join(["\n".join(lines), *texts])

@@ -1,0 +1,785 @@
+"""Operations on tasks: list, claim, add, update, done.
+
+A claim is a lease with an epoch. It reserves the task's files in the same change, and the activity of its
+holder renews both. Each write of a holder names its epoch: whoever lost the claim meanwhile is refused.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NotRequired, TypedDict
+
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import (
+    InvalidArgument,
+    NotPermitted,
+    TaskCircle,
+    TaskNotHeld,
+    TaskNotReady,
+    UnknownTask,
+)
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.messages import CONTROL
+from postroom.contracts.records import replace
+from postroom.contracts.tasks import (
+    AGENT,
+    ANYBODY,
+    BY_PERSON,
+    ENDED_STATES,
+    OPEN_STATES,
+    ROLE,
+    Task,
+    TaskState,
+)
+from postroom.mail.commands import AddTask, ClaimTask, DoneTask, ListTasks, UpdateTask
+from postroom.mail.context import ReadContext, WriteContext
+from postroom.mail.identity import acting_active, find_agent
+from postroom.mail.names import shown
+from postroom.mail.projects import address_of, find_project
+from postroom.mail.reservations import (
+    checked_ttl,
+    holder_of,
+    normal_paths,
+    release_reserved_in,
+    reserve_all,
+)
+from postroom.mail.sending import Addressee, NewMessage, post, refusals, store_message
+from postroom.mail.views import maybe_iso
+from postroom.stores.mail.access import RecordReads, task_place
+
+AT_ONCE: Final = 50
+MOST_LOOKED_AT: Final = 500
+"""Number of ready tasks that a claim looks at; if others hold files of them all, it finds no task."""
+_MOST_OUTPUT: Final = 2_000
+"""Characters of the acceptance command's output in the message; `list_tasks` shows all of it."""
+MOST_REASON: Final = 2_000
+"""Characters of a reason."""
+_ROLE: Final = re.compile(r"role:[ ]*([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
+_CURSOR: Final = re.compile(r"([a-z]+)\.(\d{1,16})\.(\d{1,16})")
+_START: Final = (-1, 0)
+_NEWEST: Final = (2**62, 0)
+
+
+class TaskView(TypedDict):
+    """A task; `depends_on` lists the tasks before it that are not done."""
+
+    id: int
+    title: str
+    state: str
+    priority: str
+    assignee: str
+    holder: str | None
+    epoch: int
+    lease_ends_ts: str | None
+    paths: list[str]
+    depends_on: list[int]
+    reason: str
+    author: str
+    changed_ts: str
+    text: NotRequired[str]
+    acceptance: NotRequired[str]
+    thread_id: NotRequired[str]
+    commit: NotRequired[str]
+    output: NotRequired[str]
+    message: NotRequired[str]
+
+
+class TasksView(TypedDict):
+    """Tasks, those to claim first; `next` continues the list, and is null at its end."""
+
+    tasks: list[TaskView]
+    next: str | None
+
+
+class ClaimAnswer(TypedDict):
+    """The claimed task, or null and the `reason`; `held` lists all tasks that you hold now."""
+
+    task: TaskView | None
+    held: list[int]
+    reason: str
+
+
+class DoneAnswer(TypedDict):
+    """A task that was finished, the tasks that are ready because of it, and the stored message.
+
+    A repeated call frees no task and stores no message.
+    """
+
+    task: TaskView
+    ready: list[int]
+    message_id: int | None
+
+
+def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
+    """Return one task with all its texts, or the tasks of one state, or all open tasks.
+
+    Raises:
+        UnknownTask: The project has no task with this id.
+    """
+    project = find_project(context.projects, asked.project_key)
+    if asked.task_id is not None:
+        task = find_task(context, project, asked.task_id)
+        return {"tasks": views(context.tx, project, [task], now=context.now, whole=True), "next": None}
+    found = tasks_page(context.tx, project, asked.state, after=asked.after, limit=asked.limit + 1)
+    page, more = found[: asked.limit], len(found) > asked.limit
+    return {
+        "tasks": views(context.tx, project, page, now=context.now),
+        "next": "{}.{}.{}".format(page[-1].state, *_place(page[-1])) if more else None,
+    }
+
+
+def tasks_page(
+    tx: RecordReads, project: Project, state: TaskState | None, *, limit: int, after: str = ""
+) -> list[Task]:
+    """Return tasks of one state, or all open tasks by state: those to claim first.
+
+    Raises:
+        InvalidArgument: `after` is no cursor of such a list.
+    """
+    states: Sequence[TaskState] = OPEN_STATES if state is None else (state,)
+    cursor = _CURSOR.fullmatch(after)
+    if after and (cursor is None or cursor[1] not in states):
+        raise InvalidArgument(
+            f"{shown(after)} does not continue this list",
+            value=after,
+            remedy="give `next` of its last answer",
+        )
+    first, found = states.index(cursor[1]) if cursor else 0, list[Task]()
+    for number, one in enumerate(states[first:]):
+        left, start = limit - len(found), (int(cursor[2]), int(cursor[3])) if cursor and not number else None
+        if left and one in ENDED_STATES:
+            found += tx.ended_tasks(project.id, one, before=start or _NEWEST, limit=left)
+        elif left:
+            found += tx.tasks_in(project.id, one, after=start or _START, limit=left)
+    return found
+
+
+def _place(task: Task) -> tuple[int, int]:
+    return (task.changed_at, task.id) if task.state in ENDED_STATES else task_place(task)
+
+
+def find_task(context: ReadContext, project: Project, task_id: int) -> Task:
+    """Return a task of the project.
+
+    Raises:
+        UnknownTask: The project has no task with this id.
+    """
+    task = context.tx.task(task_id)
+    if task is None or task.project_id != project.id:
+        raise UnknownTask(f"project {project.slug} has no task {task_id}", value=task_id)
+    return task
+
+
+def views(
+    tx: RecordReads, project: Project, tasks: Sequence[Task], *, now: int, whole: bool = False
+) -> list[TaskView]:
+    """Return tasks as callers see them; `whole` with their texts and evidence."""
+    if not tasks:
+        return []
+    named = {one for task in tasks for one in (task.author_id, task.holder_id) if one is not None}
+    named |= {int(task.assignee.removeprefix(AGENT)) for task in tasks if task.assignee.startswith(AGENT)}
+    names = _names(tx, project, named)
+    before = tx.dependencies([task.id for task in tasks])
+    return [_view(task, names, before[task.id], now=now, whole=whole) for task in tasks]
+
+
+def _names(tx: RecordReads, project: Project, agent_ids: Iterable[int]) -> dict[int, str]:
+    """Return the addresses of agents and people, as agents of the project write them."""
+    agents = tx.agents_by_id(sorted(agent_ids))
+    homes = {number: tx.project_by_id(number) for number in {one.project_id for one in agents.values()}}
+    return {
+        one.id: address_of(one.name, home.slug if (home := homes[one.project_id]) else "?", project.slug)
+        for one in agents.values()
+    }
+
+
+def _view(
+    task: Task, names: dict[int, str], before: dict[int, TaskState], *, now: int, whole: bool
+) -> TaskView:
+    is_over = task.lease_ends_at is not None and task.lease_ends_at <= now
+    assignee = task.assignee
+    if assignee.startswith(AGENT):
+        assignee = names.get(int(assignee.removeprefix(AGENT)), "?")
+    view: TaskView = {
+        "id": task.id,
+        "title": task.title,
+        "state": "ready" if is_over else task.state,
+        "priority": task.priority,
+        "assignee": assignee,
+        "holder": None if is_over or task.holder_id is None else names.get(task.holder_id),
+        "epoch": task.epoch,
+        "lease_ends_ts": None if is_over else maybe_iso(task.lease_ends_at),
+        "paths": list(task.paths),
+        "depends_on": [other for other, state in before.items() if state != "done"],
+        "reason": f"its lease ended at {maybe_iso(task.lease_ends_at)}" if is_over else task.reason,
+        "author": names.get(task.author_id, "?"),
+        "changed_ts": iso(task.changed_at),
+    }
+    if whole:
+        view |= {
+            "text": task.text,
+            "acceptance": task.acceptance,
+            "thread_id": task.thread_id,
+            "commit": task.commit,
+            "output": task.output,
+            "message": task.result,
+        }
+    return view
+
+
+def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
+    """Give the caller a ready task whose files no other agent holds, and reserve the files for it.
+
+    With a task id, that task. A dry run changes nothing.
+
+    Raises:
+        TaskNotReady: The named task is not ready, is for others, or others hold its files.
+    """
+    lease_ms = checked_ttl(context, asked.ttl_seconds)
+    roles = [_checked_role(role) for role in asked.roles]
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
+    end_leases(context, project)
+    held = context.tx.tasks_held(agent.id)
+    own = [path for task in held for path in task.paths]
+    mine = (f"{AGENT}{agent.id}", *dict.fromkeys(roles), ANYBODY)
+    answer: ClaimAnswer = {"task": None, "held": [one.id for one in held], "reason": ""}
+    if asked.task_id is not None:
+        task: Task | None = find_task(context, project, asked.task_id)
+        _refuse_unready(context, project, agent, task, mine, own)  # type: ignore[arg-type]
+    else:
+        task, answer["reason"] = next_ready(context, project, agent, mine, own)
+    if task is not None and not asked.dry_run:
+        task = take(context, project, agent, task, lease_ms=lease_ms, place=context.caller.run_id or "")
+        answer["held"] = [*answer["held"], task.id]
+    if task is not None:
+        [answer["task"]] = views(context.tx, project, [task], now=context.now, whole=True)
+    return answer
+
+
+def take(
+    context: WriteContext, project: Project, agent: Agent, task: Task, *, lease_ms: int, place: str
+) -> Task:
+    """Claim a ready task for an agent and reserve its files; `place` is the run whose end ends the claim."""
+    claimed = context.tx.claim_task(task, agent.id, lease_ms=lease_ms, run_id=place, now=context.now)
+    if claimed.paths:
+        reserve_all(
+            context,
+            project,
+            agent,
+            claimed.paths,
+            ttl_seconds=lease_ms // 1000,
+            reason=f"task {claimed.id}: {claimed.title}",
+            place=claimed.place,
+        )
+    return claimed
+
+
+def place_in_message(message_id: int) -> str:
+    """Return the name of the run that a message starts, as the place of a claim."""
+    return f"message {message_id}"
+
+
+def next_ready(
+    context: WriteContext, project: Project, agent: Agent, mine: Sequence[str], own: Sequence[str]
+) -> tuple[Task | None, str]:
+    """Return the first ready task for these assignees whose files are free; without one, the reason."""
+    after, looked_at, holders = _START, 0, dict[str, None]()
+    while looked_at < MOST_LOOKED_AT:
+        page = context.tx.ready_tasks(project.id, mine, after=after, limit=AT_ONCE)
+        for task in page:
+            holder = holder_of(context, project, agent, task.paths, own=own) if task.paths else ""
+            if not holder:
+                return task, ""
+            holders[holder] = None
+        looked_at += len(page)
+        if len(page) < AT_ONCE:
+            break
+        after = task_place(page[-1])
+    if not looked_at:
+        return None, "no task is ready for you"
+    number = f"the first {looked_at}" if looked_at >= MOST_LOOKED_AT else str(looked_at)
+    return None, f"{', '.join(list(holders)[:10])} reserved files of {number} ready tasks"
+
+
+def _refuse_unready(
+    context: WriteContext, project: Project, agent: Agent, task: Task, mine: Sequence[str], own: Sequence[str]
+) -> None:
+    """Raise TaskNotReady, with the agent that changed the task and the time, unless it can be claimed."""
+    if task.state != "ready":
+        raise TaskNotReady(
+            f"task {task.id} {_story(context, project, task)}", value=task.id, details=_details(task)
+        )
+    if task.assignee not in mine:
+        [view] = views(context.tx, project, [task], now=context.now)
+        raise TaskNotReady(f"task {task.id} is for {view['assignee']}", value=task.id)
+    if holder := holder_of(context, project, agent, task.paths, own=own):
+        raise TaskNotReady(
+            f"{holder} reserved files of task {task.id}",
+            value=task.id,
+            remedy=f"write to {holder}, or claim another task with claim_task",
+        )
+
+
+def add_task(context: WriteContext, asked: AddTask) -> TaskView:
+    """Store a task; if it is ready for one agent, that agent gets it as a message.
+
+    Raises:
+        UnknownTask, UnknownAgent, InvalidPattern: A dependency, the assignee or a path is not valid.
+    """
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
+    depends_on = list(dict.fromkeys(asked.depends_on))
+    count = _open_among(context, project, depends_on)
+    task = Task(
+        id=0,
+        project_id=project.id,
+        title=_checked_title(asked.title),
+        text=asked.text,
+        paths=normal_paths(context, project, asked.paths),
+        priority=asked.priority,
+        assignee=_checked_assignee(context, project, asked.assignee),
+        acceptance=asked.acceptance.strip(),
+        state="waiting" if count else "ready",
+        open_dependencies=count,
+        author_id=agent.id,
+        holder_id=None,
+        epoch=0,
+        lease_ms=0,
+        lease_ends_at=None,
+        claimed_at=None,
+        reason="",
+        commit="",
+        output="",
+        result="",
+        created_at=context.now,
+        changed_at=context.now,
+        changed_by=agent.id,
+    )
+    task = context.tx.insert_task(task, depends_on)
+    _tell_assignees(context, project, agent, [task])
+    [view] = views(context.tx, project, [task], now=context.now, whole=True)
+    return view
+
+
+def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
+    """Change the terms of a task, or its state: give it back, block it, unblock it, cancel it.
+
+    Raises:
+        TaskNotHeld: The task is claimed, and the caller does not hold it under this epoch.
+        TaskNotReady: The task has ended, or its terms cannot change while it is claimed.
+        TaskCircle: Its new dependencies depend on it.
+    """
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
+    end_leases(context, project)
+    task = find_task(context, project, asked.task_id)
+    if task.state in ENDED_STATES or (task.state == "review" and asked.state != "cancelled"):
+        raise TaskNotReady(
+            f"task {task.id} {_story(context, project, task)}",
+            value=task.id,
+            remedy="add another task with add_task",
+            details=_details(task),
+        )
+    if task.state == "claimed" and asked.state in ("ready", "blocked"):
+        _refuse_lost(context, project, agent, task, asked.epoch)
+    edited = _edited(context, project, agent, task, asked)
+    if asked.state == "cancelled":
+        edited = _cancel(context, project, agent, edited, asked.reason)
+    elif asked.state == "blocked" and not (asked.depends_on and edited.open_dependencies):
+        if not asked.reason.strip():
+            raise InvalidArgument(
+                "a blocked task needs a reason",
+                value=asked.reason,
+                remedy="give `reason`, or `depends_on` with the tasks that must be done first",
+            )
+        edited = _left(context, edited, "blocked", by=agent.id, reason=asked.reason)
+        _tell(context, project, task, agent, f"Blocked: {task.title}", asked.reason)
+    elif asked.state is not None or edited.state in ("ready", "waiting"):
+        state: TaskState = "waiting" if edited.open_dependencies else "ready"
+        if edited.state != state:
+            edited = _left(context, edited, state, by=agent.id, reason=asked.reason)
+            _tell_assignees(context, project, agent, [edited])
+    [view] = views(context.tx, project, [edited], now=context.now, whole=True)
+    return view
+
+
+def _edited(context: WriteContext, project: Project, agent: Agent, task: Task, asked: UpdateTask) -> Task:
+    """Store the new terms of a task, if there are any."""
+    changes: dict[str, object] = {}
+    if asked.title is not None:
+        changes["title"] = _checked_title(asked.title)
+    if asked.text is not None:
+        changes["text"] = asked.text
+    if asked.priority is not None:
+        changes["priority"] = asked.priority
+    if asked.paths is not None:
+        changes["paths"] = normal_paths(context, project, asked.paths)
+    if asked.assignee is not None:
+        changes["assignee"] = _checked_assignee(context, project, asked.assignee)
+    if asked.acceptance is not None:
+        changes["acceptance"] = asked.acceptance.strip()
+    fixed = {"paths", "assignee", "acceptance"} & changes.keys()
+    if task.state == "claimed" and (fixed or (asked.depends_on is not None and asked.state != "blocked")):
+        raise TaskNotReady(
+            f"task {task.id} {_story(context, project, task)}: only its title, text and priority can change",
+            value=task.id,
+            remedy="have its holder give it back with update_task (state `ready`), then change it",
+            details=_details(task),
+        )
+    depends_on = None if asked.depends_on is None else list(dict.fromkeys(asked.depends_on))
+    if depends_on is not None:
+        changes["open_dependencies"] = _open_among(context, project, depends_on)
+        _refuse_circle(context, task, depends_on)
+    if not changes:
+        return task
+    edited: Task = replace(task, **changes)
+    context.tx.edit_task(edited, depends_on, by=agent.id, now=context.now)
+    return edited
+
+
+def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int]) -> None:
+    """Raise TaskCircle if one of these tasks depends on the task, directly or through others."""
+    came_from: dict[int, int] = dict.fromkeys(depends_on, task.id)
+    layer = list(came_from)
+    while layer and task.id not in layer:
+        known = context.tx.dependencies(layer)
+        layer = []
+        for one, before in known.items():
+            for other, state in before.items():
+                if state not in ENDED_STATES and other not in came_from:
+                    came_from[other] = one
+                    layer.append(other)
+    if task.id in came_from:
+        circle, one = [task.id], came_from[task.id]
+        while one != task.id:
+            circle.insert(0, one)
+            one = came_from[one]
+        circle.insert(0, task.id)
+        raise TaskCircle(
+            f"the tasks would wait for each other: {' waits for '.join(map(str, circle))}",
+            value=task.id,
+            details={"circle": circle},
+        )
+
+
+def _cancel(context: WriteContext, project: Project, agent: Agent, task: Task, reason: str) -> Task:
+    """Cancel a task for its author, its holder or the operator, and tell its holder."""
+    caller = context.caller
+    if agent.id not in (task.author_id, task.holder_id) and not (caller.operator or caller.postroom):
+        [view] = views(context.tx, project, [task], now=context.now)
+        raise NotPermitted(
+            f"{view['author']} added task {task.id}",
+            value=task.id,
+            remedy=f"ask {view['author']} to cancel it",
+        )
+    cancelled = _left(context, task, "cancelled", by=agent.id, reason=reason)
+    waiting = [one.id for one in context.tx.dependents(task.id) if one.state == "waiting"]
+    note = f"\n\nTasks that wait for it: {', '.join(map(str, waiting))}." if waiting else ""
+    text = f"{agent.name} cancelled task {task.id}. {reason}{note}".strip()
+    _tell(context, project, task, agent, f"Cancelled: {task.title}", text, also=[task.holder_id])
+    return cancelled
+
+
+def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
+    """Finish a task for its holder: store the evidence, free its files, tell its author, and wake who waits.
+
+    A task whose acceptance is a person goes to review; its dependents wait until a person accepts it. The
+    holder that finished the task may repeat the call.
+
+    Raises:
+        TaskNotHeld: The caller does not hold the task under this epoch.
+        InvalidArgument: Its acceptance is a command, and there is no output of it.
+    """
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
+    end_leases(context, project)
+    task = find_task(context, project, asked.task_id)
+    if task.state in ("done", "review") and (task.holder_id, task.epoch) == (agent.id, asked.epoch):
+        [view] = views(context.tx, project, [task], now=context.now, whole=True)
+        return {"task": view, "ready": [], "message_id": None}  # the answer of the first call was lost
+    _refuse_lost(context, project, agent, task, asked.epoch)
+    is_checked = task.acceptance == BY_PERSON
+    if task.acceptance and not is_checked and not asked.output.strip():
+        raise InvalidArgument(
+            f"task {task.id} is accepted by the command `{task.acceptance}`, and `output` is empty",
+            value=task.id,
+            remedy="run the command; if it succeeds, give its output, else block or continue the task",
+        )
+    context.tx.note_result(task.id, commit=asked.commit, output=asked.output, result=asked.message)
+    state: TaskState = "review" if is_checked else "done"
+    finished = _left(context, task, state, by=agent.id, holder_id=agent.id)
+    ready = [] if is_checked else _free_dependents(context, finished, agent)
+    what = "Check" if is_checked else "Done"
+    text = _evidence(asked, ready)
+    message_id = _tell(context, project, task, agent, f"{what}: {task.title}", text)
+    _tell_assignees(context, project, agent, ready)
+    [view] = views(context.tx, project, [finished], now=context.now, whole=True)
+    return {"task": view, "ready": [one.id for one in ready], "message_id": message_id}
+
+
+def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:
+    """Return the text of the message about a finished task."""
+    parts = [asked.message.strip()] if asked.message.strip() else []
+    if asked.commit:
+        parts.append(f"Commit: `{asked.commit}`")
+    if asked.output.strip():
+        end = asked.output[-_MOST_OUTPUT:]
+        fence = "`" * (max((len(one) for one in re.findall(r"`{3,}", end)), default=2) + 1)
+        parts.append(f"{fence}\n{end}\n{fence}")
+    if ready:
+        parts.append("Ready now: " + ", ".join(f"{one.id} ({one.title})" for one in ready[:20]))
+    return "\n\n".join(parts) or "No message."
+
+
+def decide_task(  # noqa: PLR0913 - the terms of a decision
+    context: WriteContext,
+    project: Project,
+    task_id: int,
+    *,
+    home: Project,
+    by: Agent,
+    accepts: bool,
+    why: str,
+) -> Task:
+    """Accept or reject a finished task for a person of the project `home`, and tell the agent that did it.
+
+    Raises:
+        UnknownTask, TaskNotReady: The project has no such task, or it is not in review.
+        InvalidArgument: It is rejected without a reason.
+    """
+    task = find_task(context, project, task_id)
+    if task.state != "review":
+        raise TaskNotReady(
+            f"task {task.id} {_story(context, project, task)}",
+            value=task.id,
+            remedy="only a task in review can be accepted or rejected",
+            details=_details(task),
+        )
+    if not accepts and not why.strip():
+        raise InvalidArgument("a rejection needs a reason", value=why, remedy="say what is missing")
+    state: TaskState = "done" if accepts else "ready"
+    decided = context.tx.move_task(
+        task, state, by=by.id, now=context.now, reason=why, holder_id=task.holder_id if accepts else None
+    )
+    ready = _free_dependents(context, decided, by) if accepts else []
+    what = "Accepted" if accepts else "Rejected"
+    note = "" if accepts else f"\n\nTask {task.id} is ready again: claim it with claim_task to continue."
+    _tell(
+        context,
+        project,
+        task,
+        by,
+        f"{what}: {task.title}",
+        (why.strip() or "No comment.") + note,
+        also=[task.holder_id],
+        home=home,
+    )
+    _tell_assignees(context, project, by, ready, home=home)
+    return decided
+
+
+def end_leases(context: WriteContext, project: Project) -> None:
+    """Make tasks ready whose lease has ended, a limited number per call."""
+    for task in context.tx.leases_ended(project.id, context.now):
+        give_back(context, task, by=None, reason=f"its lease ended at {maybe_iso(task.lease_ends_at)}")
+
+
+def give_back(context: WriteContext, task: Task, *, by: int | None, reason: str) -> None:
+    """End the claim of a task, so that it can be claimed; without `by`, its lease ended."""
+    _left(context, task, "ready", by=by, reason=reason)
+
+
+def block_unfinished(
+    context: WriteContext, project: Project, agent: Agent, message_id: int, why: str
+) -> None:
+    """Block a task that an agent got by a message, and did not finish in the run of that message."""
+    for task in context.tx.tasks_claimed_in(place_in_message(message_id)):
+        _left(context, task, "blocked", by=agent.id, reason=why)
+        _tell(context, project, task, agent, f"Blocked: {task.title}", why)
+
+
+def _left(
+    context: WriteContext,
+    task: Task,
+    state: TaskState,
+    *,
+    by: int | None,
+    reason: str = "",
+    holder_id: int | None = None,
+) -> Task:
+    """Give a task another state, and free the files that its claim reserved."""
+    if task.state == "claimed":
+        release_reserved_in(context, task.place, reason=f"task {task.id}: {reason or state}")
+    return context.tx.move_task(task, state, by=by, now=context.now, reason=reason, holder_id=holder_id)
+
+
+def _free_dependents(context: WriteContext, task: Task, by: Agent) -> list[Task]:
+    """Record that a task is done; return the tasks that are ready because of it."""
+    freed = [
+        one for one in context.tx.dependents(task.id) if one.state == "waiting" and one.open_dependencies == 1
+    ]
+    context.tx.count_down(task.id)
+    return [context.tx.move_task(one, "ready", by=by.id, now=context.now) for one in freed]
+
+
+def _refuse_lost(
+    context: WriteContext, project: Project, agent: Agent, task: Task, epoch: int | None
+) -> None:
+    """Raise unless the agent holds the task under this epoch.
+
+    Raises:
+        InvalidArgument: There is no epoch.
+        TaskNotHeld: Another claim or state came meanwhile; the message says whose, and since when.
+    """
+    is_holder = task.state == "claimed" and task.holder_id == agent.id
+    if is_holder and epoch is None:
+        raise InvalidArgument(
+            f"the epoch of your claim of task {task.id} is missing",
+            remedy="give `epoch` from the answer of claim_task",
+        )
+    if is_holder and epoch == task.epoch:
+        return
+    remedy = None
+    if task.state == "ready":
+        remedy = f"call claim_task with task_id {task.id} to continue, if nobody changed its files meanwhile"
+    raise TaskNotHeld(
+        f"task {task.id} {_story(context, project, task)}; nothing was changed",
+        value=task.id,
+        remedy=remedy,
+        details={**_details(task), "given_epoch": epoch},
+    )
+
+
+def _story(context: ReadContext, project: Project, task: Task) -> str:
+    """Return the state of a task as words: who changed it, and when."""
+    ids = (task.holder_id, task.changed_by)
+    names = _names(context.tx, project, {one for one in ids if one is not None})
+    by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)
+    match task.state:
+        case "claimed":
+            holder = names.get(task.holder_id or 0, "?")
+            until = maybe_iso(task.lease_ends_at)
+            return f"is claimed by {holder} since {since} until {until} (epoch {task.epoch})"
+        case "ready":
+            because = f": {task.reason}" if task.reason else ""
+            return f"is ready since {since}{because}"
+        case "review":
+            return f"waits for a person's check since {by} finished it at {since}"
+        case "waiting":
+            return f"waits for {task.open_dependencies} tasks that are not done"
+        case "blocked":
+            return f"was blocked by {by} at {since}: {task.reason}"
+        case "done":
+            return f"was done by {names.get(task.holder_id or 0, by)} at {since}"
+    return f"was cancelled by {by} at {since}" + (f": {task.reason}" if task.reason else "")
+
+
+def _details(task: Task) -> dict[str, object]:
+    return {"state": task.state, "epoch": task.epoch, "since": iso(task.changed_at)}
+
+
+def _open_among(context: WriteContext, project: Project, task_ids: Iterable[int]) -> int:
+    """Return how many of these tasks are not done.
+
+    Raises:
+        UnknownTask: The project has no such task.
+        TaskNotReady: One of them was cancelled.
+    """
+    count = 0
+    for task_id in task_ids:
+        task = find_task(context, project, task_id)
+        if task.state == "cancelled":
+            raise TaskNotReady(
+                f"task {task_id} {_story(context, project, task)}: nothing can depend on it",
+                value=task_id,
+                remedy="leave it out of `depends_on`",
+            )
+        count += task.state != "done"
+    return count
+
+
+def _checked_title(title: str) -> str:
+    title = title.strip()
+    if not title or CONTROL.search(title):
+        raise InvalidArgument(
+            "the title is empty, or contains line breaks or control characters",
+            value=title,
+            remedy="use one line of text",
+        )
+    return title
+
+
+def _checked_role(role: str) -> str:
+    """Return a role as it is stored: `role:` and one word in lower case."""
+    found = _ROLE.fullmatch(role if role.startswith(ROLE) else f"{ROLE}{role}")
+    if found is None:
+        raise InvalidArgument(
+            f"{shown(role)} is not a valid role", value=role, remedy="use one word, such as role:reviewer"
+        )
+    return f"{ROLE}{found[1].casefold()}"
+
+
+def _checked_assignee(context: WriteContext, project: Project, assignee: str) -> str:
+    """Return an assignee as it is stored.
+
+    Raises:
+        UnknownAgent: The project has no agent with this name.
+    """
+    if not assignee.strip():
+        return ANYBODY
+    if assignee.startswith(ROLE):
+        return _checked_role(assignee)
+    return f"{AGENT}{find_agent(context.tx, project, assignee.strip()).id}"
+
+
+def _tell_assignees(
+    context: WriteContext, project: Project, by: Agent, tasks: Sequence[Task], *, home: Project | None = None
+) -> None:
+    """Send each of these tasks that is ready for one agent to that agent, unless it is the caller."""
+    for task in tasks:
+        if (
+            task.state != "ready"
+            or task.assignee in ("", f"{AGENT}{by.id}")
+            or not task.assignee.startswith(AGENT)
+        ):
+            continue
+        text = f"{task.text}\n\nTask {task.id} is ready for you: take it with claim_task.".strip()
+        reader = int(task.assignee.removeprefix(AGENT))
+        _tell(context, project, task, by, f"Ready: {task.title}", text, only=reader, home=home)
+
+
+def _tell(  # noqa: PLR0913 - the parts of a message
+    context: WriteContext,
+    project: Project,
+    task: Task,
+    by: Agent,
+    subject: str,
+    text: str,
+    *,
+    also: Sequence[int | None] = (),
+    only: int | None = None,
+    home: Project | None = None,
+) -> int:
+    """Store a message in the task's thread, to its author and others who accept it; return its id.
+
+    Without a reader, the thread has the message and no inbox has it.
+    """
+    named = [only] if only is not None else [task.author_id, *also]
+    agents = context.tx.agents_by_id(
+        [one for one in dict.fromkeys(named) if one is not None and one != by.id]
+    )
+    addressees = [
+        Addressee(project=theirs, agent=one, kind="to")
+        for one in agents.values()
+        if (theirs := context.tx.project_by_id(one.project_id)) is not None
+    ]
+    sender = home or project
+    reach = context.tx.reach(by.id, [one.agent.id for one in addressees])
+    closed = refusals(context, sender, by, addressees, reach=reach)
+    new = NewMessage(
+        project=sender,
+        sender=by,
+        addressees=[one for one in addressees if one.agent.id not in closed],
+        subject=subject[: context.rules.max_subject_chars],
+        body_md=text,
+        thread_id=task.thread_id,
+    )
+    if new.addressees:
+        return int(post(context, new, bad=[], skipped=[])["deliveries"][0]["payload"]["id"])
+    return store_message(context, new, reach)[0].id

@@ -1,0 +1,137 @@
+"""Claims ready tasks for agents whose runner asks for it, and gives each task to the agent as a message.
+
+ready task ─▶ one change: claimed, its files reserved, a message on its thread ─▶ the message starts a run
+end of that run ─▶ the task is done, or blocked with the reason: nothing runs again and again by itself
+"""
+
+from functools import partial
+from typing import Final
+
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.tasks import AGENT, ANYBODY, Task
+from postroom.log import get_logger
+from postroom.mail.context import Caller, WriteContext
+from postroom.mail.projects import PEOPLE_KEY
+from postroom.mail.sending import Addressee, NewMessage, post, refusals
+from postroom.mail.service import Mail
+from postroom.mail.tasks import end_leases, next_ready, place_in_message, take
+from postroom.mail.waking.waker import AFTER_FAILURE, POLL, OpenChange, Waker
+from postroom.stores.changes import TASKS
+from postroom.stores.mail.access import MailReads, MailWrites
+
+_LOG = get_logger(__name__)
+_BATCH: Final = 500
+
+
+class TaskRuns:
+    """Finds agents with a runner that claims tasks, and gives each the next ready task while it has room."""
+
+    def __init__(self, mail: Mail, waker: Waker) -> None:
+        self._mail = mail
+        self._waker = waker
+
+    async def serve(self) -> None:
+        """Give tasks at each hint and every 5 s, and 1 s after a failure."""
+        with self._mail.store.changes.listen(TASKS) as hints:
+            while True:
+                given, pause = 0, POLL
+                try:
+                    given = await self.round()
+                except PostroomError as error:
+                    pause = AFTER_FAILURE
+                    _LOG.warning("tasks.put_off", reason=error.describe())
+                if not given:
+                    await hints.wait(pause)
+
+    async def round(self) -> int:
+        """Give at most one task to each of these agents; return the number of given tasks.
+
+        Raises:
+            StoreError: The store could not be reached; the next round finds the rest.
+        """
+        given, after = 0, 0
+        while agent_ids := await self._mail.store.read(
+            lambda tx, after=after: tx.claiming_agents(after=after, limit=_BATCH)  # type: ignore[misc]
+        ):
+            after = agent_ids[-1]
+            for agent_id in agent_ids:
+                found = await self._mail.store.read(partial(_with_work, agent_id=agent_id))
+                given += found is not None and await self._give(*found)
+        return given
+
+    async def _give(self, project: Project, agent_id: int) -> bool:
+        """Claim the next task for an agent and send it; return False if there is none, or no room."""
+
+        def change(tx: MailWrites, made: OpenChange) -> bool:
+            people = tx.project(PEOPLE_KEY)
+            tx.lock_projects({project.id, *([] if people is None else [people.id])})
+            context = self._mail.context(tx, Caller(postroom=True), waking=made)
+            agent = tx.agents_by_id([agent_id]).get(agent_id)
+            is_due = agent_id in tx.claiming_agents(after=agent_id - 1, limit=1)
+            if agent is None or agent.retired_at is not None or not is_due:
+                return False
+            end_leases(context, project)
+            held = tx.tasks_held(agent_id)
+            if len(held) >= agent.runs_at_once:
+                return False
+            own = [path for one in held for path in one.paths]
+            task, _ = next_ready(context, project, agent, _assignees(agent_id), own)
+            return task is not None and _sent(context, project, agent, task)
+
+        return await self._waker.write(change, key=project.slug)
+
+
+def _assignees(agent_id: int) -> tuple[str, str]:
+    return f"{AGENT}{agent_id}", ANYBODY
+
+
+def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
+    """Return an agent with its project if there may be a task for it; None if not."""
+    agent = tx.agents_by_id([agent_id]).get(agent_id)
+    project = None if agent is None else tx.project_by_id(agent.project_id)
+    if agent is None or project is None or agent.retired_at is not None:
+        return None
+    is_busy = sum(one.lease_ends_at > tx.now() for one in tx.tasks_held(agent_id) if one.lease_ends_at)
+    if is_busy >= agent.runs_at_once:
+        return None
+    is_ready = tx.ready_tasks(project.id, _assignees(agent_id), after=(-1, 0), limit=1)
+    return (project, agent_id) if is_ready or tx.leases_ended(project.id, tx.now()) else None
+
+
+def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
+    """Send a task to an agent in the name of its author, and claim it; return False if it is refused."""
+    tx = context.tx
+    author = tx.agents_by_id([task.author_id])[task.author_id]
+    home = tx.project_by_id(author.project_id) or project
+    reader = Addressee(project=project, agent=agent, kind="to")
+    if refusals(context, home, author, [reader], reach=tx.reach(author.id, [agent.id])):
+        return False
+    message = NewMessage(
+        project=home,
+        sender=author,
+        addressees=[reader],
+        subject=f"Task {task.id}: {task.title}"[: context.rules.max_subject_chars],
+        body_md=_text(task),
+        thread_id=task.thread_id,
+    )
+    sent = post(context, message, bad=[], skipped=[])
+    message_id = int(sent["deliveries"][0]["payload"]["id"])
+    lease_ms = milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
+    take(context, project, agent, task, lease_ms=lease_ms, place=place_in_message(message_id))
+    return True
+
+
+def _text(task: Task) -> str:
+    """Return the text of the message with a task, and what to do at its end."""
+    parts = [task.text.strip()] if task.text.strip() else []
+    if task.paths:
+        parts.append(f"Files, reserved for you: {', '.join(f'`{path}`' for path in task.paths)}")
+    if task.acceptance:
+        parts.append(f"Accepted by: `{task.acceptance}`")
+    parts.append(
+        f"You hold task {task.id} with epoch {task.epoch + 1}. Finish it with done_task. If you cannot, give "
+        "the reason with update_task (state `blocked`)."
+    )
+    return "\n\n".join(parts)

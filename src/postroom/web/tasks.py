@@ -1,0 +1,69 @@
+"""The page of a project's tasks, and a person's decision about a finished one."""
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import Project
+from postroom.contracts.tasks import ENDED_STATES
+from postroom.mail.tasks import tasks_page, views
+from postroom.stores.store import Transaction
+from postroom.web import links
+from postroom.web.forms import Number, read_form, see
+from postroom.web.serving import number
+from postroom.web.site import Site, WorkingSite
+
+OPEN: Final = 200
+ENDED: Final = 30
+
+
+async def tasks(site: Site, request: Request) -> Response:
+    """Show the open tasks, those to claim first, and the last ended ones; or one task with its texts."""
+    asked, after = number(request, "task"), request.query_params.get("after", "")[:64]
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        now = site.clock.now()
+        one = None if asked is None else tx.mail.task(asked)
+        found = tasks_page(tx.mail, project, None, after=after, limit=OPEN + 1)
+        ended = [task for state in ENDED_STATES for task in tasks_page(tx.mail, project, state, limit=ENDED)]
+        ended.sort(key=lambda task: (task.changed_at, task.id), reverse=True)
+        chosen = [] if one is None or one.project_id != project.id else [one]
+        return {
+            "asked": asked,
+            "chosen": list(zip(chosen, views(tx.mail, project, chosen, now=now, whole=True), strict=True)),
+            "rows": list(zip(found[:OPEN], views(tx.mail, project, found[:OPEN], now=now), strict=True)),
+            "is_cut": len(found) > OPEN,
+            "ended": list(zip(ended[:ENDED], views(tx.mail, project, ended[:ENDED], now=now), strict=True)),
+            "done": request.query_params.get("done", ""),
+        }
+
+    return await site.draw(request, "tasks", await site.read(request, look))
+
+
+class TaskForm(msgspec.Struct):
+    """A person's decision about a finished task."""
+
+    do: str = ""
+    name: str = ""
+    why: str = ""
+    task: Number = 0
+
+
+async def decide_task(site: WorkingSite, request: Request) -> Response:
+    """Accept or reject a finished task for a person; show the tasks."""
+    project = await site.project(request)
+    if request.method == "POST":
+        services = site.services
+        form = await read_form(request, services.visitors, TaskForm)
+        if form.do not in ("accept", "reject"):
+            raise InvalidArgument(
+                "a task can be accepted or rejected", value=form.do[:40], remedy="press a button"
+            )
+        await services.runs.decide_task(
+            project.slug, form.task, form.name, accepts=form.do == "accept", why=form.why
+        )
+        return see(links.page(project.slug, "tasks", done=f"{form.do}ed"))
+    return see(links.page(project.slug, "tasks"))

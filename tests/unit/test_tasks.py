@@ -1,0 +1,487 @@
+"""Tasks: each is claimed by one agent at a time, with its files, and finished with evidence."""
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mail_room import HARBOR, Room, room_in_memory
+from postroom.contracts.errors import (
+    InvalidArgument,
+    InvalidPattern,
+    NotPermitted,
+    TaskCircle,
+    TaskNotHeld,
+    TaskNotReady,
+    UnknownAgent,
+    UnknownTask,
+)
+from postroom.contracts.mail import Agent
+from postroom.mail.context import Caller
+from postroom.mail.people import name_person
+from postroom.mail.projects import PEOPLE_KEY
+from postroom.mail.tasks import MOST_LOOKED_AT, decide_task
+from postroom.stores.mail.access import MailWrites
+from table_rows import each_row
+from task_log import check_claims
+
+room = room_in_memory
+
+LEASE = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+
+
+async def add(room: Room, title: str = "Light the pier", *, by: str = "Ada", **more: Any) -> int:
+    """Add a task and return its id."""
+    return int((await room.call("add_task", agent_name=by, title=title, **more))["id"])
+
+
+async def claim(room: Room, name: str, **more: Any) -> dict[str, Any]:
+    """Claim the next task and return it; an empty dictionary if there is none."""
+    answer = await room.call("claim_task", agent_name=name, **more)
+    return answer["task"] or {}
+
+
+async def done(room: Room, name: str, task: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Finish a claimed task."""
+    held = {"task_id": task["id"], "epoch": task["epoch"]}
+    answer: dict[str, Any] = await room.call("done_task", agent_name=name, **held, **more)
+    return answer
+
+
+async def task_of(room: Room, number: int) -> dict[str, Any]:
+    """Return a task with all its texts."""
+    [found] = (await room.call("list_tasks", task_id=number))["tasks"]
+    return dict(found)
+
+
+async def events(room: Room) -> list[dict[str, Any]]:
+    """Return the log of the project."""
+    found: list[dict[str, Any]] = (await room.call("fetch_events", limit=1000))["events"]
+    return found
+
+
+async def reserved(room: Room) -> list[tuple[str, str]]:
+    """Return the reserved paths, each with its holder."""
+    found = await room.call("list_file_reservations")
+    return [(one["agent"], one["path"]) for one in found["reservations"]]
+
+
+async def test_the_most_urgent_and_oldest_task_is_claimed_first(room: Room) -> None:
+    await room.open()
+    normal, low = await add(room), await add(room, priority="low")
+    urgent, other = await add(room, priority="urgent"), await add(room)
+    claimed = [await claim(room, "Ben") for _ in range(4)]
+    assert [one["id"] for one in claimed] == [urgent, normal, other, low]
+    assert {(one["state"], one["holder"], one["epoch"]) for one in claimed} == {("claimed", "Ben", 1)}
+    answer = await room.call("claim_task", agent_name="Ben")
+    assert answer == {
+        "task": None,
+        "held": [normal, low, urgent, other],
+        "reason": "no task is ready for you",
+    }
+
+
+async def test_a_claim_reserves_the_files_and_leaves_out_tasks_whose_files_another_holds(room: Room) -> None:
+    await room.open()
+    await room.call("file_reservation_paths", agent_name="Cyd", paths=["docs/**"])
+    docs, piers = await add(room, paths=["docs/a.md"], priority="high"), await add(room, paths=["piers/**"])
+    inner, free = await add(room, paths=["piers/north.py"]), await add(room, paths=["lamps.py"])
+    assert (await claim(room, "Ben"))["id"] == piers
+    assert await reserved(room) == [("Cyd", "docs/**"), ("Ben", "piers/**")]
+    assert (await claim(room, "Ada"))["id"] == free, "piers/north.py is within piers/**"
+    answer = await room.call("claim_task", agent_name="Ada")
+    assert (answer["task"], answer["reason"]) == (None, "Cyd, Ben reserved files of 2 ready tasks")
+    refused = await room.refused(TaskNotReady, "claim_task", agent_name="Ada", task_id=inner)
+    assert refused.message == f"Ben reserved files of task {inner}"
+    own = await room.call("claim_task", agent_name="Ben")
+    assert own["task"] is None, "the files of another task of the same agent are held, too"
+    assert (await claim(room, "Cyd"))["id"] == docs, "its own reservation does not keep Cyd from the task"
+
+
+async def test_a_task_is_for_its_agent_its_role_or_anybody(room: Room) -> None:
+    await room.open()
+    await add(room, assignee="Ben")
+    await add(room, assignee="role:Reviewer")
+    assert await claim(room, "Cyd") == {}
+    assert (await claim(room, "Cyd", roles=["reviewer"]))["assignee"] == "role:reviewer"
+    assert (await claim(room, "Ben", roles=["role:reviewer"]))["assignee"] == "Ben"
+    third = await add(room, assignee="Ben")
+    refused = await room.refused(TaskNotReady, "claim_task", agent_name="Cyd", task_id=third)
+    assert refused.message == f"task {third} is for Ben"
+
+
+async def test_a_task_waits_for_the_tasks_that_it_depends_on(room: Room) -> None:
+    await room.open()
+    first, second = await add(room), await add(room)
+    last = await add(room, depends_on=[first, second, first])
+    assert (await task_of(room, last))["depends_on"] == [first, second]
+    one, two = await claim(room, "Ben"), await claim(room, "Cyd")
+    assert await claim(room, "Ada") == {}
+    refused = await room.refused(TaskNotReady, "claim_task", agent_name="Ada", task_id=last)
+    assert refused.message == f"task {last} waits for 2 tasks that are not done"
+    assert (await done(room, "Ben", one))["ready"] == []
+    assert (await done(room, "Cyd", two))["ready"] == [last]
+    assert (await claim(room, "Ada"))["id"] == last
+    number = await add(room, depends_on=[first])
+    assert (await claim(room, "Ada"))["id"] == number, "all tasks before it are done"
+
+
+async def test_a_holder_that_is_gone_loses_the_task_after_the_lease_and_its_late_done_is_refused(
+    room: Room,
+) -> None:
+    await room.open()
+    number = await add(room, paths=["piers/**"])
+    late = await claim(room, "Ben")
+    room.clock.advance(LEASE - SECOND)
+    assert await claim(room, "Cyd") == {}
+    room.clock.advance(SECOND)
+    refused = await room.refused(
+        TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=late["epoch"]
+    )
+    assert "its lease ended at" in refused.message
+    assert refused.remedy.startswith(f"call claim_task with task_id {number}")
+    taken = await claim(room, "Cyd")
+    assert (taken["id"], taken["epoch"], await reserved(room)) == (number, 2, [("Cyd", "piers/**")])
+    refused = await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=1)
+    assert f"is claimed by Cyd since {taken['changed_ts']} until {taken['lease_ends_ts']}" in refused.message
+    assert refused.details == {
+        "state": "claimed",
+        "epoch": 2,
+        "since": taken["changed_ts"],
+        "given_epoch": 1,
+    }
+    await done(room, "Cyd", taken)
+    refused = await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=1)
+    assert "was done by Cyd at" in refused.message
+    kinds = [one["kind"] for one in await events(room) if one["kind"].startswith("task.")]
+    assert kinds == [
+        *("task.added", "task.ready", "task.claimed", "task.lease_ended", "task.ready"),
+        *("task.claimed", "task.done"),
+    ]
+    assert check_claims(await events(room)) == {}
+
+
+async def test_a_claim_of_the_same_agent_under_an_older_epoch_is_refused(room: Room) -> None:
+    """Two sessions may act as one agent."""
+    await room.open()
+    number = await add(room)
+    first = await claim(room, "Ben")
+    room.clock.advance(LEASE)
+    second = await claim(room, "Ben")
+    await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=first["epoch"])
+    await done(room, "Ben", second)
+
+
+async def test_activity_of_the_holder_renews_the_claim_and_its_files(room: Room) -> None:
+    await room.open()
+    await add(room, paths=["piers/**"])
+    task = await claim(room, "Ben", ttl_seconds=600)
+    for _ in range(5):
+        room.clock.advance(timedelta(seconds=500))
+        await room.send("Ben", "Ada")
+    assert await reserved(room) == [("Ben", "piers/**")]
+    await done(room, "Ben", task)
+    assert await reserved(room) == []
+    assert await claim(room, "Cyd") == {}
+
+
+async def test_a_lost_answer_of_a_claim_is_given_again_under_its_key(room: Room) -> None:
+    await room.open()
+    await add(room)
+    await add(room)
+    once = await room.call("claim_task", agent_name="Ben", idempotency_key="k")
+    assert await room.call("claim_task", agent_name="Ben", idempotency_key="k") == once
+    again = await room.call("claim_task", agent_name="Ben", dry_run=True)
+    assert again["held"] == [once["task"]["id"]], "without a key the answer names what the agent holds"
+    task = once["task"]
+    assert (await done(room, "Ben", task))["task"] == (await done(room, "Ben", task))["task"]
+    sent = [one["subject"] for one in await room.inbox("Ada")]
+    assert sent == ["Done: Light the pier"], "a repeated `done` sends nothing"
+
+
+async def test_a_dry_run_claims_nothing(room: Room) -> None:
+    await room.open()
+    number = await add(room, paths=["piers/**"])
+    would = await room.call("claim_task", agent_name="Ben", dry_run=True)
+    assert (would["task"]["id"], would["task"]["state"], would["held"]) == (number, "ready", [])
+    assert await reserved(room) == []
+    assert (await claim(room, "Cyd"))["epoch"] == 1
+
+
+async def test_done_stores_the_evidence_and_tells_the_author_in_the_thread_of_the_task(room: Room) -> None:
+    await room.open()
+    number = await add(room, acceptance="make test")
+    task = await claim(room, "Ben")
+    refused = await room.refused(
+        InvalidArgument, "done_task", agent_name="Ben", task_id=number, epoch=1, message="trust me"
+    )
+    assert "`make test`" in refused.message
+    answer = await done(room, "Ben", task, commit="4f2a", output="12 passed\n```", message="It is lit.")
+    found = answer["task"]
+    assert (found["state"], found["holder"], found["commit"]) == ("done", "Ben", "4f2a")
+    assert (found["output"], found["message"]) == ("12 passed\n```", "It is lit.")
+    [mail] = await room.inbox("Ada")
+    assert (mail["id"], mail["from"], mail["thread_id"]) == (answer["message_id"], "Ben", f"task-{number}")
+    assert mail["body_md"] == "It is lit.\n\nCommit: `4f2a`\n\n````\n12 passed\n```\n````"
+
+
+async def test_an_own_task_is_finished_without_mail_to_oneself(room: Room) -> None:
+    await room.open()
+    number = await add(room, by="Ben")
+    await done(room, "Ben", await claim(room, "Ben"), message="Lit.")
+    assert await room.inbox("Ben") == []
+    thread = await room.call("fetch_thread", thread_id=f"task-{number}")
+    assert [(one["from"], one["body_md"]) for one in thread["messages"]] == [("Ben", "Lit.")]
+
+
+async def test_the_agent_of_a_task_that_becomes_ready_gets_it_as_a_message(room: Room) -> None:
+    await room.open()
+    first = await add(room, "Place the lamp")
+    await add(room, "Switch it on", assignee="Cyd", depends_on=[first], text="Use the red switch.")
+    assert await room.inbox("Cyd") == []
+    answer = await done(room, "Ben", await claim(room, "Ben"))
+    [mail] = await room.inbox("Cyd")
+    assert mail["subject"] == "Ready: Switch it on"
+    assert mail["body_md"].startswith("Use the red switch.\n\nTask 2 is ready for you")
+    [told] = await room.inbox("Ada")
+    assert told["body_md"] == f"Ready now: {answer['ready'][0]} (Switch it on)"
+    await add(room, assignee="Ben", title="Paint it")
+    assert [one["subject"] for one in await room.inbox("Ben")] == ["Ready: Paint it"]
+
+
+async def test_a_blocked_task_says_on_what_and_is_claimed_by_nobody_until_it_is_ready(room: Room) -> None:
+    await room.open()
+    number = await add(room, paths=["piers/**"])
+    await claim(room, "Ben")
+    block = {"agent_name": "Ben", "task_id": number, "epoch": 1, "state": "blocked"}
+    await room.refused(InvalidArgument, "update_task", **block)
+    await room.refused(TaskNotHeld, "update_task", **{**block, "epoch": 2}, reason="no lamp")
+    await room.refused(TaskNotHeld, "update_task", **{**block, "agent_name": "Cyd"}, reason="no lamp")
+    await room.call("update_task", **block, reason="no lamp")
+    assert (await task_of(room, number))["reason"] == "no lamp"
+    assert [(one["subject"], one["body_md"]) for one in await room.inbox("Ada")] == [
+        ("Blocked: Light the pier", "no lamp")
+    ]
+    assert (await reserved(room), await claim(room, "Cyd")) == ([], {})
+    refused = await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=1)
+    assert "was blocked by Ben at" in refused.message
+    await room.call("update_task", agent_name="Ada", task_id=number, state="ready")
+    assert (await claim(room, "Cyd"))["epoch"] == 2
+
+
+async def test_a_task_that_is_blocked_on_another_task_waits_for_it(room: Room) -> None:
+    await room.open()
+    number = await add(room)
+    task = await claim(room, "Ben")
+    lamp = await add(room, "Buy a lamp", by="Ben")
+    held = {"agent_name": "Ben", "task_id": number, "epoch": task["epoch"]}
+    blocked = await room.call("update_task", **held, state="blocked", depends_on=[lamp])
+    assert (blocked["state"], blocked["depends_on"]) == ("waiting", [lamp])
+    taken = await claim(room, "Cyd")
+    assert taken["id"] == lamp
+    assert (await done(room, "Cyd", taken))["ready"] == [number]
+
+
+async def test_tasks_that_would_wait_for_each_other_are_refused(room: Room) -> None:
+    await room.open()
+    first = await add(room)
+    second = await add(room, depends_on=[first])
+    third = await add(room, depends_on=[second])
+    refused = await room.refused(
+        TaskCircle, "update_task", agent_name="Ada", task_id=first, depends_on=[third]
+    )
+    assert refused.details == {"circle": [first, third, second, first]}
+    assert f"{first} waits for {third} waits for {second} waits for {first}" in refused.message
+    await room.refused(TaskCircle, "update_task", agent_name="Ada", task_id=first, depends_on=[first])
+    await room.call("update_task", agent_name="Ada", task_id=third, depends_on=[first])
+    assert (await task_of(room, third))["depends_on"] == [first]
+    await room.call("update_task", agent_name="Ada", task_id=third, depends_on=[])
+    assert (await task_of(room, third))["state"] == "ready"
+
+
+async def test_a_task_is_changed_while_nobody_holds_it(room: Room) -> None:
+    await room.open()
+    number = await add(room)
+    new = {"title": "Light both piers", "text": "Red.", "paths": ["./piers/"], "priority": "high"}
+    changed = await room.call(
+        "update_task", agent_name="Ben", task_id=number, **new, assignee="Ben", acceptance="make test"
+    )
+    assert {name: changed[name] for name in ("title", "text", "priority", "assignee", "acceptance")} == {
+        **{name: new[name] for name in ("title", "text", "priority")},
+        "assignee": "Ben",
+        "acceptance": "make test",
+    }
+    await claim(room, "Ben")
+    for fixed in ({"acceptance": ""}, {"paths": []}, {"assignee": ""}, {"depends_on": []}):
+        await room.refused(TaskNotReady, "update_task", agent_name="Ben", task_id=number, **fixed)
+    renamed = await room.call("update_task", agent_name="Ada", task_id=number, title="Light them")
+    assert (renamed["title"], renamed["state"], renamed["holder"]) == ("Light them", "claimed", "Ben")
+
+
+async def test_a_cancelled_task_is_told_to_its_holder_whose_work_is_refused(room: Room) -> None:
+    await room.open()
+    number = await add(room, paths=["piers/**"])
+    waiting = await add(room, depends_on=[number])
+    await claim(room, "Ben")
+    await room.refused(
+        NotPermitted, "update_task", agent_name="Cyd", task_id=number, state="cancelled", reason="r"
+    )
+    await room.call("update_task", agent_name="Ada", task_id=number, state="cancelled", reason="no pier")
+    [mail] = await room.inbox("Ben")
+    assert mail["subject"] == "Cancelled: Light the pier"
+    assert mail["body_md"] == f"Ada cancelled task {number}. no pier\n\nTasks that wait for it: {waiting}."
+    assert await reserved(room) == []
+    refused = await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=1)
+    assert refused.message.endswith(": no pier; nothing was changed")
+    await room.refused(TaskNotReady, "update_task", agent_name="Ada", task_id=number, state="ready")
+    await room.refused(TaskNotReady, "add_task", agent_name="Ada", title="t", depends_on=[number])
+    other = await add(room)
+    operator = Caller(operator=True)
+    await room.call("update_task", agent_name="Cyd", task_id=other, state="cancelled", caller=operator)
+
+
+async def test_a_person_accepts_or_rejects_a_task_and_others_wait_for_it(room: Room) -> None:
+    await room.open()
+    await name_person(room.mail, "kim", None)
+    number = await add(room, acceptance="person")
+    after = await add(room, depends_on=[number])
+    answer = await done(room, "Ben", await claim(room, "Ben"), message="Look.")
+    assert (answer["task"]["state"], answer["ready"]) == ("review", [])
+    assert [one["subject"] for one in await room.inbox("Ada")] == ["Check: Light the pier"]
+    refused = await room.refused(TaskNotReady, "claim_task", agent_name="Cyd", task_id=number)
+    assert "waits for a person's check since Ben finished it" in refused.message
+
+    def decide(tx: MailWrites, *, accepts: bool, why: str = "") -> str:
+        home, project = tx.project(PEOPLE_KEY), tx.project(HARBOR)
+        assert home is not None
+        assert project is not None
+        tx.lock_projects({home.id, project.id})
+        kim = tx.agent(home.id, "kim")
+        assert isinstance(kim, Agent)
+        context = room.mail.context(tx, Caller(postroom=True, operator=True))
+        return decide_task(context, project, number, home=home, by=kim, accepts=accepts, why=why).state
+
+    with pytest.raises(InvalidArgument):
+        await room.store.write(lambda tx: decide(tx, accepts=False))
+    assert await room.store.write(lambda tx: decide(tx, accepts=False, why="It is dark.")) == "ready"
+    [told] = await room.inbox("Ben")
+    assert (told["subject"], told["from"]) == ("Rejected: Light the pier", "human:kim")
+    await done(room, "Ben", await claim(room, "Ben"))
+    assert await room.store.write(lambda tx: decide(tx, accepts=True)) == "done"
+    with pytest.raises(TaskNotReady, match="was done by Ben"):
+        await room.store.write(lambda tx: decide(tx, accepts=True))
+    assert (await claim(room, "Cyd"))["id"] == after
+
+
+async def test_a_retired_agent_holds_no_task(room: Room) -> None:
+    await room.open()
+    await add(room, paths=["piers/**"])
+    await claim(room, "Ben")
+    await room.call("retire_agent", agent_name="Ben")
+    assert await reserved(room) == []
+    assert (await claim(room, "Cyd"))["epoch"] == 2
+    assert check_claims(await events(room)) == {1: ("Cyd", 2)}
+
+
+async def test_open_tasks_are_listed_in_pages_those_to_claim_first(room: Room) -> None:
+    await room.open()
+    numbers = [await add(room, f"task {number}") for number in range(5)]
+    urgent = await add(room, priority="urgent")
+    waiting = await add(room, depends_on=numbers)
+    held, over = await claim(room, "Ben"), await claim(room, "Cyd")
+    await done(room, "Cyd", over)
+    expected = [*numbers[1:], urgent, waiting]
+    assert (held["id"], over["id"]) == (urgent, numbers[0])
+    for limit in (1, 2, 3, 50):
+        found, after = list[int](), ""
+        while True:
+            page = await room.call("list_tasks", limit=limit, after=after)
+            found += [one["id"] for one in page["tasks"]]
+            if page["next"] is None:
+                break
+            after = page["next"]
+        assert found == expected, limit
+    again = await claim(room, "Cyd")
+    await done(room, "Cyd", again)
+    newest = await room.call("list_tasks", state="done", limit=1)
+    older = await room.call("list_tasks", state="done", limit=1, after=newest["next"])
+    assert {one["id"] for page in (newest, older) for one in page["tasks"]} == {over["id"], again["id"]}
+    assert "text" not in newest["tasks"][0]
+    await room.refused(InvalidArgument, "list_tasks", after="ready.x.1")
+    await room.refused(InvalidArgument, "list_tasks", after="done.1.1")
+
+
+async def test_a_claim_looks_at_a_bounded_number_of_tasks_whose_files_others_hold(room: Room) -> None:
+    await room.open()
+    await room.call("file_reservation_paths", agent_name="Cyd", paths=["src/**"])
+    for number in range(MOST_LOOKED_AT + 1):
+        await add(room, f"task {number}", paths=[f"src/{number}.py"])
+    answer = await room.call("claim_task", agent_name="Ben")
+    assert answer["reason"] == f"Cyd reserved files of the first {MOST_LOOKED_AT} ready tasks"
+
+
+@each_row(
+    "kind, operation, arguments",
+    [
+        (UnknownTask, "claim_task", {"task_id": 99}),
+        (UnknownTask, "done_task", {"task_id": 99, "epoch": 1}),
+        (UnknownTask, "update_task", {"task_id": 99, "title": "t"}),
+        (UnknownTask, "list_tasks", {"task_id": 99}),
+        (UnknownTask, "add_task", {"title": "t", "depends_on": [99]}),
+        (UnknownAgent, "add_task", {"title": "t", "assignee": "Nobody"}),
+        (InvalidArgument, "add_task", {"title": "t", "assignee": "role:two words"}),
+        (InvalidArgument, "add_task", {"title": " "}),
+        (InvalidArgument, "add_task", {"title": "two\nlines"}),
+        (InvalidArgument, "add_task", {"title": "x" * 201}),
+        (InvalidArgument, "add_task", {"title": "t", "priority": "soon"}),
+        (InvalidPattern, "add_task", {"title": "t", "paths": ["../secret"]}),
+        (InvalidArgument, "claim_task", {"roles": [""]}),
+        (InvalidArgument, "claim_task", {"ttl_seconds": 31_000_000}),
+        (InvalidArgument, "done_task", {"task_id": 1, "epoch": 0}),
+        (InvalidArgument, "update_task", {"task_id": 1, "state": "done"}),
+    ],
+)
+async def test_bad_input_is_refused_and_changes_nothing(
+    room: Room, kind: type[Any], operation: str, arguments: dict[str, Any]
+) -> None:
+    await room.open()
+    await add(room)
+    who = {} if operation == "list_tasks" else {"agent_name": "Ada"}
+    await room.refused(kind, operation, **who, **arguments)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_agents_do_no_task_has_two_holders_and_none_is_lost(room: Room, seed: int) -> None:
+    """Agents claim, finish, give back and block tasks, and freeze beyond their leases."""
+    draw, names = random.Random(seed), ["Ada", "Ben", "Cyd", "Dot"]
+    await room.open(*names)
+    numbers = list[int]()
+    for number in range(30):
+        depends_on = draw.sample(numbers, min(len(numbers), draw.choice((0, 0, 1, 2))))
+        paths = [f"src/{draw.randrange(6)}.py"] if draw.random() < 0.7 else []
+        numbers.append(await add(room, f"task {number}", depends_on=depends_on, paths=paths))
+    claims, refused, finished = list[tuple[str, dict[str, Any]]](), 0, list[int]()
+    for _ in range(2_000):
+        name, act = draw.choice(names), draw.random()
+        if act < 0.4 and (task := await claim(room, name, ttl_seconds=draw.choice((60, 600)))):
+            claims.append((name, task))
+        elif act < 0.8 and claims:
+            name, task = claims.pop(draw.randrange(len(claims)))
+            held = {"agent_name": name, "task_id": task["id"], "epoch": task["epoch"]}
+            try:
+                if draw.random() < 0.7:
+                    await room.call("done_task", **held)
+                    finished.append(task["id"])
+                else:
+                    await room.call("update_task", **held, state="ready")
+            except TaskNotHeld:
+                refused += 1
+        else:
+            room.clock.advance(timedelta(seconds=draw.choice((1, 10, 50))))
+        if len(finished) == len(numbers):
+            break
+    assert check_claims(await events(room)) == {}
+    assert sorted(finished) == numbers
+    assert refused

@@ -1,0 +1,75 @@
+"""The page of tasks: those to claim first, one with its evidence, and what a person decides."""
+
+from typing import Any
+
+from postroom.contracts.tasks import Task
+from unit.test_web_work import room, stores
+from waking_room import PROJECT
+from work_room import SLUG, WorkRoom, hidden, post
+
+__all__ = ["room", "stores"]
+
+PAGE = f"/p/{SLUG}/tasks"
+DECIDE = f"{PAGE}/decide"
+
+
+async def call(room: WorkRoom, operation: str, name: str, **arguments: Any) -> Any:
+    return await room.mail.call(operation, {"project_key": PROJECT, "agent_name": name, **arguments})
+
+
+async def task_of(room: WorkRoom, number: int) -> Task:
+    found = await room.store.read(lambda tx: tx.task(number))
+    assert found is not None
+    return found
+
+
+async def test_a_person_sees_the_tasks_and_decides_about_a_finished_one(room: WorkRoom) -> None:
+    await room.people_named.add("Ana", None)
+    empty = (await room.browser().get(PAGE)).text
+    assert "No open tasks" in empty
+    for title, more in (
+        ("Mend <b>it</b>", {"acceptance": "person", "paths": ["src/**"], "text": "As <i>before</i>."}),
+        ("Tell everybody", {"depends_on": [1], "priority": "urgent"}),
+        ("Paint it", {"assignee": "role:painter"}),
+    ):
+        await call(room, "add_task", "Ada", title=title, **more)
+    await call(room, "claim_task", "Bo")
+    browser = room.browser()
+    page = (await browser.get(PAGE)).text
+    order = [page.index(text) for text in ("Paint it", "Mend &lt;b&gt;it&lt;/b&gt;", "Tell everybody")]
+    assert order == sorted(order), "tasks to claim come first, those that wait last"
+    assert "role:painter" in page
+    assert "src/**" in page
+    evidence = {"task_id": 1, "epoch": 1, "commit": "4f2a", "message": "<script>1</script>", "output": "ok"}
+    await call(room, "done_task", "Bo", **evidence)
+    one = (await browser.get(f"{PAGE}?task=1")).text
+    for text in ("As &lt;i&gt;before&lt;/i&gt;.", "4f2a", "&lt;script&gt;1&lt;/script&gt;"):
+        assert text in one
+    assert 'value="accept"' not in one, "nobody has said who they are"
+    browser.cookies.set("postroom_name", "Ana")
+    form = [("form_token", hidden((await browser.get(PAGE)).text, "form_token")), ("name", "Ana")]
+    refused = [
+        ((*form, ("task", "1"), ("do", "reject")), 400),
+        ((*form, ("task", "1"), ("do", "burn")), 400),
+        ((*form, ("task", "2"), ("do", "accept")), 409),
+        ((*form, ("task", "99"), ("do", "accept")), 404),
+        ((form[0], ("name", "Zoe"), ("task", "1"), ("do", "accept")), 404),
+        ((("form_token", "forged"), *form[1:], ("task", "1"), ("do", "accept")), 403),
+    ]
+    for fields, status in refused:
+        assert (await post(browser, DECIDE, *fields)).status_code == status, fields
+    assert (await task_of(room, 1)).state == "review"
+    rejected = await post(browser, DECIDE, *form, ("task", "1"), ("do", "reject"), ("why", "It is dark."))
+    assert (rejected.status_code, rejected.headers["location"]) == (303, f"{PAGE}?done=rejected")
+    assert ((await task_of(room, 1)).state, (await task_of(room, 1)).reason) == ("ready", "It is dark.")
+    await call(room, "claim_task", "Bo", task_id=1)
+    await call(room, "done_task", "Bo", task_id=1, epoch=2)
+    await post(browser, DECIDE, *form, ("task", "1"), ("do", "accept"))
+    assert ((await task_of(room, 1)).state, (await task_of(room, 2)).state) == ("done", "ready")
+    page = (await browser.get(f"{PAGE}?done=accepted")).text
+    assert "The task was accepted." in page
+    assert "Recently ended" in page
+    told = [one.subject for one in await room.messages()]
+    assert {"Rejected: Mend <b>it</b>", "Accepted: Mend <b>it</b>"} <= set(told)
+    assert "This project has no task 99" in (await browser.get(f"{PAGE}?task=99")).text
+    assert (await browser.get(DECIDE)).headers["location"] == PAGE
