@@ -23,8 +23,8 @@ def open_new(path: Path, clock: Clock) -> SqliteStore:
         return SqliteStore.open(path, clock=clock, purpose="test")
 
 
-def _without_waiting(path: Path) -> sqlite3.Connection:
-    connection = connect(path)
+def _without_waiting(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    connection = connect(path, read_only=read_only)
     connection.execute("PRAGMA synchronous = OFF")
     return connection
 

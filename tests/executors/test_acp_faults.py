@@ -10,18 +10,7 @@ import pytest
 
 from executors.acp_room import QUICK, AcpRoom, agent
 from executors.room import FORKING, lives
-from postroom.contracts.errors import (
-    AgentProtocolBroken,
-    AgentStopped,
-    CommandBusy,
-    CommandError,
-    CommandFailed,
-    CommandFlooded,
-    CommandKilled,
-    CommandNotStarted,
-    CommandSaidNothing,
-    CommandTimedOut,
-)
+from postroom.contracts import errors
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.executors.acp.conversation import Conversation
@@ -34,44 +23,44 @@ PID = "say('pid %d. ' % os.getpid())\n"
 @pytest.mark.parametrize(
     ("words", "kind", "why"),
     [
-        ("raw('{\"jsonrpc\": \"2.0\", \\n'); hang()", AgentProtocolBroken, "begins like a JSON object and is invalid"),
-        ("raw(b'{\"a\": \"\\xff\"}\\n'); hang()", AgentProtocolBroken, "begins like a JSON object and is invalid"),
-        ("raw('{\"a\":' + '[' * 100_000 + '\\n'); hang()", AgentProtocolBroken, "begins like a JSON object"),
-        ("raw('{}\\n'); hang()", AgentProtocolBroken, "neither a request, a notification nor an answer"),
-        ("send(id=99, result={}); hang()", AgentProtocolBroken, "answered a request that it never received"),
-        ("send(id='x', error={'code': 1, 'message': 'no'}); hang()", AgentProtocolBroken, "never received"),
-        ("send(id=True, result={}); hang()", AgentProtocolBroken, "never received"),
-        ("send(id=id, result=[]); hang()", AgentProtocolBroken, "answered 'session/prompt' with a value that is not an object"),
-        ("send(id=id, result={}); hang()", AgentProtocolBroken, "ended its turn without a reason"),
-        ("send(method=7); hang()", AgentProtocolBroken, "whose method is not text"),
-        ("send(id=[1], method='x'); hang()", AgentProtocolBroken, "neither a number nor text"),
-        ("raw(bytes(range(256)) * 5_000); hang()", AgentProtocolBroken, "not JSON objects"),
-        ("sys.stdout.write('noise\\n' * 1_100); sys.stdout.flush(); hang()", AgentProtocolBroken, "not JSON objects"),
-        ("for _ in range(70): raw(b'{' + b'x' * 100_000)\nhang()", AgentProtocolBroken, "a line of more than"),
-        ("sys.exit(0)", AgentProtocolBroken, "ended before it answered 'session/prompt'"),
-        ("raw('not json\\n'); sys.exit(0)", AgentProtocolBroken, "'session/prompt': not json"),
-        ("sys.stderr.write('broken'); sys.exit(3)", CommandFailed, "exit code 3: broken"),
-        ("sys.exit(75)", CommandBusy, "exit code 75"),
-        ("os.kill(os.getpid(), 9)", CommandKilled, "SIGKILL"),
-        ("send(id=id, error={'code': -32603, 'message': 'no quota', 'data': {'left': 0}}); hang()", CommandFailed,
+        ("raw('{\"jsonrpc\": \"2.0\", \\n'); hang()", errors.AgentProtocolBroken, "begins like a JSON object and is invalid"),
+        ("raw(b'{\"a\": \"\\xff\"}\\n'); hang()", errors.AgentProtocolBroken, "begins like a JSON object and is invalid"),
+        ("raw('{\"a\":' + '[' * 100_000 + '\\n'); hang()", errors.AgentProtocolBroken, "begins like a JSON object"),
+        ("raw('{}\\n'); hang()", errors.AgentProtocolBroken, "neither a request, a notification nor an answer"),
+        ("send(id=99, result={}); hang()", errors.AgentProtocolBroken, "answered a request that it never received"),
+        ("send(id='x', error={'code': 1, 'message': 'no'}); hang()", errors.AgentProtocolBroken, "never received"),
+        ("send(id=True, result={}); hang()", errors.AgentProtocolBroken, "never received"),
+        ("send(id=id, result=[]); hang()", errors.AgentProtocolBroken, "answered 'session/prompt' with a value that is not an object"),
+        ("send(id=id, result={}); hang()", errors.AgentProtocolBroken, "ended its turn without a reason"),
+        ("send(method=7); hang()", errors.AgentProtocolBroken, "whose method is not text"),
+        ("send(id=[1], method='x'); hang()", errors.AgentProtocolBroken, "neither a number nor text"),
+        ("raw(bytes(range(256)) * 5_000); hang()", errors.AgentProtocolBroken, "not JSON objects"),
+        ("sys.stdout.write('noise\\n' * 1_100); sys.stdout.flush(); hang()", errors.AgentProtocolBroken, "not JSON objects"),
+        ("for _ in range(70): raw(b'{' + b'x' * 100_000)\nhang()", errors.AgentProtocolBroken, "a line of more than"),
+        ("sys.exit(0)", errors.AgentProtocolBroken, "ended before it answered 'session/prompt'"),
+        ("raw('not json\\n'); sys.exit(0)", errors.AgentProtocolBroken, "'session/prompt': not json"),
+        ("sys.stderr.write('broken'); sys.exit(3)", errors.CommandFailed, "exit code 3: broken"),
+        ("sys.exit(75)", errors.CommandBusy, "exit code 75"),
+        ("os.kill(os.getpid(), 9)", errors.CommandKilled, "SIGKILL"),
+        ("send(id=id, error={'code': -32603, 'message': 'no quota', 'data': {'left': 0}}); hang()", errors.CommandFailed,
          'answered \'session/prompt\' with error -32603: no quota {"left": 0}'),
-        ("send(id=id, error='odd'); hang()", CommandFailed, "error 0: no reason was given"),
-        ("stop = 'max_tokens'; say('half of it')", AgentStopped, "limit of tokens (max_tokens); its last text: pid"),
-        ("stop = 'max_turn_requests'", AgentStopped, "max_turn_requests"),
-        ("stop = 'refusal'", AgentStopped, "it refused to continue"),
-        ("stop = 'cancelled'", AgentStopped, "postroom had not cancelled it"),
-        ("stop = 'tired'", AgentStopped, "unknown reason (tired)"),
-        ("stop = 'tired' * 100_000", AgentStopped, "unknown reason (tired"),
-        ("stop = '\\ud800'", AgentStopped, "unknown reason ("),
-        ("send(id=id, error={'code': 10 ** 4_000, 'message': '\\ud800' * 1_000}); hang()", CommandFailed, "error 0: "),
+        ("send(id=id, error='odd'); hang()", errors.CommandFailed, "error 0: no reason was given"),
+        ("stop = 'max_tokens'; say('half of it')", errors.AgentStopped, "limit of tokens (max_tokens); its last text: pid"),
+        ("stop = 'max_turn_requests'", errors.AgentStopped, "max_turn_requests"),
+        ("stop = 'refusal'", errors.AgentStopped, "it refused to continue"),
+        ("stop = 'cancelled'", errors.AgentStopped, "postroom had not cancelled it"),
+        ("stop = 'tired'", errors.AgentStopped, "unknown reason (tired)"),
+        ("stop = 'tired' * 100_000", errors.AgentStopped, "unknown reason (tired"),
+        ("stop = '\\ud800'", errors.AgentStopped, "unknown reason ("),
+        ("send(id=id, error={'code': 10 ** 4_000, 'message': '\\ud800' * 1_000}); hang()", errors.CommandFailed, "error 0: "),
     ],
 )  # fmt: skip
 async def test_whoever_asked_learns_why(
-    tmp_path: Path, words: str, kind: type[CommandError], why: str
+    tmp_path: Path, words: str, kind: type[errors.CommandError], why: str
 ) -> None:
     limits = replace(QUICK, farewell=timedelta(milliseconds=50))
     room = AcpRoom(tmp_path, agent(PID + words), limits=limits)
-    with pytest.raises(CommandError) as raised:
+    with pytest.raises(errors.CommandError) as raised:
         await room.run()
     assert type(raised.value) is kind
     assert why in raised.value.message
@@ -83,20 +72,20 @@ async def test_whoever_asked_learns_why(
 @pytest.mark.parametrize(
     ("options", "kind", "why"),
     [
-        ({"version": 2}, AgentProtocolBroken, "does not support version 1"),
-        ({"version": "1"}, AgentProtocolBroken, "does not support version 1"),
-        ({"first": "begin_session = lambda: {}"}, AgentProtocolBroken, "without a session"),
-        ({"first": "begin_session = lambda: {'sessionId': 7}"}, AgentProtocolBroken, "without a session"),
-        ({"first": "begin_session = lambda: []"}, AgentProtocolBroken, "answered 'session/new'"),
-        ({"first": "begin_session = lambda: sys.exit(0)"}, AgentProtocolBroken, "answered 'session/new'"),
-        ({"first": "begin_session = lambda: None"}, CommandFailed, "answered 'session/new' with error -32603"),
-        ({"first": "hear(); send(id=0, error={'code': -32000, 'message': 'log in'}); hang()"}, CommandFailed,
+        ({"version": 2}, errors.AgentProtocolBroken, "does not support version 1"),
+        ({"version": "1"}, errors.AgentProtocolBroken, "does not support version 1"),
+        ({"first": "begin_session = lambda: {}"}, errors.AgentProtocolBroken, "without a session"),
+        ({"first": "begin_session = lambda: {'sessionId': 7}"}, errors.AgentProtocolBroken, "without a session"),
+        ({"first": "begin_session = lambda: []"}, errors.AgentProtocolBroken, "answered 'session/new'"),
+        ({"first": "begin_session = lambda: sys.exit(0)"}, errors.AgentProtocolBroken, "answered 'session/new'"),
+        ({"first": "begin_session = lambda: None"}, errors.CommandFailed, "answered 'session/new' with error -32603"),
+        ({"first": "hear(); send(id=0, error={'code': -32000, 'message': 'log in'}); hang()"}, errors.CommandFailed,
          "requires a login first (it answered 'initialize' with error -32000): log in"),
-        ({"first": "request('session/request_permission', {}); sys.exit(0)"}, AgentProtocolBroken, "'initialize'"),
+        ({"first": "request('session/request_permission', {}); sys.exit(0)"}, errors.AgentProtocolBroken, "'initialize'"),
     ],
 )  # fmt: skip
 async def test_an_agent_that_does_not_begin_is_ended(
-    tmp_path: Path, options: dict[str, Any], kind: type[CommandError], why: str
+    tmp_path: Path, options: dict[str, Any], kind: type[errors.CommandError], why: str
 ) -> None:
     limits = replace(QUICK, farewell=timedelta(milliseconds=50))
     room = AcpRoom(tmp_path, agent("say('x')", options), limits=limits)
@@ -122,7 +111,7 @@ async def test_an_agent_that_asks_before_it_is_spoken_to_gets_its_answer(
     monkeypatch.setattr(Conversation, "take", taken)
     monkeypatch.setattr(StdinWriter, "on", opened_late)
     room = AcpRoom(tmp_path, agent("say('x')", {"first": "request('x', {}); os._exit(0)"}))
-    with pytest.raises(AgentProtocolBroken, match="'initialize'"):
+    with pytest.raises(errors.AgentProtocolBroken, match="'initialize'"):
         await room.run()
 
 
@@ -130,14 +119,14 @@ async def test_an_agent_that_asks_before_it_is_spoken_to_gets_its_answer(
 async def test_an_agent_that_never_answers_who_it_is_is_ended(tmp_path: Path, first: str) -> None:
     limits = replace(QUICK, farewell=timedelta(milliseconds=50), handshake=timedelta(milliseconds=500))
     room = AcpRoom(tmp_path, agent("say('x')", {"first": first}), limits=limits)
-    with pytest.raises(AgentProtocolBroken, match=r"did not answer 'initialize' within 0\.5 s"):
+    with pytest.raises(errors.AgentProtocolBroken, match=r"did not answer 'initialize' within 0\.5 s"):
         await room.run()
     assert room.files() == []
 
 
 async def test_an_agent_that_closes_its_output_is_ended_by_its_idle_time_out(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("os.close(1); hang()", idle_timeout=timedelta(seconds=1)))
-    with pytest.raises(CommandTimedOut, match="wrote nothing"):
+    with pytest.raises(errors.CommandTimedOut, match="wrote nothing"):
         await room.run()
     assert room.files() == []
 
@@ -149,7 +138,7 @@ async def test_a_few_words_beside_the_protocol_are_passed_over(tmp_path: Path) -
 
 async def test_a_turn_without_a_word_is_a_failure(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("sys.stderr.write('no model'); sys.stderr.flush()"))
-    with pytest.raises(CommandSaidNothing, match="without an answer: no model"):
+    with pytest.raises(errors.CommandSaidNothing, match="without an answer: no model"):
         await room.run()
 
 
@@ -158,7 +147,7 @@ async def test_a_line_of_a_gibibyte_is_refused_in_bounded_memory(tmp_path: Path)
     words = "raw('{'); piece = b'x' * (1 << 20)\nfor _ in range(1 << 10): raw(piece)"
     room = AcpRoom(tmp_path, agent(words))
     tracemalloc.start()
-    with pytest.raises(AgentProtocolBroken, match="a line of more than 4194304 bytes"):
+    with pytest.raises(errors.AgentProtocolBroken, match="a line of more than 4194304 bytes"):
         await room.run()
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -170,10 +159,10 @@ async def test_a_line_of_a_gibibyte_is_refused_in_bounded_memory(tmp_path: Path)
 async def test_what_an_agent_leaves_behind_is_ended_however_it_ends(tmp_path: Path, end: str) -> None:
     deaf = "lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     room = AcpRoom(tmp_path, agent(f"{FORKING}say('child %d. ' % leave({deaf}))\n{end}"))
-    failed: CommandError | None = None
+    failed: errors.CommandError | None = None
     try:
         await room.run()
-    except CommandError as error:
+    except errors.CommandError as error:
         failed = error
     assert (failed is None) == (end == "")
     assert not lives(int(room.sink.text.partition("child ")[2].partition(".")[0]))
@@ -183,37 +172,37 @@ async def test_what_an_agent_leaves_behind_is_ended_however_it_ends(tmp_path: Pa
 async def test_an_agent_that_begins_no_session_is_ended_by_its_time_out(tmp_path: Path) -> None:
     options = {"first": "begin_session = hang"}
     room = AcpRoom(tmp_path, agent("say('x')", options, timeout=timedelta(milliseconds=400)))
-    with pytest.raises(CommandTimedOut, match=r"time-out of 0\.4 s"):
+    with pytest.raises(errors.CommandTimedOut, match=r"time-out of 0\.4 s"):
         await room.run()
 
 
 async def test_a_flood_ends_the_agent(tmp_path: Path) -> None:
     limits = replace(QUICK, most_output_bytes=300_000, farewell=timedelta(milliseconds=50))
     room = AcpRoom(tmp_path, agent("while True: say('x' * 1000)"), limits=limits)
-    with pytest.raises(CommandFlooded):
+    with pytest.raises(errors.CommandFlooded):
         await room.run()
 
 
 async def test_an_agent_that_asks_for_ever_and_reads_nothing_is_ended(tmp_path: Path) -> None:
     words = "while True: send(id='a', method='x' * 5_000, params={})"
     limits = replace(QUICK, farewell=timedelta(milliseconds=50))
-    with pytest.raises(AgentProtocolBroken, match="does not read its input"):
+    with pytest.raises(errors.AgentProtocolBroken, match="does not read its input"):
         await AcpRoom(tmp_path, agent(words), limits=limits).run()
 
 
 async def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
     runner = Runner(kind="acp", argv=("no-such-agent",), cwd="/")
     room = AcpRoom(tmp_path, runner)
-    with pytest.raises(CommandNotStarted, match="no-such-agent"):
+    with pytest.raises(errors.CommandNotStarted, match="no-such-agent"):
         await room.run()
-    with pytest.raises(CommandNotStarted, match="no-such-agent"):
+    with pytest.raises(errors.CommandNotStarted, match="no-such-agent"):
         await asyncio.to_thread(room.acp.program_of, runner)
 
 
 async def test_secrets_are_masked_in_what_the_agent_says_of_its_failure(tmp_path: Path) -> None:
     words = "send(id=id, error={'code': 1, 'message': 'key ' + os.environ['API_KEY']}); hang()"
     room = AcpRoom(tmp_path, agent(words, env={"API_KEY": "hush-hush"}))
-    with pytest.raises(CommandFailed, match=r"key \[masked\]"):
+    with pytest.raises(errors.CommandFailed, match=r"key \[masked\]"):
         await room.run()
 
 

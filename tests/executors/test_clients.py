@@ -15,15 +15,9 @@ import pytest
 from executors.acp_room import AcpRoom
 from executors.room import Room
 from postroom.app.clients.table import CLIENTS as SET_UP
+from postroom.contracts import errors
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clients import EVENTS
-from postroom.contracts.errors import (
-    AgentProtocolBroken,
-    CommandBusy,
-    CommandError,
-    CommandFailed,
-    CommandNotStarted,
-)
 from postroom.contracts.executor import RunAccess
 from postroom.contracts.quoting import without_escapes
 from postroom.contracts.runners import STEERED, WITHOUT_SESSIONS, PromptWay, Recipe, Runner, RunnerKind
@@ -139,7 +133,7 @@ async def test_a_client_that_is_missing_is_named_with_how_to_install_it(
     recipe: Recipe, tmp_path: Path
 ) -> None:
     runner = Runner(recipe=recipe, cwd=str(tmp_path), env={"PATH": str(tmp_path)})
-    with pytest.raises(CommandNotStarted) as caught:
+    with pytest.raises(errors.CommandNotStarted) as caught:
         await Room(tmp_path, runner).run()
     name, title, install = MADE_OF[recipe]
     for words in (f"the command '{name}' was not found", title.removesuffix(" 2.0.1"), install):
@@ -160,7 +154,7 @@ async def test_a_client_that_fails_is_named_with_its_version_and_what_helps(
     recipe: Recipe, words: str, found: str, tmp_path: Path
 ) -> None:
     room = client(tmp_path, recipe, f'printf "\\033[31m{words}\\033[0m" >&2; exit 1')
-    with pytest.raises(CommandFailed) as caught:
+    with pytest.raises(errors.CommandFailed) as caught:
         await room.run()
     told = caught.value.describe()
     assert MADE_OF[recipe][1] in told
@@ -174,7 +168,7 @@ async def test_a_client_whose_format_has_changed_fails_and_says_what_came(
     recipe: Recipe, tmp_path: Path
 ) -> None:
     line = json.dumps({"type": "novelty", "words": "hello"})
-    with pytest.raises(CommandFailed) as caught:
+    with pytest.raises(errors.CommandFailed) as caught:
         await client(tmp_path, recipe, f"echo '{line}'").run()
     told = caught.value.describe()
     for words in (MADE_OF[recipe][1], "expected ", "found `novelty`", MADE_OF[recipe][2]):
@@ -185,7 +179,9 @@ async def test_a_codex_that_is_steered_is_expected_to_end_its_turn(tmp_path: Pat
     room = client(tmp_path, Recipe.CODEX, """read line; echo '{"type": "novelty"}'""")
     assert room.runners.runner is not None
     room.runners.runner = replace(room.runners.runner, prompt=PromptWay.STDIN)
-    with pytest.raises(CommandFailed, match="expected a `turn/completed` of its app-server, found `novelty`"):
+    with pytest.raises(
+        errors.CommandFailed, match="expected a `turn/completed` of its app-server, found `novelty`"
+    ):
         await room.run()
 
 
@@ -213,7 +209,7 @@ async def test_an_acp_agent_that_is_missing_is_named_with_how_to_install_it(
     recipe: Recipe, tmp_path: Path
 ) -> None:
     program, title, package = OVER_ACP[recipe]
-    with pytest.raises(CommandNotStarted) as caught:
+    with pytest.raises(errors.CommandNotStarted) as caught:
         await acp_client(tmp_path, recipe).run()
     told = caught.value.describe()
     for words in (f"the command '{program}' was not found", title, f"npm install -g {package}@latest"):
@@ -234,7 +230,7 @@ async def test_an_acp_agent_that_is_missing_is_named_with_how_to_install_it(
 async def test_an_acp_agent_that_fails_is_named_with_what_helps(
     recipe: Recipe, answer: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(errors.CommandError) as caught:
         await acp_client(tmp_path, recipe, answer).run()
     for one in (OVER_ACP[recipe][1], *words):
         assert one in caught.value.describe()
@@ -242,13 +238,13 @@ async def test_an_acp_agent_that_fails_is_named_with_what_helps(
 
 async def test_the_version_of_an_acp_agent_is_what_it_says_when_it_is_greeted(tmp_path: Path) -> None:
     answer = '{"id": 0, "result": {"protocolVersion": 9, "agentInfo": {"name": "x", "version": "0.49.0"}}}'
-    with pytest.raises(AgentProtocolBroken, match=r"Claude Code over ACP 0\.49\.0: expected"):
+    with pytest.raises(errors.AgentProtocolBroken, match=r"Claude Code over ACP 0\.49\.0: expected"):
         await acp_client(tmp_path, Recipe.CLAUDE, answer).run()
 
 
 async def test_a_folder_that_is_missing_is_not_taken_for_a_client_that_is(tmp_path: Path) -> None:
     runner = Runner(recipe=Recipe.CLAUDE, cwd=str(tmp_path / "gone"))
-    with pytest.raises(CommandNotStarted) as caught:
+    with pytest.raises(errors.CommandNotStarted) as caught:
         await Room(tmp_path, runner).run()
     assert "npm install" not in caught.value.describe()
 
@@ -273,7 +269,7 @@ async def test_without_room_for_its_settings_a_client_is_not_started_and_the_run
 
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(
-        CommandBusy, match="private folder for programs cannot be written: No space left"
+        errors.CommandBusy, match="private folder for programs cannot be written: No space left"
     ) as caught:
         await room.run()
     assert caught.value.retryable

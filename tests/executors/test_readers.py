@@ -35,13 +35,8 @@ CLAUDE = [
         "session_id": "s-1",
     },
     {
-        "type": "result",
-        "subtype": "success",
-        "is_error": False,
-        "result": "Done.",
-        "session_id": "s-1",
-        "total_cost_usd": 0.012345,
-        "num_turns": 2,
+        **{"type": "result", "subtype": "success", "is_error": False, "result": "Done.", "session_id": "s-1"},
+        **{"total_cost_usd": 0.012345, "num_turns": 2},
         "usage": {
             "input_tokens": 10,
             "cache_creation_input_tokens": 5,
@@ -144,13 +139,8 @@ def test_what_is_not_known_is_passed_over(subtests: pytest.Subtests) -> None:
     for recipe in OUTPUTS:
         with subtests.test(recipe=recipe):
             kinds = [
-                "assistant",
-                "result_of_something",
-                "thread.resumed",
-                "text",
-                "step_finish",
-                "item.updated",
-                "x",
+                *("assistant", "result_of_something", "thread.resumed", "text", "step_finish"),
+                *("item.updated", "x"),
             ]
             noise = b"not json\n{broken\n[1, 2]\nnull\n" + lines(
                 *(

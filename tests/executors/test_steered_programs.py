@@ -1,7 +1,7 @@
 """Programs that accept messages during their work, with a real mailbox: accepted messages are answered, the others wait."""
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,25 +113,112 @@ async def last_text(application: Application, text: str) -> list[str]:
     return await shown(look)
 
 
-async def test_claude_answers_what_came_while_it_worked_with_the_first(
-    application: Application, at_work: Path
-) -> None:
-    text = "one = heard(); took(one)\n" + pid_in(at_work) + "two = heard(); took(two)\n"
-    runner = claude(text + "result(text(one) + ' and ' + text(two)); over()")
-    _, first, second = await steered(application, runner, at_work)
-    assert first == second
+PID, SENT = "<the pid is told>\n", "<the second message is sent>"
+"""Marks in the texts of programs; behind the second it waits until the message is there."""
+
+
+async def at_the_end(
+    application: Application, made: Callable[..., Runner], text: str, at_work: Path
+) -> tuple[str, str]:
+    """Have a program do what a text says, with a message while it works; return the first two dispatches."""
+    sent = at_work.with_name("sent")
+    text = text.replace(PID, pid_in(at_work)).replace(
+        SENT, f"while not os.path.exists({str(sent)!r}): time.sleep(0.01)"
+    )
+    _, first, second = await steered(application, made("import time\n" + text), at_work)
+    sent.touch()
     await dispatch_in(application.stores, first, ACKED)
+    return first, second
+
+
+TOGETHER = {
+    claude: f"""one = heard(); took(one)
+{PID}two = heard(); took(two)
+result(text(one) + ' and ' + text(two)); over()""",
+    codex: f"""opened(); one = begun()
+{PID}two = heard(); answer(two, turnId='u1')
+assert (two['method'], two['params']['expectedTurnId']) == ('turn/steer', 'u1')
+item('agentMessage', text='I look.'); item('commandExecution'); took(two)
+item('agentMessage', text=text(one) + ' and ' + text(two)); ended(); over()""",
+    opencode: f"""say('step_start')
+{PID}two = told(); assert two['session'] == 'ses_1'
+took(two); step(prompt + ' and ' + two['text'], 'stop')""",
+}
+BEHIND = {
+    claude: f"""one = heard(); took(one)
+{PID}two = heard(); result('of ' + text(one))
+over(); took(two); result('of ' + text(two))""",
+    codex: f"""opened(); one = begun()
+{PID}two = heard(); answer(two, turnId='u1')
+item('agentMessage', text='of first'); took(two); item('agentMessage', text='of second'); ended()""",
+    opencode: f"""step('I look.')
+{PID}two = told(); step('of first', 'stop')
+took(two); step('I count.'); step('of second', 'stop')""",
+}
+CLAUDE_AGAIN = "one = heard()\nif text(one) == 'second': result('of second'); sys.exit()\n"
+OPENCODE_TOLD = "say('step_start')\nif prompt == 'first':\n  %s\nstep('of ' + prompt, 'stop')"
+NOT_TAKEN = [
+    (claude, f"""{CLAUDE_AGAIN}{PID}heard(); print('{{', flush=True); say(type='user', isReplay=True)
+say(type='user', isReplay=True, uuid=7); say(type='user', isReplay=True, uuid=one['uuid'] + 'x')
+result('of first')"""),
+    (codex, f"""opened(); one = begun()
+if text(one) == 'first':
+  {PID}  say(id=heard()['id'], error={{'code': -32600, 'message': 'no active turn'}})
+item('agentMessage', text='of ' + text(one)); ended(); over()"""),
+    (opencode, OPENCODE_TOLD % f"{PID}  told()"),
+    (opencode, OPENCODE_TOLD % (f"{PID}  told(); " + 'print(\'{"type": "postroom.taken"}\')')),
+    (opencode, OPENCODE_TOLD % f"plugin.close()\n  {PID}  {SENT}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "is_deep"), [*((made, False) for made in TOGETHER), (opencode, True)])
+async def test_what_comes_while_a_program_works_is_answered_with_the_first(
+    application: Application,
+    at_work: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: Callable[..., Runner],
+    is_deep: bool,
+) -> None:
+    """Also where the folder for temporary files is too deep for the path of a socket."""
+    if is_deep:
+        deep = tmp_path / ("d" * 100)
+        deep.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    first, second = await at_the_end(application, made, TOGETHER[made], at_work)
+    assert first == second
     assert await application.texts() == ["first", "second", "first and second"]
 
 
-async def test_what_claude_takes_behind_its_answer_has_one_of_its_own(
-    application: Application, at_work: Path
+@pytest.mark.parametrize("made", BEHIND)
+async def test_what_is_taken_behind_an_answer_has_one_of_its_own(
+    application: Application, at_work: Path, made: Callable[..., Runner]
 ) -> None:
-    text = "one = heard(); took(one)\n" + pid_in(at_work) + "two = heard(); result('of ' + text(one))\n"
-    runner = claude(text + "over(); took(two); result('of ' + text(two))")
-    _, first, _ = await steered(application, runner, at_work)
-    await dispatch_in(application.stores, first, ACKED)
+    await at_the_end(application, made, BEHIND[made], at_work)
     assert await application.texts() == ["first", "second", "of first\n\nof second"]
+
+
+@pytest.mark.parametrize(("made", "text"), NOT_TAKEN)
+async def test_what_a_program_did_not_take_begins_the_next_run(
+    application: Application, at_work: Path, made: Callable[..., Runner], text: str
+) -> None:
+    await at_the_end(application, made, text, at_work)
+    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (claude, CLAUDE_AGAIN),
+        (opencode, "say('step_start')\nif prompt == 'second': step('of second', 'stop'); sys.exit()\n"),
+    ],
+)
+async def test_a_program_that_is_cancelled_leaves_what_was_not_taken(
+    application: Application, at_work: Path, made: Callable[..., Runner], text: str
+) -> None:
+    mailbox, first, _ = await steered(application, made(text + pid_in(at_work) + HANG), at_work)
+    assert await mailbox.cancel(first)
+    assert await last_text(application, "of second")
 
 
 async def test_what_a_program_was_told_and_had_not_taken_when_it_died_begins_the_next_run(
@@ -187,60 +274,6 @@ async def test_a_program_that_never_reads_loses_nothing(application: Application
     assert texts == ["first", "it did not read", "second", "of second"]
 
 
-async def test_garbage_takes_nothing(application: Application, at_work: Path) -> None:
-    text = "one = heard()\nif text(one) == 'second': result('of second'); sys.exit()\n" + pid_in(at_work)
-    text += "heard(); print('{', flush=True); say(type='user', isReplay=True)\n"
-    text += (
-        "say(type='user', isReplay=True, uuid=7); say(type='user', isReplay=True, uuid=one['uuid'] + 'x')\n"
-    )
-    _, first, _ = await steered(application, claude(text + "result('of first')"), at_work)
-    await dispatch_in(application.stores, first, ACKED)
-    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
-
-
-async def test_a_run_that_is_cancelled_leaves_what_was_not_taken(
-    application: Application, at_work: Path
-) -> None:
-    text = "one = heard()\nif text(one) == 'second': result('of second'); sys.exit()\n"
-    mailbox, first, _ = await steered(application, claude(text + pid_in(at_work) + HANG), at_work)
-    assert await mailbox.cancel(first)
-    assert await last_text(application, "of second")
-
-
-async def test_codex_is_steered_into_its_turn(application: Application, at_work: Path) -> None:
-    text = "opened(); one = begun()\n" + pid_in(at_work) + "two = heard(); answer(two, turnId='u1')\n"
-    text += "assert (two['method'], two['params']['expectedTurnId']) == ('turn/steer', 'u1')\n"
-    text += "item('agentMessage', text='I look.'); item('commandExecution'); took(two)\n"
-    text += "item('agentMessage', text=text(one) + ' and ' + text(two)); ended(); over()"
-    _, first, second = await steered(application, codex(text), at_work)
-    assert first == second
-    await dispatch_in(application.stores, first, ACKED)
-    assert await application.texts() == ["first", "second", "first and second"]
-
-
-async def test_what_codex_takes_behind_its_answer_has_one_of_its_own(
-    application: Application, at_work: Path
-) -> None:
-    text = "opened(); one = begun()\n" + pid_in(at_work) + "two = heard(); answer(two, turnId='u1')\n"
-    text += (
-        "item('agentMessage', text='of first'); took(two); item('agentMessage', text='of second'); ended()"
-    )
-    _, first, _ = await steered(application, codex(text), at_work)
-    await dispatch_in(application.stores, first, ACKED)
-    assert await application.texts() == ["first", "second", "of first\n\nof second"]
-
-
-async def test_what_codex_refuses_to_be_steered_with_begins_the_next_run(
-    application: Application, at_work: Path
-) -> None:
-    text = "opened(); one = begun()\nif text(one) == 'first':\n  " + pid_in(at_work)
-    text += "  say(id=heard()['id'], error={'code': -32600, 'message': 'no active turn'})\n"
-    text += "item('agentMessage', text='of ' + text(one)); ended(); over()"
-    _, first, _ = await steered(application, codex(text), at_work)
-    await dispatch_in(application.stores, first, ACKED)
-    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
-
-
 async def test_codex_goes_on_with_its_thread_or_begins_anew(application: Application) -> None:
     text = "asked = opened(); one = begun()\n"
     text += "item('agentMessage', text=asked['method'] + ' ' + str(asked['params'].get('threadId'))); ended()"
@@ -282,67 +315,3 @@ async def test_a_codex_that_fails_is_a_failed_run_with_its_words(
 ) -> None:
     row = await application.settled(application.open(codex(text)), as_=DEAD)
     assert reason in (row.last_error or "")
-
-
-@pytest.mark.parametrize("is_deep", [False, True])
-async def test_opencode_answers_what_came_while_it_worked_with_the_first(
-    application: Application,
-    at_work: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    is_deep: bool,
-) -> None:
-    """Also where the folder for temporary files is too deep for the path of a socket."""
-    if is_deep:
-        deep = tmp_path / ("d" * 100)
-        deep.mkdir()
-        monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    text = "say('step_start')\n" + pid_in(at_work) + "two = told(); assert two['session'] == 'ses_1'\n"
-    text += "took(two); step(prompt + ' and ' + two['text'], 'stop')"
-    _, first, second = await steered(application, opencode(text), at_work)
-    assert first == second
-    await dispatch_in(application.stores, first, ACKED)
-    assert await application.texts() == ["first", "second", "first and second"]
-
-
-async def test_what_opencode_takes_behind_its_answer_has_one_of_its_own(
-    application: Application, at_work: Path
-) -> None:
-    text = "step('I look.')\n" + pid_in(at_work) + "two = told(); step('of first', 'stop')\n"
-    text += "took(two); step('I count.'); step('of second', 'stop')"
-    _, first, _ = await steered(application, opencode(text), at_work)
-    await dispatch_in(application.stores, first, ACKED)
-    assert await application.texts() == ["first", "second", "of first\n\nof second"]
-
-
-@pytest.mark.parametrize("ends", ["", 'print(\'{"type": "postroom.taken"}\')'])
-async def test_what_opencode_did_not_take_begins_the_next_run(
-    application: Application, at_work: Path, ends: str
-) -> None:
-    text = "say('step_start')\nif prompt == 'first':\n  " + pid_in(at_work) + f"  told(); {ends}\n"
-    text += "step('of ' + prompt, 'stop')"
-    _, first, _ = await steered(application, opencode(text), at_work)
-    await dispatch_in(application.stores, first, ACKED)
-    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
-
-
-async def test_what_came_after_opencode_closed_its_plugin_begins_the_next_run(
-    application: Application, at_work: Path, tmp_path: Path
-) -> None:
-    sent = tmp_path / "sent"
-    text = "import time\nsay('step_start')\nif prompt == 'first':\n  plugin.close()\n  " + pid_in(at_work)
-    text += f"  while not os.path.exists({str(sent)!r}): time.sleep(0.01)\nstep('of ' + prompt, 'stop')"
-    _, first, _ = await steered(application, opencode(text), at_work)
-    sent.touch()
-    await dispatch_in(application.stores, first, ACKED)
-    assert await last_text(application, "of second") == ["first", "of first", "second", "of second"]
-
-
-async def test_an_opencode_that_is_cancelled_leaves_what_was_not_taken(
-    application: Application, at_work: Path
-) -> None:
-    text = "say('step_start')\nif prompt == 'second': step('of second', 'stop'); sys.exit()\n"
-    mailbox, first, _ = await steered(application, opencode(text + pid_in(at_work) + HANG), at_work)
-    assert await mailbox.cancel(first)
-    assert await last_text(application, "of second")

@@ -70,6 +70,9 @@ class Programs(ProgramExecutor):
     def words_of(self, runner: Runner) -> tuple[str, ...]:
         return runner.argv
 
+    def client_of(self, runner: Runner) -> None:
+        return None
+
 
 class Room:
     """A mailbox over programs; each of its threads is `t`."""
@@ -157,10 +160,7 @@ async def test_what_it_took_before_its_question_is_not_told_again_behind_the_ans
 
 async def test_what_it_took_in_several_attempts_is_told_in_the_order_it_came(room: Room) -> None:
     room.programs.acts = [
-        asks,
-        room.takes("and this", then=is_killed),
-        room.takes("and that", then=is_killed),
-        ends,
+        *(asks, room.takes("and this", then=is_killed), room.takes("and that", then=is_killed), ends),
     ]
     await room.ask("dig")
     await room.answer()

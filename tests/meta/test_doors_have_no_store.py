@@ -20,7 +20,7 @@ PORTS = (
 LOOKS = {"MailReads", "SqlStore", "Transaction"}
 """The access of pages: views of a store, for people only, who see all. A view refuses to write, and no page asks for more.
 """
-OFFLINE = {"backup.py", "moving.py", "offline.py", "rebuild.py", "restoring.py"}
+OFFLINE = {"backup.py", "database.py", "rebuild.py"}
 """Commands that open the file of a database that no server has: their user can read it anyway."""
 
 

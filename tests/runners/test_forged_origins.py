@@ -57,11 +57,7 @@ def test_each_field_of_a_prompt_is_one_line() -> None:
             lines = told.splitlines()
             assert len(lines) == 11, told
             assert [line.partition(":")[0] for line in lines[3:8]] == [
-                "Message",
-                "Thread",
-                "From",
-                "Subject",
-                "Importance",
+                *("Message", "Thread", "From", "Subject", "Importance"),
             ]
             assert lines[5].endswith("; identity not proved)")
             assert (lines[2], lines[10]) == ("[0000]", "[0000]")
@@ -108,11 +104,7 @@ def whole(prompt: str) -> None:
     lines = [line for line in prompt.splitlines() if line.strip()]
     first = next(index for index, line in enumerate(lines) if line.startswith("["))
     assert [line.partition(":")[0] for line in lines[first + 1 : first + 6]] == [
-        "Message",
-        "Thread",
-        "From",
-        "Subject",
-        "Importance",
+        *("Message", "Thread", "From", "Subject", "Importance"),
     ]
     assert lines[first + 3].startswith("From: Ada (a message from ")
     assert lines[first + 3].endswith("; identity not proved)")

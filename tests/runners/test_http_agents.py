@@ -10,15 +10,8 @@ from typing import Any
 
 import pytest
 
+from postroom.contracts import errors
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import (
-    InvalidArgument,
-    PostroomError,
-    ResultConflict,
-    ResultTooEarly,
-    StaleResult,
-    WrongSignature,
-)
 from postroom.contracts.runners import HttpRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.signing import signature
@@ -84,12 +77,8 @@ async def test_a_run_is_posted_signed_and_an_answer_at_once_is_mailed_back(
     assert "Are the lights on?" in told.pop("prompt")
     [run] = await room.runs_of()
     assert told == {
-        "kind": "run",
-        "dispatch": run.dispatch_id,
-        "run": run.run_id,
-        "thread": run.thread_id,
-        "agent": "Bo@projects-shop",
-        "timeout_ms": 1_800_000,
+        **{"kind": "run", "dispatch": run.dispatch_id, "run": run.run_id, "thread": run.thread_id},
+        **{"agent": "Bo@projects-shop", "timeout_ms": 1_800_000},
         "callback": f"http://127.0.0.1:8765/callbacks/{run.dispatch_id}",
     }
     expected = sign(SECRET, room.clock.now(), asked.body)
@@ -107,9 +96,9 @@ async def test_a_result_that_comes_later_is_durable_when_it_is_taken_and_counts_
     assert await status_of(room, dispatch) is RunDispatchStatus.ACKED
     await room.turn()
     await give(room, dispatch, text="They are on.")
-    with pytest.raises(ResultConflict):
+    with pytest.raises(errors.ResultConflict):
         await give(room, dispatch, text="They are off.")
-    with pytest.raises(ResultConflict):
+    with pytest.raises(errors.ResultConflict):
         await give(room, dispatch, error="no")
     await room.turn()
     assert await room.texts("Ada") == [("Bo", "They are on.")]
@@ -123,7 +112,7 @@ async def test_of_two_results_at_once_the_first_counts_and_the_other_is_refused(
     both = (give(room, dispatch, text="on"), give(room, dispatch, text="off"))
     first, second = await asyncio.gather(*both, return_exceptions=True)
     assert first is None
-    assert isinstance(second, ResultConflict)
+    assert isinstance(second, errors.ResultConflict)
     await room.turn()
     assert await room.texts("Ada") == [("Bo", "on")]
 
@@ -144,7 +133,7 @@ async def test_a_failure_that_the_other_server_tells_is_told_to_whoever_wrote(
     dispatch = await begun(room, remote, TAKEN)
     await give(room, dispatch, error="no such pier")
     await give(room, dispatch, error="no such pier")
-    with pytest.raises(StaleResult):
+    with pytest.raises(errors.StaleResult):
         await give(room, dispatch, text="there is one")
     await room.turn()
     [(_, text)] = await room.texts("Ada")
@@ -171,27 +160,23 @@ async def test_what_is_not_signed_with_the_secret_changes_nothing(
     run = remote.runs[0]
     unreadable = {"X-Postroom-Timestamp": "soon", "X-Postroom-Signature": signature(SECRET, "soon", body)}
     wrong = [
-        ({}, body),
-        (sign(OTHER, now, body), body),
-        (good, result(dispatch, text="forged")),
+        *(({}, body), (sign(OTHER, now, body), body), (good, result(dispatch, text="forged"))),
         (good | {"X-Postroom-Timestamp": str(now // 1000 + 1)}, body),
         (good | {"X-Postroom-Timestamp": "soon"}, body),
         (good | {"X-Postroom-Signature": good["X-Postroom-Signature"][3:]}, body),
-        (good | {"X-Postroom-Signature": "v1=\u2603"}, body),
-        (unreadable, body),
-        (sign(SECRET, now - 301_000, body), body),
-        (sign(SECRET, now + 301_000, body), body),
+        *((good | {"X-Postroom-Signature": "v1=\u2603"}, body), (unreadable, body)),
+        *((sign(SECRET, now - 301_000, body), body), (sign(SECRET, now + 301_000, body), body)),
     ]
     for headers, content in wrong:
-        with pytest.raises(WrongSignature):
+        with pytest.raises(errors.WrongSignature):
             await room.results.take(dispatch, headers, content)
-    with pytest.raises(WrongSignature):
+    with pytest.raises(errors.WrongSignature):
         await room.results.take("no-such-dispatch", good, body)
     posed = result(dispatch, text="x").replace(b'"kind": "result"', b'"kind": "run"')
     for content in (run.body, b"{", b"[]", result("another", text="x"), result(dispatch), posed):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(errors.InvalidArgument):
             await give(room, dispatch, content)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(errors.InvalidArgument):
         await give(room, dispatch, text="x", error="y")
     ended = RunDispatchStatus.ACKED if is_over else RunDispatchStatus.CLAIMED
     assert await status_of(room, dispatch) is ended
@@ -202,7 +187,7 @@ async def test_a_result_for_another_agent_is_not_taken(room: RunnerRoom, remote:
     await give(room, dispatch, text="right")
     room.runners["Bo"] = bo(remote, secret_env="CY_SECRET")
     room.environment["CY_SECRET"] = OTHER  # type: ignore[index]
-    with pytest.raises(WrongSignature):
+    with pytest.raises(errors.WrongSignature):
         await give(room, dispatch, text="right")
 
 
@@ -212,7 +197,7 @@ async def test_who_proves_nothing_is_not_told_where_a_secret_should_have_been(
     dispatch = await begun(room, remote, TAKEN)
     await give(room, dispatch, text="right")
     room.runners["Bo"] = bo(remote, secret_env="NO_SUCH")
-    with pytest.raises(ResultTooEarly) as caught:
+    with pytest.raises(errors.ResultTooEarly) as caught:
         await give(room, dispatch, text="right")
     assert "NO_SUCH" not in json.dumps(caught.value.as_dict())
 
@@ -223,14 +208,11 @@ async def test_who_proves_nothing_is_not_told_where_a_secret_should_have_been(
         (reply(307, Location="/elsewhere"), "answered with status 307"),
         (reply(302, Location="https://elsewhere.example/run"), "answered with status 302"),
         (reply(401, {"secret": SECRET}), "answered with status 401"),
-        (reply(404), "answered with status 404"),
-        (reply(204), "answered with status 204"),
+        *((reply(404), "answered with status 404"), (reply(204), "answered with status 204")),
         (reply(200, b"<html>"), "the other server's answer is invalid"),
         (reply(200, {"kind": "result", "dispatch": "another", "text": "x"}), "belongs to another dispatch"),
-        (reply(200, b"x" * (LARGEST_BODY + 1)), "exceeds"),
-        (reply(500), "answered with status 500"),
-        (reply(429), "answered with status 429"),
-        (CUT, "did not answer"),
+        *((reply(200, b"x" * (LARGEST_BODY + 1)), "exceeds"), (reply(500), "answered with status 500")),
+        *((reply(429), "answered with status 429"), (CUT, "did not answer")),
         (b"hello\r\n\r\n", "did not answer"),
     ],
 )
@@ -269,7 +251,7 @@ async def test_a_reply_that_is_lost_or_says_later_is_asked_for_again_under_the_s
     room = RunnerRoom(store=store, runs=store.runs, clock=clock, most_attempts=3)
     dispatch = await begun(room, remote, fault, says("done"))
     await room.turn()
-    with pytest.raises(ResultTooEarly):
+    with pytest.raises(errors.ResultTooEarly):
         await give(room, dispatch, text="done")
     assert len(remote.runs) == 1
     clock.advance(timedelta(minutes=5))
@@ -293,7 +275,7 @@ async def test_a_result_that_does_not_come_in_time_is_waited_for_no_longer(
         assert "no result came within 20 s" in (await room.texts("Ada"))[-1][1]
         [cancel] = remote.cancels
         assert (cancel.path, cancel.told["dispatch"]) == ("/run/cancel", dispatch)
-        with pytest.raises(StaleResult):
+        with pytest.raises(errors.StaleResult):
             await give(room, dispatch, text="late")
         assert await status_of(room, dispatch) is RunDispatchStatus.DEAD_LETTER
         remote.asked.clear()
@@ -312,7 +294,7 @@ async def test_a_cancel_is_told_to_the_other_server_and_a_later_result_is_refuse
     assert {name: cancel.headers[name.lower()] for name in expected} == expected
     [run] = await room.runs_of()
     assert run.status is RunStatus.DONE
-    with pytest.raises(StaleResult):
+    with pytest.raises(errors.StaleResult):
         await give(room, dispatch, text="late")
 
 
@@ -321,10 +303,10 @@ async def test_a_result_that_crosses_a_cancel_is_not_said_to_be_taken(
 ) -> None:
     dispatch = await begun(room, remote, TAKEN)
     assert room.results.cancel(dispatch)
-    with pytest.raises((ResultTooEarly, StaleResult)):
+    with pytest.raises((errors.ResultTooEarly, errors.StaleResult)):
         await give(room, dispatch, text="crossed")
     await room.turn()
-    with pytest.raises(StaleResult):
+    with pytest.raises(errors.StaleResult):
         await give(room, dispatch, text="crossed")
     assert await status_of(room, dispatch) is RunDispatchStatus.ACKED
 
@@ -336,7 +318,7 @@ async def test_a_server_that_begins_anew_asks_for_the_same_run_and_takes_its_res
     await room.end()
     assert remote.cancels == []
     room.begin()
-    with pytest.raises(ResultTooEarly):
+    with pytest.raises(errors.ResultTooEarly):
         await give(room, dispatch, text="early")
     await room.mailbox.recover()
     await remote.come(2)
@@ -416,6 +398,10 @@ async def test_a_secret_in_a_file_is_of_its_owner_alone(
 async def test_every_refusal_says_whether_it_is_to_be_sent_again(
     room: RunnerRoom, remote: FakeRemote
 ) -> None:
-    assert ResultTooEarly.retryable
-    refusals: tuple[type[PostroomError], ...] = (ResultConflict, StaleResult, WrongSignature)
+    assert errors.ResultTooEarly.retryable
+    refusals: tuple[type[errors.PostroomError], ...] = (
+        errors.ResultConflict,
+        errors.StaleResult,
+        errors.WrongSignature,
+    )
     assert not any(one.retryable for one in refusals)

@@ -87,7 +87,7 @@ class Agents(RunDispatchExecutor):
 
     async def _claimed(self, activation: RunActivation) -> Any:
         """Return a task that the run claims, in a world with tasks."""
-        if not self._server.mail.has_tasks:
+        if self._server.mail is None or not self._server.mail.has_tasks:
             return None
         key = f"{activation.run_id} {activation.attempt}"
         asked = {"ttl_seconds": _LEASE, "idempotency_key": key}

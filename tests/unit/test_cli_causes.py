@@ -12,10 +12,9 @@ import pytest
 
 from conformance.promises.given import an_office, put_message
 from postroom.app.check_results import LEAST_FREE, told_of_disk
-from postroom.cli import restoring
 from postroom.cli.main import main
 from postroom.contracts.errors import StoreFull
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite import SqliteStore, restoring
 from table_rows import each_row
 
 
@@ -120,6 +119,17 @@ def test_a_disk_with_too_little_room_is_told_with_how_much_it_must_be(tmp_path: 
     large = told_of_disk(database, free_of=lambda _: 2 * LEAST_FREE - 1).detail
     assert small == f"1000 bytes are free, the database has 0; at least {LEAST_FREE} are needed"
     assert large.endswith(f"; at least {2 * LEAST_FREE} are needed, twice the database")
+
+
+def test_what_a_killed_backup_left_in_the_folder_goes_with_the_next_one(data: Path) -> None:
+    SqliteStore.open(data / "postroom.db").close()
+    folder = data / "backups"
+    folder.mkdir()
+    for ending in ("", ".partial", ".partial-journal", ".partial.lock"):
+        (folder / f"postroom-x.copy{ending}").write_bytes(b"half")
+    (folder / "mine.copy").write_bytes(b"theirs")
+    assert main(["backup"]) == 0
+    assert [path.name for path in folder.iterdir() if ".copy" in path.name] == ["mine.copy"]
 
 
 def test_doctor_without_a_server_tells_the_messages_whose_texts_changed_on_the_disk(

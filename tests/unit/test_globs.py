@@ -95,6 +95,15 @@ def test_a_path_with_an_empty_name_is_covered_by_nothing(subtests: pytest.Subtes
             )
 
 
+def test_a_resource_covers_itself_alone() -> None:
+    covered = [
+        path
+        for path in ("port:8080", "port:8081", "a/port:8080")
+        if matches(parse_pattern("port:8080"), path)
+    ]
+    assert covered == ["port:8080"]
+
+
 def test_patterns_made_to_blow_up_are_decided_all_the_same(subtests: pytest.Subtests) -> None:
     for a, b, expected in [
         ("*a" * 31 + "*", "a" * 1024, True),

@@ -84,6 +84,7 @@ FREE = {
     *("register_agent", "create_agent_identity", "show_project", "list_agents", "search_messages"),
     *("fetch_thread", "summarize_thread", "list_file_reservations", "fetch_events"),
     "list_tasks",
+    "catch_up",
 }
 """Operations of a project that name no agent who acts."""
 

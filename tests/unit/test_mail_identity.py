@@ -90,6 +90,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "list_file_reservations": {},
         "fetch_events": {},
         "list_tasks": {},
+        "catch_up": {},
     },
 }
 

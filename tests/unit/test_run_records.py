@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from postroom.contracts.dispatch import RunDispatch
-from postroom.contracts.errors import InvalidRecord, StoreCorrupt
+from postroom.contracts.errors import IllegalTransition, InvalidRecord, StoreCorrupt
+from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import (
     Boundary,
     DeliveryMode,
@@ -13,6 +14,7 @@ from postroom.contracts.messages import (
     Message,
     PendingMessage,
     Role,
+    leading_barrier,
     select_pending,
 )
 from postroom.contracts.records import replace
@@ -38,6 +40,45 @@ def run(status: RunStatus = RunStatus.RUNNING, **details: Any) -> RunRecord:
         details.setdefault("finished_at", NOW)
     details.setdefault("updated_at", NOW)
     return RunRecord(**{"run_id": "r1", "thread_id": "t", "status": status, **details})
+
+
+@each_row(
+    "details",
+    [
+        *({"dispatch_id": " "}, {"dedupe_key": " "}, {"priority": -1}, {"max_attempts": 0}),
+        *({"interruption_count": -1}, {"claim_token": "x"}, {"completed_at": NOW}, {"run_response": "x"}),
+    ],
+)
+def test_a_dispatch_of_another_shape_is_refused(details: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRecord):
+        replace(QUEUED, **details)
+
+
+def test_a_dispatch_that_has_ended_moves_no_more_and_one_in_the_queue_proves_no_claim() -> None:
+    ended = QUEUED.cancelled(now=NOW)
+    for move in (
+        lambda: ended.cancelled(now=NOW),
+        lambda: ended.superseded(reason="x", now=NOW),
+        lambda: ended.claim(token="token", consumer="worker", lease_ms=30, now=NOW),
+        lambda: QUEUED.claim_proof,
+    ):
+        with pytest.raises(IllegalTransition):
+            move()
+
+
+def test_the_barrier_before_a_new_message_is_found() -> None:
+    barrier = pending("barrier", Boundary.RESUME_INPUT, barrier=True)
+    assert leading_barrier((PLAIN, barrier), NEW) == barrier
+    assert leading_barrier((PLAIN, barrier), Boundary.RESUME_INPUT) is None
+    assert leading_barrier((PLAIN,), NEXT) is None
+
+
+@each_row("options", [{"writer_id": "w"}, {"idempotency_key": "k"}])
+def test_a_writer_of_an_event_and_its_key_come_together(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRecord):
+        CanonicalEventDraft(
+            event_kind="k", scopes=(EventScope.run("r"),), payload={}, options=AppendOptions(**options)
+        )
 
 
 WAITS = {"waiting": RunWaitingState(reason=WaitingReason.USER_INPUT)}

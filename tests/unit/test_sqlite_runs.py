@@ -28,7 +28,7 @@ from conformance.promises.run_given import (
     snapshot,
     waiting,
 )
-from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
     StoreError,
@@ -166,6 +166,26 @@ async def test_a_purge_lets_others_write_between_its_steps(
     assert purge.result() == 10
     counts = await stores.dispatches.count_by_status()
     assert counts[RunDispatchStatus.ACKED] == 0
+
+
+async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    """An interrupt leaves none; who writes to the table by other means may."""
+    await stores.dispatches.interrupt("t")
+    for name in ("old-1", "new", "old-2"):
+        await stores.dispatches.enqueue(RunDispatch.queued(name, "t", f"run-{name}", created_at=0))
+    await sqlite_store.store.engine.write(
+        lambda sql: sql.connection.execute(
+            "UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id LIKE 'old-%'"
+        )
+    )
+    assert await stores.dispatches.claim_dispatch("old-2", "worker", lease_ms=30) is None
+    owned = await stores.dispatches.claim("t", "worker", lease_ms=30)
+    assert owned is not None
+    assert owned.dispatch_id == "new"
+    rows = [await stores.dispatches.load_dispatch(name) for name in ("old-1", "old-2")]
+    assert [row and row.status for row in rows] == [RunDispatchStatus.SUPERSEDED] * 2
 
 
 async def removed(stores: RunStores, dispatch_id: str) -> None:

@@ -233,6 +233,27 @@ async def bound_to_harbor(edge: Edge) -> dict[str, str]:
     return await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
 
 
+async def test_within_one_project_no_other_has_a_name(edge: Edge) -> None:
+    bound = await edge.store.read(lambda tx: tx.project(SHORE))
+    assert bound is not None
+    told = grant("mail:read", project_id=bound.id)
+
+    def look(tx: Any) -> tuple[Any, ...]:
+        seen = edge.mail.context(tx, Caller(grant=told)).projects
+        return (
+            [seen.project(key) for key in (SHORE, HARBOR, "projects-harbor")],
+            seen.projects(limit=9),
+            seen.projects(limit=9, after=bound.id),
+            seen.projects_spelled(HARBOR),
+            seen.projects_spelled(SHORE),
+            edge.mail.context(tx, Caller(grant=grant("mail:read"))).projects is tx,
+        )
+
+    assert await edge.store.read(look) == ([bound, None, None], [bound], [], [], [bound], True)
+    with pytest.raises(UnknownProject):
+        await edge.mail.call("show_project", {"project_key": HARBOR}, caller=Caller(grant=told))
+
+
 @each_row("key", [SHORE, "projects-shore", f"{SHORE}/", "/projects/nowhere", "C:\\shore"])
 async def test_a_bound_token_reaches_no_project_by_another_name(
     edge: Edge, bound_to_harbor: dict[str, str], key: str

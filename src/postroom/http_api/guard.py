@@ -245,7 +245,7 @@ class Guard:
             WrongToken: a bearer token came along, and it is not one for this path.
             StoreError: it cannot be known whether a session was logged out.
         """
-        if head.authorization is not None and head.bearer is not None:
+        if head.bearer is not None:
             return await self._bearer(head.path, head.bearer)
         is_page = not f"{head.path}/".startswith(self._interfaces)
         if is_page and await self._credentials.sessions.recognises(head.cookie):

@@ -19,6 +19,8 @@ _ORIGIN: Final = re.compile(r"(https?)://([^/?#@\s]+)", re.I)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_IN_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|(^|/)\.\.?(/|$)")
+_SINGLE: Final = (b"idempotency-key", b"host", b"origin", b"content-length", b"authorization")
+"""Headers that may occur once: a reader below may take the first or the last."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -44,7 +46,8 @@ class Head:
     path: str
     host: Authority | None
     origin: str | None
-    authorization: str | None = field(default=None, repr=False)
+    bearer: str | None = field(default=None, repr=False)
+    """The bearer token; None if the request has none."""
     cookie: str = field(default="", repr=False)
     content_length: int = 0
     wants_page: bool = False
@@ -58,7 +61,7 @@ class Head:
         Raises:
             Malformed: the path or a header is broken.
         """
-        headers, path, sent = scope["headers"], scope["path"], scope.get("raw_path") or b""
+        path, sent = scope["path"], scope.get("raw_path") or b""
         query = scope.get("query_string", b"")
         if max(len(path), len(sent)) > LONGEST_PATH:
             raise Malformed(f"the path exceeds {LONGEST_PATH} bytes")
@@ -74,35 +77,28 @@ class Head:
             raise Malformed("the path is not UTF-8") from error
         if not path.startswith("/") or _BAD_IN_PATH.search(path):
             raise Malformed("the path contains control characters, backslashes or dot segments")
-        _single(headers, b"idempotency-key")  # a reader below may take the first or the last
-        host, origin = read_authority(_single(headers, b"host") or ""), _single(headers, b"origin")
-        length = _single(headers, b"content-length")
-        length = "0" if length is None else length
+        given = _values(scope["headers"])
+        length = given.get(b"content-length", ["0"])[0]
+        scheme, _, token = given.get(b"authorization", [""])[0].partition(" ")
         if not (length.isascii() and length.isdigit() and len(length) <= 18):
             raise Malformed("the header content-length is not a valid length")
         target = (sent or quote(path).encode()) + (b"?" + query if query else b"")
         return cls(
             method=scope["method"],
             path=path,
-            host=host,
-            origin=origin,
-            authorization=_single(headers, b"authorization"),
-            cookie="; ".join(_all(headers, b"cookie")),
+            host=read_authority(given.get(b"host", [""])[0]),
+            origin=given.get(b"origin", [None])[0],
+            bearer=token.strip() if scheme.lower() == "bearer" else None,
+            cookie="; ".join(given.get(b"cookie", ())),
             content_length=int(length),
-            wants_page="text/html" in ",".join(_all(headers, b"accept")).lower(),
+            wants_page="text/html" in ",".join(given.get(b"accept", ())).lower(),
             target=target.decode("latin-1") if scope["method"] == "GET" else "/",
         )
-
-    @property
-    def bearer(self) -> str | None:
-        """The bearer token that came along; None when there is none."""
-        scheme, _, token = (self.authorization or "").partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else None
 
 
 def request_id_of(headers: Headers) -> str:
     """Return the id that the caller gave its request, or a new one when that has no usable form."""
-    given = _all(headers, b"x-request-id")
+    given = [value.decode("latin-1") for name, value in headers if name == b"x-request-id"]
     if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]):
         return given[0]
     return secrets.token_hex(8)
@@ -143,12 +139,16 @@ def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool
     return author.name in trusted and port in (usual, asked)
 
 
-def _all(headers: Headers, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in headers if key == name]
+def _values(headers: Headers) -> dict[bytes, list[str]]:
+    """Return the values of each header.
 
-
-def _single(headers: Headers, name: bytes) -> str | None:
-    found = _all(headers, name)
-    if len(found) > 1:
-        raise Malformed(f"the header {name.decode()} occurs {len(found)} times")
-    return found[0].strip() if found else None
+    Raises:
+        Malformed: A header that may occur once occurs more often.
+    """
+    found: dict[bytes, list[str]] = {}
+    for name, value in headers:
+        found.setdefault(name, []).append(value.decode("latin-1").strip())
+    for name in _SINGLE:
+        if len(found.get(name, ())) > 1:
+            raise Malformed(f"the header {name.decode()} occurs {len(found[name])} times")
+    return found

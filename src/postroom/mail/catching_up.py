@@ -7,7 +7,7 @@ project. Entries between the cursor and those are counted in `skipped`.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypedDict, TypeVar
 
 from postroom.contracts.clock import iso
@@ -131,9 +131,6 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
     questions = {
         (one.run_id, one.detail["question_id"]): one for one in told if one.kind.startswith("question.")
     }
-    ends = Counter(
-        "cancelled" if one.detail.get("cancelled") else _STATE_AFTER[one.kind] for one in runs.values()
-    )
     open_questions = [
         CaughtQuestion(
             question_id=str(question_id), run_id=str(run_id), agent=names.get(one.agent_id), at=iso(one.at)
@@ -156,13 +153,7 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
         threads_in_all=len({one.detail["thread_id"] for one in sent}),
         questions=open_questions[:LISTED],
         answered=sum(one.kind == "question.answered" for one in questions.values()),
-        runs=CaughtRuns(
-            active=ends["active"],
-            waiting=ends["waiting"],
-            succeeded=ends["succeeded"],
-            failed=ends["failed"],
-            cancelled=ends["cancelled"],
-        ),
+        runs=_count_states(runs.values()),
         failed=failed[:LISTED],
         reserved=[
             CaughtPath(agent=names.get(agent_id), path=str(path))
@@ -173,6 +164,19 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
             cost_micros=_sum(told, "cost_micros"),
         ),
         counts=dict(sorted(Counter(str(one.kind) for one in told).items())),
+    )
+
+
+def _count_states(newest_events: Iterable[Happening]) -> CaughtRuns:
+    states = Counter(
+        "cancelled" if one.detail.get("cancelled") else _STATE_AFTER[one.kind] for one in newest_events
+    )
+    return CaughtRuns(
+        active=states["active"],
+        waiting=states["waiting"],
+        succeeded=states["succeeded"],
+        failed=states["failed"],
+        cancelled=states["cancelled"],
     )
 
 

@@ -8,10 +8,10 @@ def page(slug: str, *parts: object, **parameters: object) -> str:
 
     A parameter that is None, False or "" is left out; True is `1`; a tuple is joined by dots.
     """
-    return _address(
-        "/".join(["/p", *(quote(str(part), safe="", errors="replace") for part in (slug, *parts))]),
-        parameters,
-    )
+    path = "/p"
+    for part in (slug, *parts):
+        path += "/" + quote(str(part), safe="", errors="replace")
+    return _address(path, parameters)
 
 
 def attachment(sha256: str, message_id: int, name: str) -> str:
@@ -32,9 +32,9 @@ def chats(run_id: str = "", *, done: str | None = None) -> str:
 
 
 def _address(path: str, parameters: dict[str, object]) -> str:
-    given = {
-        name: "1" if value is True else ".".join(map(str, value)) if isinstance(value, tuple) else value
-        for name, value in parameters.items()
-        if value is not None and value is not False and value != ""
-    }
+    given = dict[str, object]()
+    for name, value in parameters.items():
+        if value is not None and value is not False and value != "":
+            shown = ".".join(map(str, value)) if isinstance(value, tuple) else value
+            given[name] = "1" if value is True else shown
     return f"{path}?{urlencode(given, errors='replace')}" if given else path

@@ -28,6 +28,7 @@ from postroom.web import links
 MOST_NAMED = 200
 OFFERED = 200
 """Agents, and people, that a filter names."""
+IMPORTANCES: tuple[Importance, ...] = ("low", "normal", "high", "urgent")
 BRIEF = 8
 """Rows of a list on a project's first page."""
 
@@ -202,15 +203,11 @@ def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow
             head=head,
             first=known.get(head.first_id),
             last=known.get(head.last_id),
-            importance=max((one.importance for one in standing), key=_weight, default="normal"),
+            importance=max((one.importance for one in standing), key=IMPORTANCES.index, default="normal"),
             owed=sum(conversation.awaited(one, openly(recipients.get(one.id, []))) for one in standing),
         )
         rows.append(row)
     return rows
-
-
-def _weight(importance: Importance) -> int:
-    return ("low", "normal", "high", "urgent").index(importance)
 
 
 def shown_messages(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[ShownMessage]:

@@ -153,8 +153,8 @@ def gist(body: str, *, length: int = 180) -> str:
 
 def folder_name(path: str) -> str:
     """Return the last part of a path, which people use as a project's name."""
-    parts = [part for part in re.split(r"[\\/]+", path) if part]
-    return one_line(parts[-1]) if parts else one_line(path)
+    found = re.search(r"[^\\/]+(?=[\\/]*\Z)", path)
+    return one_line(path if found is None else found[0])
 
 
 def extension(name: str) -> str:
