@@ -39,8 +39,7 @@ from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, SendResult
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
-from postroom.gateway.platforms.webhook import WebhookAdapter, WebhookOptions
-from postroom.gateway.platforms.webhook_wire import DELIVERY, HookTable
+from postroom.gateway.platforms.webhook import DELIVERY, HookTable, WebhookAdapter, WebhookOptions
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.gateway.sessions import Sessions

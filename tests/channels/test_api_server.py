@@ -19,10 +19,14 @@ from postroom.app.operations import ALL_OPERATIONS
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
-from postroom.gateway.platforms import api_server_answers
-from postroom.gateway.platforms.api_server import LARGEST_BODY, ApiServerAdapter, ApiServerOptions
-from postroom.gateway.platforms.api_server_answers import Exchanges
-from postroom.gateway.platforms.api_server_ids import response_id_of
+from postroom.gateway.platforms import api_server as api_server_file
+from postroom.gateway.platforms.api_server import (
+    LARGEST_BODY,
+    ApiServerAdapter,
+    ApiServerOptions,
+    Exchanges,
+    response_id_of,
+)
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.permissions import table
@@ -300,7 +304,7 @@ async def test_the_hundredth_equal_request_looks_up_no_more_than_the_tenth(
 ) -> None:
     """In memory, and where the store must be asked because the memory is full."""
     if forgets:
-        monkeypatch.setattr(api_server_answers, "MOST_EXCHANGES", 2)
+        monkeypatch.setattr(api_server_file, "MOST_EXCHANGES", 2)
     gateway.reply = echoing(adapter)
     looks, found = [], gateway.look_up
 
@@ -342,7 +346,7 @@ async def test_equal_requests_of_a_server_that_has_begun_anew_are_told_apart(
 
 
 async def test_only_so_many_may_wait(adapter, gateway, client, monkeypatch) -> None:
-    monkeypatch.setattr(api_server_answers, "MOST_WAITING", 2)
+    monkeypatch.setattr(api_server_file, "MOST_WAITING", 2)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(client.post("/v1/chat/completions", json=said("x")))
@@ -731,7 +735,7 @@ async def test_a_draft_that_is_no_beginning_of_the_answer_is_followed_by_all_of_
 
 
 def test_messages_are_forgotten_oldest_first_but_those_that_are_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(api_server_answers, "MOST_EXCHANGES", 3)
+    monkeypatch.setattr(api_server_file, "MOST_EXCHANGES", 3)
     exchanges = Exchanges()
     waiting = exchanges.ask("pier", "first", "f")
     for number in range(5):

@@ -15,10 +15,9 @@ from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import FILES, Button, Card, SendErrorKind
-from postroom.gateway.platforms import web_log
+from postroom.gateway.platforms import web
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.web import WebAdapter, WebOptions
-from postroom.gateway.platforms.web_log import ChatLog, Entry
+from postroom.gateway.platforms.web import ChatLog, Entry, WebAdapter, WebOptions
 from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
 from table_rows import each_row
@@ -462,7 +461,7 @@ async def test_stopping_lets_the_pages_go_and_takes_nothing_more(adapter, gatewa
 
 
 async def test_only_so_many_pages_are_open(adapter, monkeypatch) -> None:
-    monkeypatch.setattr(web_log, "MOST_WATCHERS", 1)
+    monkeypatch.setattr(web, "MOST_WATCHERS", 1)
     async with served(adapter) as client:
         await signed_in(client)
         async with opened(client):

@@ -17,11 +17,17 @@ from starlette.routing import Route
 from channels.http_room import FakeGateway, calling, listening, unavailable, until
 from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, InvalidArgument, MissingExtra
+from postroom.extras import install_command
 from postroom.gateway.events import MessageType, SendErrorKind
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
-from postroom.gateway.platforms.webhook import WebhookAdapter, WebhookOptions
-from postroom.gateway.platforms.webhook_wire import HookRoute, outcome_of, prompt_of
+from postroom.gateway.platforms.webhook import (
+    HookRoute,
+    WebhookAdapter,
+    WebhookOptions,
+    outcome_of,
+    prompt_of,
+)
 from postroom.testing import ManualClock
 from table_rows import each_row
 
@@ -607,7 +613,7 @@ async def test_a_callback_without_an_http_client_names_the_extra(monkeypatch, cl
     )
     with pytest.raises(MissingExtra) as missing:
         await adapter.connect()
-    assert "postroom[" in missing.value.remedy
+    assert missing.value.remedy == await asyncio.to_thread(install_command, "openai")
     plain = WebhookAdapter(config(), clock=clock)
     await plain.connect()
     assert plain.liveness.state is AdapterState.CONNECTED

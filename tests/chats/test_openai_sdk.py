@@ -39,8 +39,7 @@ from postroom.executors.requests import prompt_of
 from postroom.gateway import wording
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.platforms.api_server import ApiServerAdapter, ApiServerOptions
-from postroom.gateway.platforms.api_server_shapes import failure_of
+from postroom.gateway.platforms.api_server import ApiServerAdapter, ApiServerOptions, failure_of
 from postroom.gateway.session import Platform
 from postroom.runtime import (
     AgentRuntime,

@@ -178,8 +178,8 @@ LINES: tuple[Plant, ...] = (
         "    return {name: short_name(name) if shared[short_name(name)] != 1 else name for name in names}\n",
     ),
     plant(
-        "gateway/platforms/webhook_wire.py: if proof is not Proof.WRONG:",
-        "gateway/platforms/webhook_wire.py",
+        "gateway/platforms/webhook.py: if proof is not Proof.WRONG:",
+        "gateway/platforms/webhook.py",
         "    if proof is Proof.WRONG:\n",
         "    if proof is not Proof.WRONG:\n",
     ),

@@ -25,51 +25,50 @@ caller who still waits.
 """
 
 import asyncio
+import base64
+import binascii
+import hashlib
+import json
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, Final
 
+import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive
 
 from postroom.concurrency import retried
+from postroom.contracts import errors
+from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, ServerUnavailable, StoreError, TooLarge
+from postroom.contracts.inference import CallerRequest
+from postroom.contracts.messages import ContentBlock, Json, Message, Role, ToolCall
+from postroom.contracts.records import replace
 from postroom.contracts.signing import same_secret
+from postroom.contracts.tools import ToolDescriptor
 from postroom.gateway import wording
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
+from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
-from postroom.gateway.platforms import api_server_ids as ids
-from postroom.gateway.platforms.api_server_answers import (
-    SIGN_OF_LIFE,
-    Exchange,
-    Exchanges,
-    Wait,
-    data_event,
-    response_events,
-)
-from postroom.gateway.platforms.api_server_conversation import check_results, decoded, wrong
-from postroom.gateway.platforms.api_server_repeats import Repeats
-from postroom.gateway.platforms.api_server_shapes import (
-    Answer,
-    ChatShape,
-    ResponseShape,
-    error_body,
-    model_named,
-)
-from postroom.gateway.platforms.api_server_wire import (
-    Asked,
-    idempotency_key,
-    read_chat,
-    read_response,
-    session_name,
-)
 from postroom.gateway.platforms.base import AdapterState, KnownMessage, Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
@@ -80,11 +79,1556 @@ from postroom.gateway.platforms.http_adapter import (
     require_json,
 )
 from postroom.gateway.platforms.options import secret_remedy
+from postroom.gateway.platforms.safe_text import clean
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 from postroom.sse import SseResponse
 
 _LOG = get_logger(__name__)
+
+
+# The names of sessions, messages and responses in the OpenAI protocol. Pure functions.
+
+
+KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
+SESSION: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}")
+_RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,1400}")
+
+
+def response_id_of(chat_id: str, message_id: str) -> str:
+    """Return the id of the response to a message. It says which message that is, so that no list is kept."""
+    names = [message_id] if chat_id == own_session(message_id) else [message_id, chat_id]
+    told = "\0".join(names).encode()
+    return f"resp_{base64.urlsafe_b64encode(told).decode().rstrip('=')}"
+
+
+def read_response_id(response_id: str) -> tuple[str, str] | None:
+    """Return the session and the message of a response id; None if it is not valid."""
+    told = response_id.removeprefix("resp_")
+    if told == response_id or not _RESPONSE_ID.fullmatch(told):
+        return None
+    try:
+        names = base64.urlsafe_b64decode(told + "=" * (-len(told) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    message_id, _, chat_id = names.partition("\0")
+    chat_id = chat_id or own_session(message_id)
+    is_one = KEY.fullmatch(message_id) and SESSION.fullmatch(chat_id)
+    return (chat_id, message_id) if is_one and response_id_of(chat_id, message_id) == response_id else None
+
+
+def own_session(key: str) -> str:
+    """Return the session of a request that names none: its own, the same in each repetition."""
+    return f"once-{digest(key)}"
+
+
+def digest(*parts: str) -> str:
+    """Return 48 characters that identify these texts, the same each time."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:48]
+
+
+# The conversation that a request of the OpenAI protocol tells, read. Pure functions.
+
+
+LONGEST_PART: Final = 64 * 1024
+"""Bytes of one part of text."""
+MOST_PARTS: Final = 1_000
+MOST_MESSAGES: Final = 2_000
+MOST_IMAGES: Final = 8
+_IMAGE: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
+_TEXT_PARTS: Final = frozenset({"text", "input_text"})
+_FILE: Final = re.compile(r"data:([\w.+-]{1,64}/[\w.+-]{1,100});base64,([A-Za-z0-9+/]*={0,2})", re.ASCII)
+_FILE_PARTS: Final = frozenset({"file", "input_file"})
+_IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
+
+
+def wrong(message: str, param: str | None = None, code: str = "invalid_value") -> Refused:
+    """Return the refusal of a request that is wrong as it stands."""
+    return Refused(400, code, message, param=param)
+
+
+def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str, Any]:
+    """Return the content of a list of messages, as the fields of `Asked`."""
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+        raise wrong(f"`{param}` must be a list of messages", param)
+    if len(messages) > MOST_MESSAGES:
+        raise wrong(f"`{param}` has more than {MOST_MESSAGES} messages", param)
+    told = [_message(one, f"{param}[{index}]", image_bytes) for index, one in enumerate(messages)]
+    said = [one for one in told if one is not None and one.role is not Role.SYSTEM]
+    if not said or said[-1].role is Role.ASSISTANT:
+        raise wrong(f"`{param}` must end with a message of the user or the result of a tool", param)
+    last = said[-1]
+    is_result = last.role is Role.TOOL
+    results: list[Message] = []
+    for message in reversed(said):
+        if message.role is Role.ASSISTANT:
+            break
+        if message.role is Role.TOOL:
+            results.insert(0, message)
+    return {
+        "text": "" if is_result else last.text(),
+        "media": () if is_result else tuple(_attachment(block) for block in last.content[1:]),
+        "earlier": _joined(said if is_result else said[:-1]),
+        "results": tuple(results),
+        "instructions": "\n\n".join(
+            one.text() for one in told if one is not None and one.role is Role.SYSTEM
+        ),
+    }
+
+
+def check_results(told: Sequence[Message]) -> None:
+    """Refuse the result of a tool that no earlier message has called; in a session the calls may be ours."""
+    called = {call.id for message in told for call in message.tool_calls}
+    for message in told:
+        if message.role is Role.TOOL and message.tool_call_id not in called:
+            raise wrong(
+                f"no message calls the tool of the result {str(message.tool_call_id)[:100]!r}", "messages"
+            )
+
+
+def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
+    """Return one entry of a conversation; None for a skipped entry, such as a model's reasoning."""
+    role, kind = one.get("role"), one.get("type")
+    if role in ("system", "developer", "user"):
+        text, media = _content(one.get("content"), f"{where}.content", image_bytes)
+        files = (
+            ContentBlock(
+                type="image" if file.kind is MessageType.PHOTO else "document",
+                data={"url": file.ref, "mime": file.mime, "size": file.size, "name": file.name},
+            )
+            for file in media
+        )
+        name = Role.USER if role == "user" else Role.SYSTEM
+        return Message(role=name, content=(ContentBlock(text=text), *files))
+    if role == "assistant" or kind == "function_call":
+        return _of_assistant(one, where)
+    if role == "tool" or kind == "function_call_output":
+        return _of_tool(one, where)
+    if kind == "reasoning":
+        return None
+    raise wrong("the role of a message must be system, user, assistant or tool", where)
+
+
+def _attachment(block: ContentBlock) -> Attachment:
+    told = block.data
+    kind = MessageType.PHOTO if block.type == "image" else MessageType.DOCUMENT
+    return Attachment(kind=kind, ref=told["url"], mime=told["mime"], size=told["size"], name=told["name"])
+
+
+def _joined(said: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the conversation with successive calls, as in responses, joined into one message."""
+    joined: list[Message] = []
+    for message in said:
+        before = joined[-1] if joined else None
+        only_calls = message.role is Role.ASSISTANT and message.tool_calls and not message.content
+        if before is not None and before.role is Role.ASSISTANT and only_calls:
+            joined[-1] = replace(before, tool_calls=(*before.tool_calls, *message.tool_calls))
+        else:
+            joined.append(message)
+    return tuple(joined)
+
+
+def _of_assistant(one: Mapping[str, Json], where: str) -> Message:
+    told, content = one.get("tool_calls") or (), one.get("content")
+    if one.get("type") == "function_call":
+        told = [{"id": one.get("call_id"), "function": one}]
+    if isinstance(content, list):
+        kinds = ("text", "output_text", "refusal")
+        parts = [one for one in content if isinstance(one, Mapping) and one.get("type") in kinds]
+        content = "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
+    if not isinstance(content, str | None) or not isinstance(told, Sequence):
+        raise wrong("a message of the assistant needs text or calls", where)
+    return Message.assistant(clean(content or ""), tool_calls=[_call(call, where) for call in told])
+
+
+def _call(told: Json, where: str) -> ToolCall:
+    function = told.get("function") if isinstance(told, Mapping) else None
+    call_id = told.get("id") if isinstance(told, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(call_id, str) or not call_id:
+        raise wrong("a tool call needs an id and a function", where)
+    arguments = function.get("arguments")
+    try:
+        decoded: Json = msgspec.json.decode(arguments) if isinstance(arguments, str) and arguments else {}
+    except msgspec.MsgspecError:
+        decoded = arguments
+    return ToolCall(id=call_id, name=str(function.get("name") or ""), arguments=decoded)
+
+
+def _of_tool(one: Mapping[str, Json], where: str) -> Message:
+    call_id = one.get("tool_call_id") or one.get("call_id")
+    content = one.get("content") if "content" in one else one.get("output")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+    if not isinstance(call_id, str) or not call_id or not isinstance(content, str):
+        raise wrong("the result of a tool needs its call and text", where)
+    return Message.tool(call_id, clean(content))
+
+
+def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[Attachment, ...]]:
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list) or len(parts) > MOST_PARTS:
+        raise wrong(f"the content must be text or a list of at most {MOST_PARTS} parts", param)
+    texts: list[str] = []
+    media: list[Attachment] = []
+    for index, part in enumerate(parts):
+        where = f"{param}[{index}]"
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in _TEXT_PARTS:
+            texts.append(_text(part.get("text"), where))
+        elif kind in _IMAGE_PARTS:
+            media.append(_image(part.get("image_url"), where, image_bytes))
+        elif kind in _FILE_PARTS:
+            media.append(_file(part, where, image_bytes))
+        else:
+            raise wrong("only parts of text, images and files are supported", where)
+    if len(media) > MOST_IMAGES:
+        raise wrong(f"there are more than {MOST_IMAGES} images and files", param)
+    text = clean("\n".join(texts))
+    if not text.strip() and not media:
+        raise wrong("a message is empty", param)
+    return text, tuple(media)
+
+
+def _text(told: Json, where: str) -> str:
+    if not isinstance(told, str):
+        raise wrong("a text part has no text", where)
+    if len(told.encode("utf-8", "surrogatepass")) > LONGEST_PART:
+        raise wrong(f"a text part exceeds {LONGEST_PART} bytes", where, "string_above_max_length")
+    return told
+
+
+def _image(told: Json, where: str, limit: int) -> Attachment:
+    url = told.get("url") if isinstance(told, Mapping) else told
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise wrong("an image must be sent as a data: URL; nothing is downloaded", where)
+    if len(url) > limit * 4 // 3 + 64:
+        raise wrong(f"an image exceeds {limit} bytes", where, "image_too_large")
+    content, mime = decoded(url) if _IMAGE.fullmatch(url) else (None, None)
+    if content is None or len(content) > limit:
+        raise wrong(f"an image must be PNG, JPEG, GIF or WebP in base64, at most {limit} bytes", where)
+    return Attachment(kind=MessageType.PHOTO, ref=url, mime=mime, size=len(content))
+
+
+def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
+    """Return a file that came along: `file` of chat completions, or `input_file` of responses."""
+    told = part.get("file") if part.get("type") == "file" else part
+    url = told.get("file_data") if isinstance(told, Mapping) else None
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise wrong("a file must be sent in file_data as a data: URL; nothing is downloaded", where)
+    if len(url) > limit * 4 // 3 + 200:
+        raise wrong(f"a file exceeds {limit} bytes", where, "file_too_large")
+    content, mime = decoded(url)
+    if content is None or len(content) > limit:
+        raise wrong(f"a file must be in base64, at most {limit} bytes", where)
+    name = told.get("filename") if isinstance(told, Mapping) else None
+    name = name if isinstance(name, str) else None
+    return Attachment(kind=MessageType.DOCUMENT, ref=url, mime=mime, name=name, size=len(content))
+
+
+def decoded(ref: str) -> tuple[bytes | None, str | None]:
+    """Return the bytes and the type of a data URL; None for both if it is not one."""
+    found = _FILE.fullmatch(ref)
+    if found is None:
+        return None, None
+    try:
+        return base64.b64decode(found[2], validate=True), found[1]
+    except binascii.Error:
+        return None, None
+
+
+# The OpenAI protocol as values: the content of a request, and the shapes of answers. Pure functions.
+#
+# Without a session a request contains its whole conversation. In a session the conversation is stored here,
+# and only the request's last message and results of tools are new. Tools and settings go to the model.
+
+
+UNSUPPORTED: Final = "unsupported_parameter"
+MOST_TOOLS: Final = 128
+_FORMS: Final = ("text", "json_object", "json_schema")
+LONGEST_SESSION: Final = 200
+_SHOWN: Final = 60
+"""Characters of a wrong value that its refusal shows."""
+_TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LARGEST: Final = 2**31 - 1
+_LONGEST_SEED: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of value of a field: its words for people, and the check of a value."""
+
+    words: str
+    fits: Callable[[Json], bool]
+    code: str = "invalid_value"
+    """The code of the refusal of another value."""
+
+
+def _integer(least: int, most: int) -> _Kind:
+    words = f"an integer from {least:,} to {most:,}"
+    return _Kind(
+        words, lambda one: isinstance(one, int) and not isinstance(one, bool) and least <= one <= most
+    )
+
+
+def _number(least: int, most: int) -> _Kind:
+    def fits(one: Json) -> bool:
+        return isinstance(one, int | float) and not isinstance(one, bool) and least <= one <= most
+
+    return _Kind(f"a number from {least} to {most}", fits)
+
+
+def _is_texts(one: Json, most: int) -> bool:
+    return isinstance(one, list) and len(one) <= most and all(isinstance(text, str) for text in one)
+
+
+_TEXT: Final = _Kind("text", lambda one: isinstance(one, str))
+_FLAG: Final = _Kind("true or false", lambda one: isinstance(one, bool))
+_OBJECT: Final = _Kind("an object", lambda one: isinstance(one, Mapping))
+_TEXT_OR_OBJECT: Final = _Kind("text or an object", lambda one: isinstance(one, str | Mapping))
+_FIELDS: Final[Mapping[str, _Kind]] = {
+    "model": _TEXT,
+    "n": _Kind("1, because only one choice is possible", lambda one: one == 1 and not isinstance(one, bool)),
+    "temperature": _number(0, 2),
+    "top_p": _number(0, 1),
+    "presence_penalty": _number(-2, 2),
+    "frequency_penalty": _number(-2, 2),
+    "max_tokens": _integer(1, _LARGEST),
+    "max_completion_tokens": _integer(1, _LARGEST),
+    "max_output_tokens": _integer(1, _LARGEST),
+    "seed": _integer(-_LONGEST_SEED, _LONGEST_SEED),
+    "stop": _Kind("text or a list of at most 4 texts", lambda one: isinstance(one, str) or _is_texts(one, 4)),
+    "logit_bias": _Kind(
+        "an object of numbers from -100 to 100",
+        lambda one: isinstance(one, Mapping) and all(map(_number(-100, 100).fits, one.values())),
+    ),
+    "modalities": _Kind('["text"], because answers are text', lambda one: one in ([], ["text"]), UNSUPPORTED),
+    "reasoning_effort": _TEXT,
+    "verbosity": _TEXT,
+    "tool_choice": _Kind(
+        '"none", "auto", "required" or an object',
+        lambda one: isinstance(one, Mapping) or one in ("none", "auto", "required"),
+    ),
+    "response_format": _OBJECT,
+    "parallel_tool_calls": _FLAG,
+    "stream": _FLAG,
+    "stream_options": _OBJECT,
+    "store": _FLAG,
+    "background": _FLAG,
+    "metadata": _Kind(
+        "an object of at most 16 texts",
+        lambda one: isinstance(one, Mapping) and _is_texts(list(one.values()), 16),
+    ),
+    "instructions": _TEXT,
+    "previous_response_id": _TEXT,
+    "conversation": _TEXT_OR_OBJECT,
+    "text": _OBJECT,
+    "reasoning": _OBJECT,
+    "include": _Kind("a list of texts", lambda one: _is_texts(one, 100)),
+    "truncation": _Kind('"auto" or "disabled"', lambda one: one in ("auto", "disabled")),
+    "user": _TEXT,
+    "safety_identifier": _TEXT,
+    "service_tier": _TEXT,
+    "prompt_cache_key": _TEXT,
+    "prompt_cache_retention": _TEXT,
+}
+"""The kind of each field that is not read further below."""
+_PASSED_ON: Final = (
+    *("tool_choice", "response_format", "parallel_tool_calls", "stop", "seed", "presence_penalty"),
+    *("frequency_penalty", "logit_bias", "verbosity"),
+)
+"""The fields that the model's endpoint gets unchanged."""
+_NOT_IN_CHAT: Final = {
+    "functions": "; send `tools`",
+    "function_call": "; send `tool_choice`",
+    "logprobs": "",
+    "top_logprobs": "",
+    "audio": "",
+    "prediction": "",
+    "web_search_options": "",
+}
+_NOT_IN_RESPONSES: Final = {
+    "prompt": "; send `instructions`",
+    "top_logprobs": "",
+    "max_tool_calls": "",
+}
+
+
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        *("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "user"),
+        *("prompt_cache_retention", "stream_options"),
+    }
+)
+"""Fields without an effect on the answer: accepted, and ignored unless they are shown again."""
+_OF_CHAT: Final = _WITHOUT_EFFECT | {
+    *("model", "messages", "n", "stream", "conversation", "tools", "modalities"),
+    *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),
+}
+_OF_RESPONSES: Final = _WITHOUT_EFFECT | {
+    *("model", "input", "instructions", "previous_response_id", "conversation", "stream", "tools"),
+    *("tool_choice", "parallel_tool_calls", "text", "reasoning", "temperature", "top_p", "max_output_tokens"),
+    *("presence_penalty", "frequency_penalty", "include", "truncation", "background"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The content of a request."""
+
+    text: str
+    """The user's last message; empty where a tool's result comes last."""
+    media: tuple[Attachment, ...] = ()
+    earlier: tuple[Message, ...] = ()
+    """The conversation before it, from the request."""
+    results: tuple[Message, ...] = ()
+    """Those of them that are results of tools which the last answer asked for."""
+    instructions: str = ""
+    tools: tuple[ToolDescriptor, ...] = ()
+    overrides: InferenceOverride | None = None
+    stream: bool = False
+    include_usage: bool = False
+    session: str | None = None
+    """The session that the body names."""
+    previous: str | None = None
+    """The response that this one continues."""
+    store: bool = True
+    background: bool = False
+    """Whether its run continues when the caller hangs up."""
+    shown: Mapping[str, Json] = field(default_factory=dict)
+    """The fields that a response shows again."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint that two requests with one key must share."""
+        told = (
+            *(self.text, self.media, self.earlier, self.instructions, self.tools),
+            *(self.overrides, self.previous),
+            *((True,) if self.background else ()),  # nothing else, or no earlier request would be known
+        )
+        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+
+    def caller(self, *, in_session: bool) -> CallerRequest:
+        """Return the context of the message; in a session the conversation is stored here."""
+        return CallerRequest(
+            instructions=self.instructions,
+            context=self.results if in_session else self.earlier,
+            tools=self.tools,
+            overrides=self.overrides,
+        )
+
+
+def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Asked:
+    """Return the content of a chat completion.
+
+    Raises:
+        Refused: The request is invalid, or asks for an unsupported feature.
+    """
+    _check(data, model, _OF_CHAT, _NOT_IN_CHAT)
+    options = data.get("stream_options") or {}
+    _check_value(options.get("include_usage"), "stream_options.include_usage", _FLAG)
+    more = {name: data[name] for name in _PASSED_ON if data.get(name) is not None}
+    limit = data.get("max_completion_tokens")
+    tools = _tools(data.get("tools"), lambda one: one.get("function"))
+    _check_choice(more, tools)
+    return Asked(
+        **read_conversation(data.get("messages"), "messages", image_bytes),
+        tools=tools,
+        overrides=_overrides(data, data.get("max_tokens") if limit is None else limit, more),
+        stream=bool(data.get("stream")),
+        include_usage=bool(options.get("include_usage")),
+        session=_conversation(data),
+    )
+
+
+def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Asked:
+    """Return the content of a request for a response.
+
+    Raises:
+        Refused: The request is invalid, or asks for an unsupported feature.
+    """
+    _check(data, model, _OF_RESPONSES, _NOT_IN_RESPONSES)
+    told, instructions = data.get("input"), data.get("instructions")
+    messages = [{"role": "user", "content": told}] if isinstance(told, str) else told
+    said = read_conversation(messages, "input", image_bytes)
+    said["instructions"] = "\n\n".join(filter(None, (instructions, said["instructions"])))
+    previous = data.get("previous_response_id")
+    conversation = _conversation(data)
+    if previous is not None and conversation is not None:
+        raise wrong("give either `previous_response_id` or `conversation`", "conversation")
+    effort = (data.get("reasoning") or {}).get("effort")
+    _check_value(effort, "reasoning.effort", _TEXT)
+    more, tools = _passed_on(data), _tools(data.get("tools"), lambda one: one)
+    _check_choice(more, tools)
+    store, background = data.get("store") is not False, bool(data.get("background"))
+    if background and not store:
+        raise wrong("`background` requires `store`, because the answer is fetched by its id", "background")
+    return Asked(
+        **said,
+        tools=tools,
+        overrides=_overrides({**data, "reasoning_effort": effort}, data.get("max_output_tokens"), more),
+        stream=bool(data.get("stream")),
+        session=conversation,
+        previous=previous,
+        store=store,
+        background=background,
+        shown=echoed(data),
+    )
+
+
+def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: Mapping[str, str]) -> None:
+    """Refuse what there is not, by name."""
+    for name, instead in absent.items():
+        if data.get(name) not in (None, False):
+            raise wrong(f"`{name}` is not supported{instead}", name, UNSUPPORTED)
+    for name in sorted(data.keys() - known - absent.keys()):
+        if data[name] is not None:
+            raise wrong(f"there is no parameter `{name[:100]}`", name[:100], UNSUPPORTED)
+    for name, kind in _FIELDS.items():
+        if name in known:
+            _check_value(data.get(name), name, kind)
+    named = data.get("model")
+    if named is not None and named != model:
+        told = f"there is no model {named[:100]!r}; use {model!r}"
+        raise Refused(404, "model_not_found", told, param="model")
+
+
+def _check_value(value: Json, name: str, kind: _Kind) -> None:
+    """Refuse a value of another kind; a field that is null counts as absent."""
+    if value is not None and not kind.fits(value):
+        given = json.dumps(value, ensure_ascii=False)
+        shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}…"
+        raise wrong(f"`{name}` must be {kind.words}, not {shown}", name, kind.code)
+
+
+def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> InferenceOverride | None:
+    form = more.get("response_format")
+    if isinstance(form, Mapping) and form.get("type") not in _FORMS:
+        where = "response_format" if "messages" in data else "text"
+        raise wrong(f"the format of an answer must be one of {', '.join(_FORMS)}", where)
+    temperature, top_p = data.get("temperature"), data.get("top_p")
+    made = InferenceOverride(
+        temperature=None if temperature is None else float(temperature),
+        top_p=None if top_p is None else float(top_p),
+        max_tokens=limit,
+        reasoning_effort=data.get("reasoning_effort"),
+        more=more,
+    )
+    return None if made == InferenceOverride() else made
+
+
+def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tuple[ToolDescriptor, ...]:
+    if told is None:
+        return ()
+    if not isinstance(told, list) or len(told) > MOST_TOOLS:
+        raise wrong(f"`tools` must be a list of at most {MOST_TOOLS} tools", "tools")
+    made: list[ToolDescriptor] = []
+    for index, one in enumerate(told):
+        where = f"tools[{index}]"
+        if not isinstance(one, Mapping) or one.get("type") != "function":
+            raise wrong("only tools of the type `function` are supported", where, UNSUPPORTED)
+        function = function_of(one)
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not _TOOL.fullmatch(name):
+            raise wrong("the name of a function must have 1 to 64 letters, digits, _ and -", where)
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        if not isinstance(parameters, dict):
+            raise wrong("the parameters of a function must be a JSON schema", where)
+        description = function.get("description")
+        _check_value(description, f"{where}.description", _TEXT)
+        tool = ToolDescriptor(id=name, name=name, description=description or "", parameters=parameters)
+        made.append(tool)
+    return tuple(made)
+
+
+def _check_choice(more: Mapping[str, Json], tools: Sequence[ToolDescriptor]) -> None:
+    """Refuse the choice of a function that is not among the tools: a model cannot call it."""
+    choice = more.get("tool_choice")
+    if not isinstance(choice, Mapping) or choice.get("type") != "function":
+        return
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if name not in [tool.name for tool in tools]:
+        raise wrong(f"`tool_choice` names {str(name)[:100]!r}, which is not in `tools`", "tool_choice")
+
+
+def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the settings of a response as those of a chat completion, which is what models speak."""
+    named = ("parallel_tool_calls", "presence_penalty", "frequency_penalty")
+    more = {name: data[name] for name in named if data.get(name) is not None}
+    choice, text = data.get("tool_choice"), data.get("text")
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    if choice is not None:
+        more["tool_choice"] = choice
+    form = text.get("format") if isinstance(text, Mapping) else None
+    _check_value(form, "text.format", _OBJECT)
+    if isinstance(form, Mapping) and form.get("type") == "json_schema":
+        schema = {name: one for name, one in form.items() if name != "type"}
+        more["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif isinstance(form, Mapping) and form.get("type") != "text":
+        more["response_format"] = dict(form)
+    return more
+
+
+def session_name(told: Json, param: str | None) -> str | None:
+    """Return a session's name, None when none was given.
+
+    Raises:
+        Refused: it cannot be one.
+    """
+    if told is None or told == "":
+        return None
+    if not isinstance(told, str) or not SESSION.fullmatch(told):
+        raise wrong(f"the name of a session must be one line of 1 to {LONGEST_SESSION} characters", param)
+    return told
+
+
+def idempotency_key(told: str | None) -> str | None:
+    """Return the key that a request came with.
+
+    Raises:
+        Refused: it cannot be one.
+    """
+    if told is None:
+        return None
+    if not KEY.fullmatch(told):
+        raise wrong(
+            "an Idempotency-Key must have 1 to 200 ASCII characters without spaces",
+            "Idempotency-Key",
+            "invalid_header",
+        )
+    return told
+
+
+def _conversation(data: Mapping[str, Json]) -> str | None:
+    told = data.get("conversation")
+    if isinstance(told, Mapping):
+        told = told.get("id")
+    return session_name(told, "conversation")
+
+
+_ECHOED: Final = (
+    "background",
+    "conversation",
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "store",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_p",
+)
+
+
+def echoed(data: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fields of the request that its response repeats."""
+    return {name: data[name] for name in _ECHOED if data.get(name) is not None}
+
+
+# The shapes of answers in the OpenAI protocol. Pure functions.
+
+
+def error_body(refusal: Refused) -> dict[str, Any]:
+    """Return a refusal in OpenAI's form."""
+    kinds = {401: "invalid_request_error", 409: "idempotency_error", 429: "rate_limit_error"}
+    fallback = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    kind = kinds.get(refusal.status, fallback)
+    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}}
+
+
+_FAILURES: Final[Mapping[type[errors.PostroomError], tuple[int, str]]] = {
+    errors.PostroomError: (500, "agent_failed"),
+    errors.SubmissionRejected: (429, "busy"),
+    errors.InputError: (400, "unsupported_parameter"),
+    errors.AgentNotFound: (500, "agent_failed"),
+    errors.RunnerNotFound: (500, "agent_failed"),
+    errors.InvalidRunner: (500, "agent_failed"),
+    errors.ResolveFailed: (500, "agent_failed"),
+    errors.InvalidActivation: (500, "agent_failed"),
+    errors.InvalidResume: (500, "agent_failed"),
+    errors.InferenceError: (502, "model_failed"),
+    errors.ContextOverflow: (400, "context_length_exceeded"),
+    errors.RequestRefused: (400, "request_refused"),
+    errors.ContentFiltered: (400, "content_filter"),
+    errors.RateLimited: (503, "model_rate_limited"),
+    errors.Overloaded: (503, "model_overloaded"),
+    errors.InferenceTimeout: (504, "model_timeout"),
+    errors.Unauthorized: (502, "model_refused_our_key"),
+    errors.ModelNotFound: (502, "model_missing"),
+    errors.NoModelEndpoint: (502, "model_endpoint_missing"),
+    errors.StoreError: (503, "unavailable"),
+}
+"""The status and code of each error for callers; any other class has those of its nearest base class."""
+_KINDS: Final = {kind.code: kind for kind in errors.all_errors()}
+
+
+def failure_of(error: str, code: str | None = None) -> Refused:
+    """Return the refusal that an answer is which tells a failure of its run, or that there was none."""
+    kind = _KINDS.get(code or "", errors.PostroomError)
+    status, told = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
+    named = re.search(r"`(\w+)`", error) if told == "unsupported_parameter" else None
+    refused = Refused(status, told, error, param=named[1] if named else None)
+    if told != "busy":  # it was retried often enough: the SDK would retry it three more times
+        refused.headers["x-should-retry"] = "false"
+    return refused
+
+
+def model_named(model: str, created: int) -> dict[str, Any]:
+    """Return the one model that there is."""
+    return {"id": model, "object": "model", "created": created, "owned_by": "postroom"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer that is whole: its text, the tools that the caller is to use, and the tokens that it took."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    usage: tuple[int, int] = (0, 0)
+    is_cut: bool = False
+    """Whether a limit of the model or of the run cut it off."""
+    is_cancelled: bool = False
+    """Whether its caller cancelled it; then the text is the partial answer."""
+    failure: Refused | None = None
+    """Why there is none."""
+    reasoning: str = ""
+    """The reasoning of the model, which is not part of the text."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its text may lack an end."""
+        return self.is_cut or self.is_cancelled
+
+    @classmethod
+    def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
+        """Return the answer in a channel's details; see `Metadata`."""
+        calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
+        read, written = details.get("usage", (0, 0))
+        error = details.get("error")
+        return cls(
+            text=details.get("text", "" if calls else text),
+            is_cut=bool(details.get("is_cut")),
+            calls=calls,
+            usage=(read, written),
+            failure=None if error is None else failure_of(error, details.get("code")),
+            reasoning=details.get("reasoning", ""),
+        )
+
+
+def _arguments(call: ToolCall) -> str:
+    return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatShape:
+    """The forms of one chat completion."""
+
+    completion_id: str
+    model: str
+    created: int
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """Return the whole answer."""
+        content = answer.text if answer.text or not answer.calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message["tool_calls"] = self._calls(answer.calls)
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
+        return {**self._head("chat.completion"), "choices": [choice], "usage": _chat_usage(answer)}
+
+    def piece(self, delta: Mapping[str, Any], *, finish: str | None = None) -> dict[str, Any]:
+        """Return a piece of it."""
+        choice = {"index": 0, "delta": dict(delta), "logprobs": None, "finish_reason": finish}
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+    def end(self, answer: Answer, *, include_usage: bool) -> list[dict[str, Any]]:
+        """Return the last pieces; usage is in the last one, or after it if requested."""
+        calls = [{"index": index, **one} for index, one in enumerate(self._calls(answer.calls))]
+        pieces = [self.piece({"tool_calls": calls})] if calls else []
+        last, usage = self.piece({}, finish=_finish(answer)), _chat_usage(answer)
+        if include_usage:
+            alone = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+            return [*pieces, {**last, "usage": None}, alone]
+        return [*pieces, {**last, "usage": usage}]
+
+    def _calls(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+        return [
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": _arguments(one)}}
+            for one in calls
+        ]
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.completion_id, "object": kind, "created": self.created, "model": self.model}
+
+
+def _finish(answer: Answer) -> str:
+    return "tool_calls" if answer.calls else "length" if answer.is_cut else "stop"
+
+
+def _chat_usage(answer: Answer) -> dict[str, int]:
+    read, written = answer.usage
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def _response_usage(answer: Answer) -> dict[str, Any]:
+    read, written = answer.usage
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": read + written,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseShape:
+    """The forms of one response."""
+
+    response_id: str
+    chat_id: str
+    model: str
+    created: int
+    asked: Mapping[str, Json] = field(default_factory=dict)
+    """The fields of its request that it repeats: see `echoed`."""
+
+    @property
+    def is_background(self) -> bool:
+        """Whether its run continues when the caller hangs up."""
+        return bool(self.asked.get("background"))
+
+    @property
+    def item_id(self) -> str:
+        """The id of the one message in it."""
+        return f"msg_{digest(self.response_id)}"
+
+    def part(self, text: str) -> dict[str, Any]:
+        """Return the one part of the message."""
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+    def item(self, parts: Sequence[Mapping[str, Any]], status: str) -> dict[str, Any]:
+        """Return the one message."""
+        return {
+            "id": self.item_id,
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "content": list(parts),
+        }
+
+    def reasoning(self, text: str, status: str = "completed") -> dict[str, Any]:
+        """Return the item with the reasoning of the model; until it is completed it is empty."""
+        return {
+            "id": f"rs_{digest(self.response_id)}",
+            "type": "reasoning",
+            "status": status,
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": text}] if status == "completed" else [],
+        }
+
+    def call(self, call: ToolCall, status: str = "completed") -> dict[str, Any]:
+        """Return a call that the caller is to make."""
+        return {
+            "id": f"fc_{digest(self.response_id, call.id)}",
+            "type": "function_call",
+            "status": status,
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": _arguments(call) if status == "completed" else "",
+        }
+
+    def output(self, answer: Answer) -> list[dict[str, Any]]:
+        """Return the whole answer."""
+        says = answer.text or not answer.calls
+        status = "incomplete" if answer.is_cut else "completed"
+        thoughts = [self.reasoning(answer.reasoning)] if answer.reasoning else []
+        items = [self.item([self.part(answer.text)], status)] if says else []
+        return [*thoughts, *items, *(self.call(call) for call in answer.calls)]
+
+    def whole(self, answer: Answer | None = None, *, unanswered: str = "in_progress") -> dict[str, Any]:
+        """Return the response as it stands; without an answer its status is `unanswered`."""
+        failure = None if answer is None else answer.failure
+        is_done = answer is not None and failure is None
+        named = self.asked.get("conversation")
+        status = "completed" if is_done else unanswered if failure is None else "failed"
+        is_cut = answer is not None and answer.is_cut and is_done
+        if answer is not None and is_done and answer.is_partial:
+            status = "cancelled" if answer.is_cancelled else "incomplete"
+        return {
+            "id": self.response_id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": self.created if status == "completed" else None,
+            "status": status,
+            "background": self.is_background,
+            "error": None if failure is None else {"code": "server_error", "message": failure.message},
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "instructions": self.asked.get("instructions"),
+            "max_output_tokens": self.asked.get("max_output_tokens"),
+            "max_tool_calls": None,
+            "model": self.model,
+            "output": self.output(answer) if answer is not None and is_done else [],
+            "parallel_tool_calls": self.asked.get("parallel_tool_calls", True),
+            "previous_response_id": self.asked.get("previous_response_id"),
+            "conversation": {"id": self.chat_id} if named else None,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "prompt_cache_key": None,
+            "reasoning": {"effort": None, "summary": None},
+            "safety_identifier": None,
+            "service_tier": "default",
+            "store": self.asked.get("store", True),
+            "temperature": self.asked.get("temperature", 1.0),
+            "text": self.asked.get("text") or {"format": {"type": "text"}},
+            "tool_choice": self.asked.get("tool_choice", "auto"),
+            "tools": [_shown_tool(one) for one in self.asked.get("tools") or ()],
+            "top_logprobs": 0,
+            "top_p": self.asked.get("top_p", 1.0),
+            "truncation": "disabled",
+            "usage": _response_usage(answer) if answer is not None and is_done else None,
+            "user": None,
+            "metadata": self.asked.get("metadata") or {},
+        }
+
+
+def _shown_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
+    return {"description": None, "parameters": None, "strict": None, **tool}
+
+
+# Exchanges of the API, their known answers, and their waiting callers. In memory.
+#
+#     opened ──▶ drafts grow, parts arrive ──▶ final ──▶ forgotten, the oldest first, when there are too many
+#
+# While an answer is read as a stream it only grows: sent text cannot be recalled.
+
+
+SIGN_OF_LIFE: Final = ": waiting\n\n"
+
+
+MOST_WAITING: Final = 1_000
+MOST_EXCHANGES: Final = 2_000
+MOST_CHARACTERS: Final = 20_000_000
+_BETWEEN: Final = "\n\n"
+_HUNG_UP: Final = "hung_up"
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class Exchange:
+    """A message and its answer as far as it came."""
+
+    def __init__(self, chat_id: str, message_id: str) -> None:
+        self.chat_id = chat_id
+        self.message_id = message_id
+        self.fingerprint: str | None = None
+        """The fingerprint of the message; None if this process did not receive it."""
+        self.answer: Answer | None = None
+        """The answer, when it is whole."""
+        self.since = 0
+        """When it was asked first, as far as that is known here."""
+        self.is_collected = False
+        """Whether a caller was given the answer, or the id under which it can be fetched."""
+        self.is_background = False
+        """Whether its run continues when nobody waits."""
+        self.is_cancelled = False
+        """Whether its caller hung up or cancelled it before there was an answer."""
+        self.has_begun_again = False
+        """Whether a started answer broke off and another attempt wrote it again."""
+        self.reasoning = ""
+        """The reasoning of the model as far as it came."""
+        self.waits: set[Wait] = set()
+        self._parts: list[tuple[str, str]] = []
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the answer is whole."""
+        return self.answer is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there will be no answer: it was cancelled or rejected, or its run failed."""
+        return self.is_cancelled or (self.answer is not None and self.answer.failure is not None)
+
+    @property
+    def text(self) -> str:
+        """The answer as far as it came."""
+        return _BETWEEN.join(text for _, text in self._parts if text)
+
+    @property
+    def size(self) -> int:
+        """The characters that it holds."""
+        return len(self.reasoning) + sum(len(text) for _, text in self._parts)
+
+    @property
+    def sure(self) -> str:
+        """The part of the text that will not change."""
+        return self.answer.text if self.answer is not None else settled(self.text)
+
+    def holds(self, part_id: str) -> bool:
+        """Return whether a part of the answer has this id."""
+        return any(known == part_id for known, _ in self._parts)
+
+    def add(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
+        """Take another part, or the last one grown; after the final part nothing changes."""
+        if self.is_final:
+            return
+        if self._parts and grows_from(self._parts[-1][1], text):
+            self._parts.pop()
+        self._parts.append((part_id, text))
+        self._told(final, details)
+
+    def replace(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
+        """Take other words of a part."""
+        if not self.is_final:
+            self._parts = [(known, text if known == part_id else old) for known, old in self._parts]
+            self._told(final, details)
+
+    def cancel(self) -> None:
+        """End the answer with the text so far, as cancelled; a final answer is unchanged."""
+        if self.answer is None:
+            self.is_cancelled = True
+            self.answer = Answer(text=self.text, is_cancelled=True)
+            for wait in self.waits:
+                wait.wake()
+
+    def _told(self, final: bool, details: Mapping[str, Any]) -> None:
+        self.reasoning = details.get("reasoning") or self.reasoning
+        if final:
+            self.answer = Answer.of(self.text, {**details, "reasoning": self.reasoning})
+        for wait in self.waits:
+            wait.wake()
+
+
+class Wait:
+    """One request that waits for the answer to a message."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.thought = ""
+        """The reasoning that came with the newest delta."""
+        self._ended: Refused | None = None
+        self._beats = False
+        self._news = asyncio.Event()
+
+    def wake(self) -> None:
+        """Let it look."""
+        self._news.set()
+
+    def beat(self) -> None:
+        """Request a heartbeat."""
+        self._beats = True
+        self.wake()
+
+    def end(self, refusal: Refused) -> None:
+        """End its wait."""
+        self._ended = refusal
+        self.wake()
+
+    async def end_with(self, receive: Receive) -> None:
+        """Wait no longer once the caller hangs up."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.end(Refused(503, _HUNG_UP, "the caller hung up"))
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its end means that the caller hung up: neither an answer nor an error was sent."""
+        is_refused = self._ended is not None and self._ended.code != _HUNG_UP
+        return not self.exchange.is_final and not is_refused
+
+    async def answer(self) -> Answer:
+        """Return the answer when it is final.
+
+        Raises:
+            Refused: it was not waited for any longer, or there is none.
+        """
+        while self.exchange.answer is None:
+            await self._next()
+        return self.collected()
+
+    def collected(self) -> Answer:
+        """Return the whole answer, and record that its caller has it.
+
+        Raises:
+            Refused: there is none.
+        """
+        answer = self.exchange.answer or Answer(text="")
+        self.exchange.is_collected = True
+        if answer.failure is not None:
+            raise answer.failure
+        return answer
+
+    async def deltas(self) -> AsyncGenerator[str]:
+        """Yield the answer piece by piece as it grows, and an empty text for reasoning and as a sign of life.
+
+        Raises:
+            Refused: it was not waited for any longer, or there is none.
+        """
+        told = reasoned = ""
+        while True:
+            final, sure = self.exchange.is_final, self.exchange.sure
+            if final and self.exchange.has_begun_again and not _goes_on(told, sure):
+                raise self._broken()
+            if final:
+                self.collected()
+            new = sure[len(told) :] if sure.startswith(told) else ""
+            if final and not _goes_on(told, sure):
+                new = f"{_BETWEEN}{sure}"  # the sent text is neither its beginning nor its end
+            reasoning = self.exchange.reasoning
+            self.thought = reasoning[len(reasoned) :] if reasoning.startswith(reasoned) else ""
+            if new or self.thought:
+                told, reasoned = sure if new else told, reasoned + self.thought
+                yield new
+                self.thought = ""
+            if final:
+                return
+            await self._next()
+            if self._beats:
+                self._beats = False
+                yield ""
+
+    def _broken(self) -> Refused:
+        """Return the failure that says that the caller has the beginning of another answer."""
+        answer = self.exchange.answer
+        if answer is not None and answer.failure is not None:
+            return answer.failure
+        key = self.exchange.message_id
+        told = (
+            "the model's answer broke off after a part of it was sent, and the next attempt has "
+            f"other words: discard that part and ask again with Idempotency-Key: {key} for the whole "
+            "answer"
+        )
+        return Refused(502, "model_broke_off", told)
+
+    async def _next(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+        await self._news.wait()
+        self._news.clear()
+
+
+def _goes_on(told: str, sure: str) -> bool:
+    """Return whether a whole answer continues the sent text, or is the end of it."""
+    return sure.startswith(told) or told.endswith(sure)
+
+
+def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
+    """Refuse a key whose earlier request has another fingerprint; None if the earlier response is unknown.
+
+    Raises:
+        Refused: The fingerprints differ.
+    """
+    if earlier not in (None, fingerprint):
+        raise Refused(409, "idempotency_conflict", "this Idempotency-Key was used with another message")
+
+
+class Exchanges:
+    """All messages and their answers that are known."""
+
+    def __init__(self) -> None:
+        self._exchanges: OrderedDict[tuple[str, str], Exchange] = OrderedDict()
+        self._waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return self._waiting
+
+    def ask(self, chat_id: str, message_id: str, fingerprint: str) -> Wait:
+        """Begin to wait for the answer to a message, which may be there already.
+
+        Raises:
+            Refused: the message said something else before, or too many wait.
+        """
+        known = self._exchanges.get((chat_id, message_id))
+        if known is not None:
+            refuse_other_content(known.fingerprint, fingerprint)
+        if self._waiting >= MOST_WAITING:
+            raise Refused(
+                429, "too_many_waiting", f"{MOST_WAITING} requests are waiting already", retry_after=5
+            )
+        exchange = known or self._opened(chat_id, message_id)
+        exchange.fingerprint = fingerprint
+        wait = Wait(exchange)
+        exchange.waits.add(wait)
+        self._waiting += 1
+        return wait
+
+    def leave(self, wait: Wait) -> None:
+        """Wait no longer; harmless when done twice."""
+        if wait in wait.exchange.waits:
+            wait.exchange.waits.discard(wait)
+            self._waiting -= 1
+
+    def forget(self, exchange: Exchange) -> None:
+        """Forget an exchange whose message was not stored, unless another caller waits for it."""
+        if not exchange.waits and not exchange.size:
+            self._exchanges.pop((exchange.chat_id, exchange.message_id), None)
+
+    def answered(
+        self,
+        chat_id: str,
+        message_ids: Iterable[str],
+        part_id: str,
+        text: str,
+        *,
+        final: bool,
+        details: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        """Take a part of the answer to messages of a chat, whether anybody waits or not."""
+        for message_id in message_ids:
+            exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
+            exchange.add(part_id, text, final=final, details=details)
+
+    def edited(
+        self,
+        chat_id: str,
+        message_ids: Iterable[str],
+        part_id: str,
+        text: str,
+        *,
+        final: bool,
+        details: Mapping[str, Any] = _NOTHING,
+    ) -> bool:
+        """Replace the text of a sent part; return whether the part is known.
+
+        A message that its run has read since then is answered by it, too.
+        """
+        found = [one for one in self._exchanges.values() if one.chat_id == chat_id and one.holds(part_id)]
+        for exchange in found:
+            exchange.replace(part_id, text, final=final, details=details)
+        if found:
+            shown = {one.message_id for one in found}
+            others = [one for one in message_ids if one not in shown]
+            self.answered(chat_id, others, part_id, text, final=final, details=details)
+        return bool(found)
+
+    def begin_again(self, chat_id: str, part_id: str) -> None:
+        """Note that another attempt writes a part of an answer again."""
+        for exchange in self._exchanges.values():
+            if exchange.chat_id == chat_id and exchange.holds(part_id):
+                exchange.has_begun_again = True
+
+    def find(self, chat_id: str, message_id: str) -> Exchange | None:
+        """Return the exchange of a message, if it is known."""
+        return self._exchanges.get((chat_id, message_id))
+
+    def beat(self) -> None:
+        """Request a heartbeat of all waiting callers."""
+        for exchange in self._exchanges.values():
+            for wait in exchange.waits:
+                wait.beat()
+
+    def end(self, refusal: Refused) -> None:
+        """End all waits."""
+        for exchange in self._exchanges.values():
+            for wait in exchange.waits:
+                wait.end(refusal)
+
+    def _opened(self, chat_id: str, message_id: str) -> Exchange:
+        self._trim()
+        exchange = self._exchanges[chat_id, message_id] = Exchange(chat_id, message_id)
+        return exchange
+
+    def _trim(self) -> None:
+        characters = sum(exchange.size for exchange in self._exchanges.values())
+        for key, exchange in list(self._exchanges.items()):
+            if len(self._exchanges) <= MOST_EXCHANGES and characters <= MOST_CHARACTERS:
+                return
+            if not exchange.waits:
+                del self._exchanges[key]
+                characters -= exchange.size
+
+
+def data_event(data: Mapping[str, Any]) -> str:
+    """Return one event that holds JSON, as chat completions send it."""
+    return f"data: {json.dumps(data)}\n\n"
+
+
+class _ResponseEvents:
+    """The events of one response, numbered.
+
+    In a background response a delta counts as many numbers as it has characters. So a number names the same
+    place in each stream of the response, however its text is cut into deltas, and a reader can resume there.
+    """
+
+    def __init__(self, shape: ResponseShape, after: int = -1) -> None:
+        """Leave out the events with numbers up to `after`."""
+        self.text = self.reasoning = ""
+        self._shape = shape
+        self._has_message = False
+        self._count = 0
+        self._after = after
+
+    def event(self, kind: str, **told: Any) -> str:
+        """Return an event; if the reader has it already, return a sign of life."""
+        number, self._count = self._count, self._count + 1
+        if number <= self._after:
+            return SIGN_OF_LIFE
+        return f"event: {kind}\n{data_event({'type': kind, **told, 'sequence_number': number})}"
+
+    @property
+    def _index(self) -> int:
+        """The number of the message among the items of the response."""
+        return int(bool(self.reasoning))
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._shape.item_id, "output_index": self._index, "content_index": 0}
+
+    def thought(self, delta: str) -> Iterator[str]:
+        """Yield the events of more reasoning before the text; later reasoning has none: its item is whole.
+
+        A background response has none at all: reasoning is not kept, and a number would name another place
+        once the server was restarted.
+        """
+        if not delta or self._has_message or self._shape.is_background:
+            return
+        item = self._shape.reasoning("", "in_progress")
+        if not self.reasoning:
+            yield self.event("response.output_item.added", output_index=0, item=item)
+        self.reasoning += delta
+        place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+        yield self.event("response.reasoning_text.delta", **place, delta=delta)
+
+    def _thought_whole(self) -> Iterator[str]:
+        """Yield the events that end the reasoning, if there was any."""
+        if self.reasoning:
+            item = self._shape.reasoning(self.reasoning)
+            place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+            yield self.event("response.reasoning_text.done", **place, text=self.reasoning)
+            yield self.event("response.output_item.done", output_index=0, item=item)
+
+    def said(self, delta: str) -> Iterator[str]:
+        """Yield what tells more of the text; its message begins with the first."""
+        shape = self._shape
+        if not self._has_message:
+            yield from self._thought_whole()
+            self._has_message = True
+            item = shape.item([], "in_progress")
+            yield self.event("response.output_item.added", output_index=self._index, item=item)
+            yield self.event("response.content_part.added", **self._place, part=shape.part(""))
+        self.text += delta
+        if delta:
+            unread = delta[max(self._after + 1 - self._count, 0) :]
+            self._count += len(delta) - 1 if self._shape.is_background else 0
+            yield self.event("response.output_text.delta", **self._place, delta=unread, logprobs=[])
+
+    def ended(self, answer: Answer) -> Iterator[str]:
+        """Yield what tells that the answer is whole, and the calls in it."""
+        if not self._has_message and not answer.calls:
+            yield from self.said("")
+        if not self._has_message:
+            yield from self._thought_whole()
+        shape, part = self._shape, self._shape.part(self.text)
+        if self._has_message:
+            yield self.event("response.output_text.done", **self._place, text=self.text, logprobs=[])
+            yield self.event("response.content_part.done", **self._place, part=part)
+            item = shape.item([part], "incomplete" if answer.is_partial else "completed")
+            yield self.event("response.output_item.done", output_index=self._index, item=item)
+        for index, call in enumerate(answer.calls, start=self._index + int(self._has_message)):
+            whole, began = shape.call(call), shape.call(call, "in_progress")
+            place = {"output_index": index, "item_id": whole["id"]}
+            arguments = whole["arguments"]
+            yield self.event("response.output_item.added", output_index=index, item=began)
+            yield self.event("response.function_call_arguments.delta", **place, delta=arguments)
+            kind = "response.function_call_arguments.done"
+            yield self.event(kind, **place, name=call.name, arguments=arguments)
+            yield self.event("response.output_item.done", output_index=index, item=whole)
+        kind = "response.incomplete" if answer.is_partial else "response.completed"
+        told = replace(answer, text=self.text, reasoning=self.reasoning)
+        yield self.event(kind, response=shape.whole(told))
+
+
+async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> AsyncGenerator[str]:
+    """Yield the events of a response with numbers beyond `after`.
+
+    The last event of a failed response is `response.failed`; without an answer in time it is `error`.
+    """
+    events = _ResponseEvents(shape, after)
+    yield events.event("response.created", response=shape.whole())
+    yield events.event("response.in_progress", response=shape.whole())
+    try:
+        async with aclosing(wait.deltas()) as deltas:
+            async for delta in deltas:
+                for one in events.thought(wait.thought):
+                    yield one
+                for one in events.said(delta) if delta else (SIGN_OF_LIFE,):
+                    yield one
+    except Refused as refusal:
+        answer = wait.exchange.answer
+        if answer is not None:
+            yield events.event("response.failed", response=shape.whole(replace(answer, failure=refusal)))
+        else:
+            yield events.event("error", **error_body(refusal)["error"])
+        return
+    for one in events.ended(wait.collected()):
+        yield one
+
+
+# Repeated requests: found by key, count of retries or position, in memory and in the store.
+
+
+_LOOK_EVERY_MS: Final = 1_000
+"""How long an answer that another server gave goes unnoticed."""
+RETRIED_WITHIN_MS: Final = 3_600_000
+"""How long a request without a key may count as a repetition; clients wait for ten minutes and more."""
+_NEWEST: Final = 6
+"""How many of the newest equal requests may be the repeated one."""
+_MOST_COUNTS: Final = 2_000
+_MOST_FAILED: Final = 20
+
+
+class Repeats:
+    """Finds earlier requests, also from before this process began."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        look_up: Callable[[str, str], Awaitable[KnownMessage | None]],
+        clock: Clock,
+    ) -> None:
+        self._exchanges = exchanges
+        self._look_up = look_up
+        self._clock = clock
+        self._began = clock.now()
+        self._counts: OrderedDict[tuple[str | None, str, int], int] = OrderedDict()
+        """By session, digest and hour: how many requests like one came at least."""
+
+    async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
+        """Return whether its message was stored before; an answered one gets its answer.
+
+        Raises:
+            Refused: The message had other content.
+        """
+        if exchange.is_final:
+            return True
+        if exchange.since:
+            return False
+        known = await self._look_up(exchange.chat_id, exchange.message_id)
+        exchange.since = self._clock.now() if known is None else known.received_at
+        if known is None:
+            return False
+        refuse_other_content(known.event.metadata.get("fingerprint"), fingerprint)
+        return _is_answered(exchange, known)
+
+    async def follow(self, exchange: Exchange, timer: Timer) -> None:
+        """Poll until another server has given the answer."""
+        while not exchange.is_final:
+            await timer.sleep(_LOOK_EVERY_MS)
+            try:
+                _is_answered(exchange, await self._look_up(exchange.chat_id, exchange.message_id))
+            except StoreError as error:
+                _LOG.warning("answer.not_looked_for", reason=error.describe())
+
+    async def key_of(
+        self, session: str | None, told: str, *, is_again: bool, has_history: bool = False
+    ) -> str:
+        """Return the key of a request that brings none.
+
+        A request that counts itself as a retry gets the key of an equal request whose caller has no answer,
+        otherwise of the newest equal request. Another request gets the key of an equal request whose caller
+        has no answer, if the history in both says that they have the same position in their conversation.
+        Each other request gets a new key, also if the equal request failed or was cancelled. Only the newest
+        six equal requests of the last hour are compared.
+        """
+        now = self._clock.now()
+        hour = now // RETRIED_WITHIN_MS
+        before, here = await self._count(session, told, hour - 1), await self._count(session, told, hour)
+        earlier = [f"auto-{told}-{hour}-{number}" for number in reversed(range(max(here - _NEWEST, 0), here))]
+        earlier += [
+            f"auto-{told}-{hour - 1}-{number}" for number in reversed(range(max(before - _NEWEST, 0), before))
+        ]
+        has_position = session is None or has_history
+        latest = ""
+        for key in earlier[:_NEWEST] if is_again or has_position else ():
+            place = session or own_session(key), key
+            exchange = self._exchanges.find(*place)
+            known = await self._look_up(*place) if exchange is None or not exchange.since else None
+            since = exchange.since if exchange is not None and exchange.since else now
+            since = known.received_at if known is not None else since
+            earlier_one = known or exchange
+            if (earlier_one is not None and earlier_one.has_failed) or now - since >= RETRIED_WITHIN_MS:
+                continue
+            if self._is_missed(exchange, known, since, is_again=is_again):
+                return key
+            latest = latest or key
+        if is_again and latest:
+            return latest
+        while True:
+            key = f"auto-{told}-{hour}-{here}"
+            if self._exchanges.find(session or own_session(key), key) is None:
+                return key
+            here += 1  # another equal request arrived meanwhile
+
+    async def _count(self, session: str | None, told: str, hour: int) -> int:
+        """Return the number of equal requests within an hour, with a logarithmic number of reads."""
+        counted = self._counts.pop((session, told, hour), 0)
+
+        async def is_known(number: int) -> bool:
+            key = f"auto-{told}-{hour}-{number}"
+            place = session or own_session(key), key
+            return self._exchanges.find(*place) is not None or await self._look_up(*place) is not None
+
+        step, beyond = 1, counted
+        while await is_known(beyond):
+            counted, beyond, step = beyond + 1, beyond + step, step * 2
+        while counted < beyond:
+            middle = (counted + beyond) // 2
+            counted, beyond = (middle + 1, beyond) if await is_known(middle) else (counted, middle)
+        self._counts[session, told, hour] = counted
+        while len(self._counts) > _MOST_COUNTS:
+            self._counts.popitem(last=False)
+        return counted
+
+    async def key_in_use(self, session: str | None, key: str, fingerprint: str) -> str:
+        """Return a key, or the next one in its place if the request with the key failed or was cancelled.
+
+        Raises:
+            Refused: The request with the key had other content, or each of twenty such requests failed.
+        """
+        for number in range(_MOST_FAILED):
+            name = f"again-{number}-{digest(key)}" if number else key
+            place = session or own_session(name), name
+            exchange = self._exchanges.find(*place)
+            known = await self._look_up(*place) if exchange is None else None
+            if not (exchange.has_failed if exchange is not None else known and known.has_failed):
+                return name
+            earlier = exchange.fingerprint if exchange is not None else None
+            refuse_other_content(
+                earlier if known is None else known.event.metadata.get("fingerprint"), fingerprint
+            )
+        told = f"{_MOST_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
+        raise Refused(409, "idempotency_conflict", told)
+
+    def _is_missed(
+        self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_again: bool
+    ) -> bool:
+        """Return whether the caller of a request got no answer and no longer waits for it.
+
+        For a request from before this process began nobody knows that. A retry then takes the newest request,
+        and another request takes this one.
+        """
+        if exchange is None or exchange.fingerprint is None:  # nobody of this process asked it
+            is_background = known is not None and "background" in known.event.metadata
+            return not is_again and since < self._began and not is_background
+        return not exchange.is_collected and (is_again or not exchange.waits)
+
+
+def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:
+    """Give an exchange the stored answer, and return whether it has one."""
+    if known is not None and known.is_cancelled:
+        exchange.cancel()
+    elif known is not None and known.answer is not None:
+        exchange.add("kept", known.answer, final=True, details=known.details)
+    return exchange.is_final
+
+
 LARGEST_BODY: Final = 10_000_000
 LEAST_KEY: Final = 16
 SESSION_HEADER: Final = "X-Postroom-Session"
@@ -184,9 +1728,9 @@ class ApiServerAdapter(HttpAdapter):
         asked = await self._read(request, read_chat)
         wait, headers = await self._ask(request, asked)
         exchange = wait.exchange
-        response_id = ids.response_id_of(exchange.chat_id, exchange.message_id)
+        response_id = response_id_of(exchange.chat_id, exchange.message_id)
         shape = ChatShape(
-            completion_id=f"chatcmpl-{ids.digest(response_id)}",
+            completion_id=f"chatcmpl-{digest(response_id)}",
             model=self._model,
             created=self._clock.now() // 1000,
         )
@@ -256,12 +1800,12 @@ class ApiServerAdapter(HttpAdapter):
     def _response_shape(
         self, chat_id: str, message_id: str, since: int, shown: Mapping[str, Any]
     ) -> ResponseShape:
-        response_id = ids.response_id_of(chat_id, message_id)
+        response_id = response_id_of(chat_id, message_id)
         return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
         """Return the message of a response; None if it must not be shown."""
-        names = ids.read_response_id(response_id)
+        names = read_response_id(response_id)
         known = None if names is None else await self._look_up(*names)
         if names is None or known is None or known.is_forgotten or "response" not in known.event.metadata:
             return None
@@ -311,13 +1855,13 @@ class ApiServerAdapter(HttpAdapter):
         if key is None:
             key = await self._repeats.key_of(
                 session,
-                ids.digest(f"{session}\0{asked.fingerprint}"),
+                digest(f"{session}\0{asked.fingerprint}"),
                 is_again=request.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"),
                 has_history=bool(asked.earlier) or asked.previous is not None,
             )
         else:
             key = await self._repeats.key_in_use(session, key, asked.fingerprint)
-        chat_id = session or ids.own_session(key)
+        chat_id = session or own_session(key)
         wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:
             if not await self._repeats.is_known(wait.exchange, asked.fingerprint):

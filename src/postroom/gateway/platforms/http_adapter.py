@@ -19,7 +19,6 @@ from postroom.concurrency import Tasks
 from postroom.contracts.errors import InputError, StoreError
 from postroom.contracts.messages import Json
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Inbound, MessageEvent
-from postroom.gateway.platforms.refused import Refused as Refused
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -28,6 +27,27 @@ BEAT_MS: Final = 15_000
 _BODY_SECONDS: Final = 60
 _COUNTED: Final = frozenset({400, 401, 403, 404, 408, 413, 415})
 _SAFE: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class Refused(Exception):
+    """A request that gets nothing but a refusal. The text is for who sent it and quotes no secret."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        """The field that is wrong."""
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
 
 
 class HttpAdapter(BasePlatformAdapter):

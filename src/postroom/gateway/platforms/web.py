@@ -18,27 +18,36 @@ entry except drafts until the person deletes the conversation. The server render
 
 import asyncio
 import hashlib
+import hmac
+import html
+import json
 import re
 import secrets
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from importlib import resources
 from typing import Annotated, Any, ClassVar, Final
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
+import msgspec
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from postroom import sse
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import StoreError, TooLarge, UnknownMessage
+from postroom.contracts.errors import ConfigError, StoreError, TooLarge, UnknownMessage
 from postroom.contracts.files import FileContent, media_type_of, safe_name
 from postroom.contracts.messages import Json, storable
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, replace
+from postroom.contracts.signing import same_secret
 from postroom.contracts.tables import Secret, Table
 from postroom.contracts.web_chats import WebEntry
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
+from postroom.gateway.drafts import grows_from
 from postroom.gateway.events import (
     FILES,
     Attachment,
@@ -58,24 +67,530 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     require_json,
 )
+from postroom.gateway.platforms.options import secret_remedy
 from postroom.gateway.platforms.safe_text import clean, one_line
-from postroom.gateway.platforms.web_log import MAIN, ChatLog, Entry, ShownFile
-from postroom.gateway.platforms.web_pages import (
-    SESSION_LIFE,
-    Visitors,
-    chat_page,
-    read_people,
-    require_own_page,
-    sign_in_page,
-    static_file,
-    token_in_form,
-)
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.spooling import MOST_FILES, head_of, spooled
 from postroom.markdown import AS_WRITTEN, Markdown
 from postroom.sse import SseResponse
 from postroom.stores.chats.files import FileStore
 from postroom.stores.chats.web_chats import WebChats
+
+# The recent entries of one person's conversations, and the pages that watch them.
+#
+# Each change of an entry has a number. A page that saw the changes up to a number gets the later ones. It
+# gets an entry that changed several times once, in its latest state. The log is in memory and holds the
+# newest entries and the drafts; the store holds every entry except drafts. A restart begins a new log,
+# whose name (`epoch`) is part of each number, so that the numbers of two logs differ.
+
+
+MOST_LOGGED: Final = 500
+MOST_CHARACTERS: Final = 5_000_000
+MOST_WATCHERS: Final = 16
+CHARACTERS_A_MS: Final = 32
+"""Characters of a draft for which the server waits 1 ms before it sends the next state of the draft.
+
+The server renders the whole draft each time, so it renders a long draft less often."""
+LONGEST_WAIT_MS: Final = 1_000
+_ALIVE: Final = sse.entry("alive", "{}")
+MAIN: Final = "main"
+"""The conversation for mail, reminders and notices, which belong to no other conversation."""
+_EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
+
+
+class ShownFile(Record, frozen=True, kw_only=True):
+    """A file that an entry shows; its bytes are in the store."""
+
+    sha256: str
+    name: str
+    media_type: str
+    size: int
+
+    def shown(self) -> dict[str, Json]:
+        """Return the file as the page gets it."""
+        return {"id": self.sha256, "name": self.name, "type": self.media_type, "size": self.size}
+
+
+class Entry(Record, frozen=True, kw_only=True):
+    """A message, an answer or a question that the page shows."""
+
+    entry_id: str
+    kind: str
+    """`message`: said by the person; `answer` and `card`: said to the person."""
+    text: str
+    reasoning: str = ""
+    """In an answer: the reasoning of the model, which is not part of the text."""
+    at: int
+    conversation: str = MAIN
+    order: int = 0
+    """The position. Entries are shown in this order, and a restart does not begin the positions again."""
+    version: int = 0
+    draft: bool = False
+    gone: bool = False
+    edited: bool = False
+    failed: bool = False
+    """Whether the answer reports a failure, so that the page offers to try again."""
+    answered: bool = False
+    """In a message: whether an agent has begun to answer it or has asked a question about it."""
+    answers: tuple[str, ...] = ()
+    said_as: str = ""
+    """In an answer: the id with which the gateway sent it, even if it replaced a draft."""
+    buttons: tuple[tuple[str, str], ...] = ()
+    asks: bool = True
+    """In a card: whether a run waits until a button is pressed. False for the answer to a command."""
+    files: tuple[ShownFile, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """The characters of its text and its reasoning."""
+        return len(self.text) + len(self.reasoning)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the entry as the page gets it, without HTML."""
+        return {
+            "id": self.entry_id,
+            "conversation": self.conversation,
+            "kind": self.kind,
+            "text": self.text,
+            "reasoning": self.reasoning,
+            "at": self.at,
+            "order": self.order,
+            "draft": self.draft,
+            "gone": self.gone,
+            "edited": self.edited,
+            "failed": self.failed,
+            "answered": self.answered,
+            "asks": self.asks,
+            "buttons": [{"label": label, "value": value} for label, value in self.buttons],
+            "files": [file.shown() for file in self.files],
+        }
+
+    def to_body(self) -> dict[str, Json]:
+        """Return the entry as the store keeps it."""
+        body: dict[str, Json] = msgspec.to_builtins(self)
+        return body
+
+    @classmethod
+    def from_body(cls, body: dict[str, Json]) -> "Entry":
+        """Return the entry from a body that `to_body` made, with version 0."""
+        return replace(msgspec.convert(body, cls), version=0)
+
+
+class Watcher:
+    """One open page."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, None] = {}
+        """The events without a number that the page did not get yet, each once."""
+        self.ended = False
+        self.news = asyncio.Event()
+
+
+class ChatLog:
+    """The log of one person."""
+
+    def __init__(self, epoch: str) -> None:
+        self._epoch = epoch
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._version = 0
+        self.newest_order = 0
+        """The greatest position of any entry of this person, in the log or in the store."""
+        self._forgotten = 0
+        """The greatest number of an entry that the log dropped to make room."""
+        self._characters = 0
+        self._watchers: set[Watcher] = set()
+
+    # What it shows.
+
+    @property
+    def number(self) -> str:
+        """The number of the newest change."""
+        return f"{self._epoch}-{self._version}"
+
+    def find(self, entry_id: str) -> Entry | None:
+        """Return an entry; None if the log does not hold it."""
+        return self._entries.get(entry_id)
+
+    def drafts(self, conversation: str) -> list[Entry]:
+        """Return the drafts of a conversation."""
+        return [one for one in self._entries.values() if one.draft and one.conversation == conversation]
+
+    def has_answer(self, message_id: str) -> bool:
+        """Return whether an answer to a message is shown."""
+        return any(message_id in one.answers for one in self._entries.values())
+
+    def file(self, sha256: str) -> ShownFile | None:
+        """Return a file that some entry shows."""
+        shown = (file for entry in self._entries.values() for file in entry.files)
+        return next((file for file in shown if file.sha256 == sha256), None)
+
+    def next_order(self, at: int) -> int:
+        """Reserve the position of a new entry and return it."""
+        self.newest_order = max(self.newest_order + 1, at)
+        return self.newest_order
+
+    def placed(self, entry: Entry) -> Entry:
+        """Return an entry with its position: that of the known entry with its id, or a new one."""
+        known = self._entries.get(entry.entry_id)
+        if known is not None:
+            return replace(entry, order=known.order)
+        return entry if entry.order else replace(entry, order=self.next_order(entry.at))
+
+    def put(self, entry: Entry) -> None:
+        """Show an entry to the pages that watch; it replaces the entry with its id."""
+        self._version += 1
+        entry = self.placed(entry)
+        old = self._entries.get(entry.entry_id)
+        self._entries[entry.entry_id] = replace(entry, version=self._version)
+        self._characters += entry.length - (0 if old is None else old.length)
+        while len(self._entries) > MOST_LOGGED or (
+            self._characters > MOST_CHARACTERS and len(self._entries) > 1
+        ):
+            _, gone = self._entries.popitem(last=False)
+            self._characters -= gone.length
+            self._forgotten = max(self._forgotten, gone.version)
+        self._wake()
+
+    def forget(self, conversation: str) -> None:
+        """Remove the entries of a deleted conversation."""
+        for entry_id in [key for key, one in self._entries.items() if one.conversation == conversation]:
+            self._characters -= self._entries.pop(entry_id).length
+
+    def answer(
+        self,
+        entry_id: str,
+        text: str,
+        answers: Iterable[str],
+        *,
+        draft: bool,
+        at: int,
+        reasoning: str = "",
+        **fields: Any,
+    ) -> list[Entry]:
+        """Return the entries that a part of an answer changes: the drafts that it ends, and last the answer.
+
+        The answer replaces the draft that it grew from, and keeps its reasoning if it brings none. The caller
+        shows the entries.
+        """
+        answered = tuple(answers)
+        drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
+        grown = drafts[-1] if drafts and grows_from(drafts[-1].text, text) else None
+        said = [one for one in self._entries.values() if one.said_as == entry_id]
+        grown = said[-1] if said else grown
+        ended = [replace(one, draft=False) for one in drafts if not draft and one is not grown]
+        entry = Entry(
+            entry_id=entry_id if grown is None else grown.entry_id,
+            kind="answer",
+            text=text,
+            reasoning=reasoning or ("" if grown is None else grown.reasoning),
+            at=at,
+            draft=draft,
+            answers=answered,
+            said_as=entry_id,
+            **fields,
+        )
+        return [*ended, entry]
+
+    # Who watches.
+
+    def typing(self, conversation: str) -> None:
+        """Show that an answer is being written in a conversation."""
+        self._tell(sse.entry("typing", json.dumps({"conversation": conversation})))
+
+    def list_anew(self) -> None:
+        """Make the pages read the list of conversations again."""
+        self._tell(sse.entry("conversations", "{}"))
+
+    def beat(self) -> None:
+        """Send each page a heartbeat, and disconnect those whose session has ended."""
+        self._tell(_ALIVE)
+
+    def end(self) -> None:
+        """End all that watch."""
+        for watcher in self._watchers:
+            watcher.ended = True
+        self._wake()
+
+    def watch(self) -> Watcher:
+        """Begin to watch.
+
+        Raises:
+            Refused: too many do.
+        """
+        if len(self._watchers) >= MOST_WATCHERS:
+            raise Refused(
+                429, "too_many_pages", f"{MOST_WATCHERS} pages are already open, the maximum", retry_after=10
+            )
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        """Watch no longer; harmless when done twice."""
+        self._watchers.discard(watcher)
+
+    async def events(
+        self,
+        watcher: Watcher,
+        last_id: str | None,
+        *,
+        may_watch: Callable[[], Awaitable[bool]],
+        render: Callable[[Sequence[Entry]], Awaitable[list[dict[str, Any]]]],
+        wait: Callable[[int], Awaitable[None]],
+    ) -> AsyncGenerator[str]:
+        """Yield what changed since `last_id`, then every change as it comes, until nobody may watch.
+
+        `may_watch` is asked at each beat; `render` returns entries as the page gets them; `wait` waits for a
+        number of milliseconds.
+        """
+        seen, is_whole = self._seen(last_id)
+        if not is_whole:
+            yield sse.entry("reset", "{}")
+        while not watcher.ended:
+            watcher.news.clear()
+            others, watcher.waiting = watcher.waiting, {}
+            if _ALIVE in others and not await may_watch():
+                return
+            changed = [one for one in self._entries.values() if one.version > seen]
+            changed.sort(key=lambda one: one.version)
+            for entry, told in zip(changed, await render(changed), strict=True):
+                seen = entry.version
+                yield sse.entry("entry", json.dumps(told), number=f"{self._epoch}-{seen}")
+            for event in others:
+                yield event
+            drawn = sum(one.length for one in changed if one.draft)
+            if pause := min(drawn // CHARACTERS_A_MS, LONGEST_WAIT_MS):
+                await wait(pause)
+            await watcher.news.wait()
+
+    def _seen(self, last_id: str | None) -> tuple[int, bool]:
+        """Return the number up to which a page has seen this log, and whether it missed nothing since."""
+        if last_id is None:
+            return 0, True
+        found = _EVENT_ID.fullmatch(last_id)
+        if found is None or found[1] != self._epoch or int(found[2]) > self._version:
+            return 0, False
+        seen = int(found[2])
+        return (seen, True) if seen >= self._forgotten else (0, False)
+
+    def _tell(self, event: str) -> None:
+        for watcher in self._watchers:
+            watcher.waiting[event] = None
+        self._wake()
+
+    def _wake(self) -> None:
+        for watcher in self._watchers:
+            watcher.news.set()
+
+
+# The access to our own chat page, and its files, in memory. They never contain text of a chat.
+#
+# Each token belongs to a person. The cookie of a session is signed with a key that is derived from the token.
+# Every server recognises the session by it, also after a restart. A session ends after twelve hours, when the
+# token changes, or when the person signs out.
+
+
+POLICY: Final = (
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # Not `no-referrer`: with it browsers send `Origin: null` with our own forms, which are refused then.
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_KINDS: Final = {
+    "chat.css": "text/css; charset=utf-8",
+    "chat.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+_FORM: Final = "application/x-www-form-urlencoded"
+
+
+def _read(name: str) -> bytes:
+    return (resources.files("postroom.gateway.platforms") / "web_static").joinpath(name).read_bytes()
+
+
+_FILES: Final = {name: _read(name) for name in _KINDS}
+_TAGS: Final = {name: f'"{hashlib.sha256(content).hexdigest()[:16]}"' for name, content in _FILES.items()}
+_CHAT: Final = _read("chat.html").decode()
+_SIGN_IN: Final = _read("sign_in.html").decode()
+
+
+async def static_file(request: Request) -> Response:
+    """Return the script or the style sheet."""
+    name = request.path_params["name"]
+    if name not in _FILES:
+        raise Refused(404, "not_found", "there is no such file")
+    headers = {**_HEADERS, "Cache-Control": "no-cache", "ETag": _TAGS[name]}
+    if request.headers.get("if-none-match") == _TAGS[name]:
+        return Response(status_code=304, headers=headers)
+    return Response(_FILES[name], media_type=_KINDS[name], headers=headers)
+
+
+def chat_page(title: str, base: str, name: str) -> Response:
+    """Return the page of a signed-in person."""
+    return HTMLResponse(_filled(_CHAT, title=title, base=base, name=name), headers=_HEADERS)
+
+
+def sign_in_page(title: str, base: str, refusal: Refused | None = None) -> Response:
+    """Return the form that asks for a token, with the reason after a refusal."""
+    notice = "" if refusal is None else refusal.message
+    page = _filled(_SIGN_IN, title=title, base=base, notice=notice)
+    if refusal is None:
+        return HTMLResponse(page, headers=_HEADERS)
+    return HTMLResponse(page, status_code=refusal.status, headers={**_HEADERS, **refusal.headers})
+
+
+def token_in_form(request: Request, body: bytes) -> str:
+    """Return the token of a sent form.
+
+    Raises:
+        Refused: The request is not a form.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        raise Refused(415, "unsupported_media_type", "use the form on this page")
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=8)
+    except ValueError as error:
+        raise Refused(400, "malformed", "the form cannot be read") from error
+    return fields.get("token", [""])[0].strip()
+
+
+def _filled(page: str, **values: str) -> str:
+    """Fill a page; the values are not searched for further fields."""
+    parts = page.split("{{")
+    done = [parts[0]]
+    for part in parts[1:]:
+        name, _, rest = part.partition("}}")
+        done += (html.escape(values[name]), rest)
+    return "".join(done)
+
+
+SESSION_LIFE: Final = timedelta(hours=12)
+MOST_FAILURES: Final = 10
+FAILURE_WINDOW: Final = timedelta(minutes=1)
+LEAST_TOKEN: Final = 16
+_MOST_ADDRESSES: Final = 1_024
+_SESSION: Final = re.compile(r"([0-9]{13,15})\.[A-Za-z0-9_-]{22}")
+"""The payload of a cookie before its signature: the end of the session, and 16 random bytes."""
+
+
+def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict[str, str]:
+    """Return who may chat, and the token of each.
+
+    Raises:
+        ConfigError: a name or a token cannot be one, two are the same, or there is nobody.
+    """
+    people = [*([] if token is None else [(name, token)]), *others.items()]
+    if not people:
+        raise ConfigError(
+            "web has no token",
+            value="token",
+            remedy=secret_remedy("token", f"at least {LEAST_TOKEN} random characters"),
+        )
+    for known, secret in people:
+        if not 1 <= len(known) <= 64 or not known.isprintable():
+            raise ConfigError(
+                "a name in web's people is invalid", remedy="use one line of 1 to 64 characters"
+            )
+        if len(secret) < LEAST_TOKEN:
+            raise ConfigError(
+                f"the token of {known!r} on web is too short",
+                value=known,
+                remedy=secret_remedy("token", f"at least {LEAST_TOKEN} random characters"),
+            )
+    if len({known for known, _ in people}) < len(people) or len({one for _, one in people}) < len(people):
+        raise ConfigError(
+            "two of web's people have the same name or token", remedy="give each a different name and token"
+        )
+    return dict(people)
+
+
+class Visitors:
+    """Signs people in and knows them again."""
+
+    def __init__(self, people: Mapping[str, str], clock: Clock) -> None:
+        self._people = people
+        self._clock = clock
+        self._failures: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def sign_in(self, token: str, address: str) -> str:
+        """Return the cookie of a new session of the token's owner.
+
+        Raises:
+            Refused: No person has this token, or this address failed ten times within a minute.
+        """
+        wait = self._wait(address)
+        if wait:
+            raise Refused(429, "wait", f"Too many attempts. Try again in {wait} seconds.", retry_after=wait)
+        # All are compared, so that the time reveals nothing about similar tokens.
+        found = [name for name, known in self._people.items() if same_secret(token, known)]
+        if not found:
+            self._failed(address)
+            raise Refused(401, "wrong_token", "Unknown token.")
+        payload = f"{self._clock.now() + milliseconds(SESSION_LIFE)}.{secrets.token_urlsafe(16)}"
+        return f"{payload}.{self._signature(found[0], payload)}"
+
+    def who(self, session: str | None) -> str | None:
+        """Return the person of a session; None if the cookie is not valid or is older than its twelve hours.
+
+        The caller asks the store whether the person has signed out.
+        """
+        payload, _, signed = (session or "").rpartition(".")
+        found = _SESSION.fullmatch(payload)
+        if found is None or int(found[1]) <= self._clock.now():
+            return None
+        return next(
+            (name for name in self._people if same_secret(signed, self._signature(name, payload))), None
+        )
+
+    def _signature(self, name: str, payload: str) -> str:
+        token = self._people[name].encode("utf-8", "surrogatepass")
+        key = hmac.digest(token, f"chat page session of {name}".encode("utf-8", "surrogatepass"), "sha256")
+        return hmac.digest(key, payload.encode(), "sha256").hex()
+
+    def _failed(self, address: str) -> None:
+        self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
+        self._failures.move_to_end(address)
+        while len(self._failures) > _MOST_ADDRESSES:
+            self._failures.popitem(last=False)
+
+    def _wait(self, address: str) -> int:
+        failures = self._failures.get(address, deque())
+        if len(failures) < MOST_FAILURES:
+            return 0
+        left = failures[0] + milliseconds(FAILURE_WINDOW) - self._clock.now()
+        return max(0, -(-left // 1000))
+
+
+def require_own_page(request: Request, *, is_form: bool = False) -> None:
+    """Check that a changing request was sent by our own page, and not by another site's.
+
+    A page's script sends a header that no form of another site can send; a form must name its origin.
+
+    Raises:
+        Refused: The request is from another page.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    foreign = Refused(403, "foreign_page", "the request did not come from the chat's own page")
+    if request.headers.get("x-postroom") != "1" and not (is_form and (site or origin)):
+        raise foreign
+    if site not in (None, "same-origin"):
+        raise foreign
+    if origin is not None and not _is_own(origin, request.headers.get("host", "")):
+        raise foreign
+
+
+def _is_own(origin: str, host: str) -> bool:
+    try:
+        return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
+
 
 LARGEST_JSON: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
