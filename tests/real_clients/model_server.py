@@ -5,6 +5,7 @@ A script is a function of the request. It runs on a separate thread, so it may w
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -15,6 +16,8 @@ from real_clients import wires
 from real_clients.asked import Asked, Say, Script, steps_of
 
 PATIENCE = 60.0
+AGAIN_AFTER = 5.0
+"""Seconds."""
 MODELS = ("claude-sonnet-4-5", "gpt-5.1-codex", "gemini-2.5-pro")
 
 
@@ -51,9 +54,18 @@ class ModelServer:
         """The requests that offer tools: what the agent asked, without what its client asked for itself."""
         return [asked for asked in self.asked if not asked.is_aside]
 
-    def wait_for(self, found: Callable[[Asked], bool], *, patience: float = PATIENCE) -> Asked:
-        """Return the first request that is so, when it has come; fail after a bound."""
-        bound = Bound(patience)
+    def wait_for(
+        self,
+        found: Callable[[Asked], bool],
+        *,
+        patience: float = PATIENCE,
+        again: Callable[[], None] = lambda: None,
+    ) -> Asked:
+        """Return the first request that is so, when it has come; fail after a bound.
+
+        Until then, `again` is called every few seconds.
+        """
+        bound, called = Bound(patience), time.monotonic()
         with self._news:
             while True:
                 for asked in self.asked:
@@ -62,6 +74,9 @@ class ModelServer:
                 if bound.has_passed():
                     raise AssertionError(f"no such request in {patience} s of work; {self.story()}")
                 self._news.wait(bound.wait())
+                if time.monotonic() - called > AGAIN_AFTER:
+                    again()
+                    called = time.monotonic()
 
     def story(self) -> str:
         """Return the requests, in short, for the message of a failure."""

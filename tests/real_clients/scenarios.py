@@ -112,7 +112,7 @@ def _resumed_at_a_terminal(bench: Bench, words: Sequence[str]) -> str:
     bench.model.script = lambda _asked: Say("Albatross.")
     with at_a_terminal(bench.home, words) as terminal:
         terminal.type("What is it called?", behind="Albatross")
-        asked = bench.model.wait_for(lambda one: "What is it called?" in one.new_text)
+        asked = bench.model.wait_for(lambda one: "What is it called?" in one.new_text, again=terminal.enter)
     for said in ("The boat is called Albatross.", "I know it now."):
         assert said in asked.text, f"{bench.model.story()}\n{terminal}"
     return f"at a terminal, by `{' '.join(bench.client.resuming)}`"

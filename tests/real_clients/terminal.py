@@ -38,6 +38,10 @@ class Terminal:
         os.write(self._descriptor, text.encode())
         if behind:
             self._await_drawn(text)
+        self.enter()
+
+    def enter(self) -> None:
+        """Press Enter: a busy client may take it for a part of the typed text, and send nothing."""
         os.write(self._descriptor, b"\r")
 
     def _await_drawn(self, text: str) -> None:

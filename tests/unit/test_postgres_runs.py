@@ -101,6 +101,15 @@ async def test_the_schema_itself_refuses_what_no_record_can_be(stores: OpenedRun
     assert taken == []
 
 
+async def test_no_index_of_dispatches_has_a_column_that_a_renewed_lease_changes(session: Session) -> None:
+    """Else each renewal of a long run would write a new entry to every index of the table."""
+    indexes = await session.rows(
+        "SELECT indexdef FROM pg_indexes WHERE schemaname = current_schema() AND tablename = 'run_dispatches'"
+    )
+    assert len(indexes) > 5
+    assert not [one for (one,) in indexes if "lease_until" in str(one) or "updated_at" in str(one)]
+
+
 # The clock
 
 
