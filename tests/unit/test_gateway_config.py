@@ -436,6 +436,7 @@ REFUSED_BY_ADAPTERS = rows(r"""
 {MAIL}imap_security = "tls"\n | : imap_security is 'tls': write one of ssl, starttls, plain | imap_
 {MAIL}imap_port = "x"\n | : imap_port is 'x': write a whole number from 1 to 65535 | imap_port
 {MAIL}allow_plain = 1\n | : allow_plain is '1': write true or false | allow_plain
+{WEB}[platforms.web.people.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx]\ntoken_env = "CHAT_TOKEN"\n | a name in web's people is invalid | 64 characters
 {WEB}title = 7\n | : title must be a text of 1 to 80 characters | title
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n | model must be a text that is not empty | model
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\ntimeout_s = 0\n | timeout_s is '0': write a number from 0.1 to 86400 | timeout_s
