@@ -1,6 +1,6 @@
 """Bounds of waiting, in seconds of a machine with nothing else to do: on a busy one each lasts longer.
 
-A bound ends a test that hangs. It must not end one whose programs get only a part of a core.
+A bound ends a test that hangs. It must not end a test whose programs get only a part of a core.
 """
 
 import os
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 LOOK = 1.0
-"""Seconds between two looks at how busy the machine is."""
+"""Seconds between two checks of the machine's load."""
 LONGEST = 8
 """How many times as long a bound lasts at most."""
 

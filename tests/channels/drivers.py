@@ -33,7 +33,7 @@ from postroom.testing.channels import ANN, BEN, EVE, PLAIN, ChannelDriver, Extra
 
 
 class Driver(ChannelDriver):
-    """A driver of a platform of ours: the abilities that only tests of postroom ask for are added."""
+    """A driver of a platform of postroom; it also has the abilities that only postroom's tests need."""
 
     unstorable: ClassVar[str] = "\ud800 \x00"
     """Characters that the platform passes on, and no store holds."""

@@ -1,4 +1,4 @@
-"""Twenty messages at once of two people, every second one with a file, on the wire of each channel, in every busy mode."""
+"""Twenty messages at once from two people, every other message with a file, on the wire of each channel, in every busy mode."""
 
 import asyncio
 import re
@@ -25,12 +25,12 @@ PEOPLE = (ANN, BEN)
 
 
 def as_read(number: int) -> str:
-    """What the agent says of a message that came with its file."""
+    """The agent's answer to a message with a file."""
     return f"w{number} w{number}.file" if number % 2 else f"w{number}"
 
 
 async def say(driver: Driver, number: int) -> None:
-    """Say the words of a number; the person and the file go by it."""
+    """Return the words of a number; they name its person and file."""
     file = (f"{number}.pdf", f"%PDF-1.7<w{number}.file>".encode()) if number % 2 else None
     await driver.say(
         f"w{number}", PEOPLE[number // 2 % 2], Extra(group="groups" not in driver.lacks, file=file)

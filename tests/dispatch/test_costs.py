@@ -1,6 +1,6 @@
 """Waiting work costs nothing: changes and polls read as much with thousands waiting as with hundreds.
 
-What a run writes is bounded, too.
+The writes of a run are bounded, too.
 
 SQLite counts the steps of its virtual machine, which are the same on a busy computer. The statements are the same on
 both engines.
@@ -139,7 +139,7 @@ async def test_what_is_looked_at_does_not_grow_with_what_waits(tmp_path, fill, c
 
 
 def logged(log):
-    """Return how many bytes stand in the log of a SQLite database since it was last begun anew."""
+    """Return the bytes in the log of a SQLite database since the log was last restarted."""
     written = log.read_bytes()
     page_size, salts = struct.unpack(">I", written[8:12])[0], written[16:24]
     at = 32

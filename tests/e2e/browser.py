@@ -202,7 +202,7 @@ class Browser:
 
 
 def log_in(server: "RunningServer", browser: Browser, path: str = "/", width: int = 390) -> None:
-    """Log somebody in, and open a page."""
+    """Log a person in, and open a page."""
     with server.line() as line:
         link = line.order("POST", "/admin/login-code", {}).json()["url"]
     browser.open(link, width=width)

@@ -1,4 +1,4 @@
-"""What administration answers is what its part of the OpenAPI document says, and no more: at a real server."""
+"""The answers of administration match its part of the OpenAPI document, and contain nothing else: at a real server."""
 
 import copy
 import hashlib

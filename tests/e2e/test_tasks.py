@@ -38,7 +38,7 @@ def killed_server(tmp_path: Path) -> Iterator[RunningServer]:
 
 @dataclass(slots=True)
 class Race:
-    """What all callers know."""
+    """The state that all callers share."""
 
     server: RunningServer
     tasks: int
@@ -61,7 +61,7 @@ class Race:
 
 @dataclass(slots=True)
 class Caller:
-    """One agent with a connection of its own, which it opens again when the server was killed."""
+    """One agent with a separate connection, which it opens again after the server was killed."""
 
     race: Race
     name: str

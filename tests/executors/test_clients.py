@@ -43,7 +43,7 @@ def connection(recipe: Recipe, environment: Mapping[str, str], folder: Path) -> 
 
 
 def test_a_coding_client_stands_in_every_table() -> None:
-    """`docs/internals/new-client.md` lists these tables for whoever writes a new one."""
+    """`docs/internals/new-client.md` lists these tables for authors of a new client."""
     clients = {recipe: client for recipe, client in CLIENTS.items() if recipe is not Recipe.SHELL}
     assert set(CLIENTS) == set(Recipe)
     assert set(MADE_OF) == set(clients)

@@ -114,7 +114,7 @@ async def last_text(application: Application, text: str) -> list[str]:
 
 
 PID, SENT = "<the pid is told>\n", "<the second message is sent>"
-"""Marks in the texts of programs; behind the second it waits until the message is there."""
+"""Marks in the texts of programs; at the second mark the program waits until the message is there."""
 
 
 async def at_the_end(

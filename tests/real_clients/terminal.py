@@ -41,7 +41,7 @@ class Terminal:
         self.enter()
 
     def enter(self) -> None:
-        """Press Enter: a client that is busy may take it for a part of what is typed, and send nothing."""
+        """Press Enter: a busy client may take it for a part of the typed text, and send nothing."""
         os.write(self._descriptor, b"\r")
 
     def _await_drawn(self, text: str) -> None:

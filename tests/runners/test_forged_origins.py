@@ -76,11 +76,13 @@ def test_a_text_stays_between_its_marks_and_behind_its_origin() -> None:
 def test_what_people_and_agents_are_told_of_questions_keeps_its_lines() -> None:
     for text in FIELDS:
         yes = ToolCallResume(decision_id="d", result={"approved": True}, reason=text)
-        assert len(answer_told(text, yes).splitlines()) == 3
+        neither = replace(yes, result=None)
+        assert [len(answer_told(text, one).splitlines()) for one in (yes, neither)] == [3, 3]
+        assert "They answered: " in answer_told(text, neither)
         assert len(asks("Bo", "", [text, text]).splitlines()) == 6
         told = as_said(message(subject=text), origin(address=text))
         assert len(told.splitlines()) == 5
-        for one in (answer_told(text, yes), asks("Bo", "", [text]), told):
+        for one in (answer_told(text, yes), answer_told(text, neither), asks("Bo", "", [text]), told):
             assert not forged(one)
         assert not forged(failure("Bo", text)) - {"\n"}
 

@@ -27,7 +27,7 @@ from task_log import check_claims
 PROJECT = "/projects/world"
 SENDER, READERS = "Ada", ("Ben", "Cyd")
 _LEASE = 2
-"""Seconds of a claim: less than some servers stand still."""
+"""Seconds of a claim: shorter than some suspensions of servers."""
 _NUMBER = re.compile(r"job (\d+)\.")
 
 
@@ -173,7 +173,7 @@ def audit_mail(
 
 
 def audit_tasks(rows: Any, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Yield what is wrong with tasks: two holders by the log, a task lost, a claim of a run that has ended."""
+    """Yield the faults of tasks: two holders in the log, a lost task, a claim of a run that has ended."""
     log = rows(
         "SELECT e.event_kind, e.payload FROM event_scopes s JOIN events e ON e.event_id = s.event_id "
         "WHERE s.scope LIKE 'project:%' AND e.event_kind LIKE 'task.%' ORDER BY s.scope, s.seq"

@@ -1,4 +1,4 @@
-"""`catch_up`: what happened in a project since a cursor, for a caller that was away."""
+"""`catch_up`: the events of a project since a cursor, for a caller that was absent."""
 
 from datetime import timedelta
 from typing import Any

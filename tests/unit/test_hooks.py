@@ -265,7 +265,7 @@ async def test_an_edit_that_may_be_made_keeps_own_reservations_alive(room: Room)
 
 
 async def test_the_end_of_a_session_releases_what_it_reserved_and_nothing_else(room: Room) -> None:
-    """Not what a person or another session reserved for the agent, also where this session renews it."""
+    """Reservations of a person or another session for the agent are not included, even if this session renews them."""
 
     async def reserved(session: str, name: str, path: str) -> None:
         made = await room.call("file_reservation_paths", agent_name=name, paths=[path])

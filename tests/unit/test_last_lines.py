@@ -1,4 +1,4 @@
-"""The few lines beside a question, and beside who is at work: whole lines that people can read."""
+"""The few lines next to a question, and next to an active run: whole lines that people can read."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Room on a disk: looked for from a refused write until as much is found."""
+"""Space on a disk: checked from a refused write until enough is found."""
 
 from postroom.contracts.errors import StoreFull
 from postroom.stores.store import LEAST, MOST, Room

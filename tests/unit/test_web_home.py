@@ -1,4 +1,4 @@
-"""The first page: what needs a person, over all projects and chats, settled where it stands."""
+"""The first page: questions and failures over all projects and chats, settled on the page itself."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The page of tasks: those to claim first, one with its evidence, and what a person decides."""
+"""The page of tasks: claimable tasks first, one task with its evidence, and a person's decisions."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import StaleDecision
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.contracts.work import SHOWN_STATES
 from postroom.dispatch.mailbox import Mailbox
@@ -179,6 +179,21 @@ async def test_a_question_is_called_the_same_by_the_agent_the_pages_and_the_comm
     await room.send("Ada", "Ash")
     await room.turn()
     assert len(set(room.agents.question_ids)) == 2  # the same words of another run
+
+
+async def test_a_number_that_two_open_questions_share_answers_neither_at_the_command_line(room):
+    _, fields = await asked(room)
+    [run] = await room.stores.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+    twin = replace(run, run_id="twin", thread_id=f"agent:{SLUG}/Ada", dispatch_id=None)
+    await room.stores.coordinator.commit(ThreadCommit(thread_id=twin.thread_id, run=twin))
+    assert [one.number for one in await room.look(room.questions.open_questions, SLUG)] == [
+        dict(fields)["number"]
+    ] * 2
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    answer = {"number": dict(fields)["number"], "answer": "yes"}
+    refused = await operator.post("/admin/questions", json=answer)
+    assert (refused.status_code, "2 open questions" in refused.json()["detail"]) == (400, True)
+    assert len(await room.look(room.questions.open_questions, SLUG)) == 2
 
 
 async def test_a_stale_answer_is_refused_and_says_who_was_first(room):

@@ -38,7 +38,7 @@ async def settle(room: Room) -> int:
 
 
 def busy(room: Room) -> asyncio.Event:
-    """Let every run take until the event is set."""
+    """Make every run wait until the event is set."""
     go_on = asyncio.Event()
 
     async def waits(activation: Any) -> None:
