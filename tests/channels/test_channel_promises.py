@@ -934,7 +934,7 @@ async def test_a_library_that_is_missing_is_named_with_its_extra(
             with pytest.raises(MissingExtra, match=library) as caught:
                 await adapter.connect()
         extra = stage.driver.platform.value
-        assert caught.value.remedy == install_command(extra)
+        assert caught.value.remedy == await asyncio.to_thread(install_command, extra)
         assert adapter.liveness.state is AdapterState.STOPPED
 
 

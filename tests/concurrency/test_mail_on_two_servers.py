@@ -8,8 +8,7 @@ import pytest
 
 from postroom.contracts.errors import PostroomError
 from postroom.mail.commands import MarkMessageRead
-from postroom.mail.projects import projects_of
-from postroom.mail.service import Mail
+from postroom.mail.service import Mail, projects_of
 from postroom.stores.mail.access import MailReads
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.sql_transaction import lock_number

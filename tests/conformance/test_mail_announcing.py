@@ -21,7 +21,6 @@ def left(box: Box, agent_id: int, *, limit: int = 10) -> list[int]:
     return [one.message_id for one in box.unannounced(agent_id, limit=limit)]
 
 
-@on_both
 def test_more_messages_than_a_statement_has_parameters_are_announced_at_once(box: Box, here: Office) -> None:
     sent = box.change(lambda tx: [put_message(tx, here.ada, [here.ben]).id for _ in range(1_200)])
     assert box.mark_announced(here.ben.id, sent, by="hook", now=5) == 1_200

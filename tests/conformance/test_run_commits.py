@@ -30,7 +30,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import AppendOptions, EventScope
 from postroom.contracts.limits import Spending
-from postroom.contracts.messages import Message, PendingVersion
+from postroom.contracts.messages import Message, PendingVersion, Role, ToolCall
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MessageQuery, ThreadCommit
@@ -109,6 +109,18 @@ async def test_a_commit_of_what_changed_meanwhile_is_refused(stores: RunStores) 
     await refused_whole(stores, commit, VersionConflict)
     await stores.threads.retract_pending("t", "p1")
     await refused_whole(stores, commit, VersionConflict)
+
+
+async def test_messages_that_break_a_rule_are_refused(stores: RunStores) -> None:
+    await furnished(stores)
+    good = Message.user("x", id="m8")
+    for bad in (
+        Message.user("no id"),
+        good,
+        Message(role=Role.TOOL, id="m9"),
+        Message.assistant("x", id="m9", tool_calls=[ToolCall(id="", name="n")]),
+    ):
+        await refused_whole(stores, replace(everything(stores), messages=(good, bad)), InvalidRecord)
 
 
 @on_both

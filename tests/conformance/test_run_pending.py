@@ -88,6 +88,8 @@ async def test_what_waits_can_be_put_into_another_order(stores: RunStores) -> No
     assert message_ids(ordered) == ["m3", "m1", "m4", "m2"]
     assert [one.position for one in ordered] == [1, 2, 3, 4]
     assert await stores.threads.pending_messages("t") == ordered
+    with refused(VersionConflict):
+        await stores.threads.reorder_pending("t", ["m1", "m2", "m3", "m4"], expected=expected)
     assert message_ids(await stores.threads.reorder_pending("t", ["m4", "m3", "m2", "m1"])) == [
         "m4",
         "m3",

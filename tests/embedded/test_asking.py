@@ -310,6 +310,33 @@ async def test_a_question_that_nobody_answers_in_time_lets_the_run_go_on_and_a_l
         assert asked == [("question", "Deploy?"), step, ("question", "Why not?")]
 
 
+async def test_an_answer_to_a_question_that_timed_out_is_refused_while_the_run_goes_on(opening):
+    goes_on, holds = asyncio.Event(), asyncio.Event()
+
+    async def wait(run):
+        said = await run.ask("Deploy?", timeout=timedelta(milliseconds=1))
+        await run.ask("Why not?")
+        goes_on.set()
+        await holds.wait()
+        return f"{said.timed_out}"
+
+    async with opening(wait) as mailbox:
+        handle = await mailbox.enqueue("t", "go")
+        while (await handle.status()).question != "Why not?":
+            await asyncio.sleep(0)
+        await answer_open_question(handle, "because")
+        await goes_on.wait()
+        late = (
+            f"{handle.id}/ask-deploy-55a57d5d-1",
+            ToolCallResume(decision_id="late", result={"text": "yes"}),
+        )
+        request = RunActivation.new("t", [], continue_run_id=handle.id, decisions=[late])
+        with pytest.raises(StaleDecision):
+            await mailbox.admin.submit_background(request)
+        holds.set()
+        assert await handle.result(timeout=30) == "True"
+
+
 async def test_an_answer_in_time_is_had_at_once_and_the_deadline_never_comes(opening):
     begun = []
 

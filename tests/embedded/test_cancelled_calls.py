@@ -33,7 +33,7 @@ from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.dispatch.mailbox import Mailbox as Queue
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
 
 SLOTS = 4
 PATIENCE = 10

@@ -726,7 +726,7 @@ CREATE TABLE task_dependencies (
 
 CREATE TABLE tasks (
   id                INTEGER PRIMARY KEY,
-  project_id        INTEGER NOT NULL REFERENCES projects (id),
+  project_id        INTEGER NOT NULL,
   title             TEXT NOT NULL,
   body_md           TEXT NOT NULL,
   paths             TEXT NOT NULL,
@@ -735,8 +735,8 @@ CREATE TABLE tasks (
   acceptance        TEXT NOT NULL,
   state             TEXT NOT NULL CHECK (state IN ('ready', 'claimed', 'review', 'blocked', 'waiting', 'done', 'cancelled')),
   open_dependencies INTEGER NOT NULL CHECK (open_dependencies >= 0),
-  author_id         INTEGER NOT NULL REFERENCES agents (id),
-  holder_id         INTEGER REFERENCES agents (id),
+  author_id         INTEGER NOT NULL,
+  holder_id         INTEGER,
   epoch             INTEGER NOT NULL DEFAULT 0,
   lease_ms          INTEGER NOT NULL DEFAULT 0,
   lease_ends_at     INTEGER,

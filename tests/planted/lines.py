@@ -166,10 +166,10 @@ LINES: tuple[Plant, ...] = (
         "    return task.done() and not task.cancelled() and task.exception() is None\n",
     ),
     plant(
-        "executors/command/executor.py: is_command = rules.one_word_is_command or len(prompt.split()) == 1",
+        "executors/command/executor.py: is_command = client.one_word_is_command or len(prompt.split()) == 1",
         "executors/command/executor.py",
-        "    is_command = rules.one_word_is_command and len(prompt.split()) == 1\n",
-        "    is_command = rules.one_word_is_command or len(prompt.split()) == 1\n",
+        "    is_command = client.one_word_is_command and len(prompt.split()) == 1\n",
+        "    is_command = client.one_word_is_command or len(prompt.split()) == 1\n",
     ),
     plant(
         "gateway/config.py: return {name: short_name(name) if shared[short_name(name)] != 1 else name for name in names}",
@@ -190,10 +190,10 @@ LINES: tuple[Plant, ...] = (
         "    return capabilities.streams and capabilities.edits\n",
     ),
     plant(
-        "gateway/delivery.py: answers = reply.answers or (() if reply.kind is not ReplyKind.QUESTION else read)",
+        "gateway/delivery.py: address = ReplyAddress(place, reply.answers or (() if not asks else read), read, files)",
         "gateway/delivery.py",
-        "        answers = reply.answers or (() if reply.kind is ReplyKind.QUESTION else read)\n",
-        "        answers = reply.answers or (() if reply.kind is not ReplyKind.QUESTION else read)\n",
+        "            address = ReplyAddress(place, reply.answers or (() if asks else read), read, files)\n",
+        "            address = ReplyAddress(place, reply.answers or (() if not asks else read), read, files)\n",
     ),
     plant(
         'gateway/platforms/telegram.py: return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"',
@@ -262,10 +262,10 @@ LINES: tuple[Plant, ...] = (
         "        return False\n",
     ),
     plant(
-        "mail/waking/mail_runs.py: askers = {one.id: one for one in found if one is None}",
+        "mail/waking/mail_runs.py: if (asker := _asker(...)) is None:",
         "mail/waking/mail_runs.py",
-        "        askers = {one.id: one for one in found if one is not None}\n",
-        "        askers = {one.id: one for one in found if one is None}\n",
+        "            if (asker := _asker(context, agent, messages[number], is_answer=is_answer)) is not None:\n",
+        "            if (asker := _asker(context, agent, messages[number], is_answer=is_answer)) is None:\n",
     ),
     plant(
         "mail/git_identity.py: if git is not None or is_plain:",

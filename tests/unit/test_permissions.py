@@ -169,6 +169,11 @@ async def test_each_row_of_the_table_is_answered_as_it_says(room: Room) -> None:
                 elif method in ("POST", "PUT", "DELETE"):
                     more = {"content": b"[]", "headers": {"Content-Type": "application/json"}}
                 status = await room.ask(caller, method, path, **more)
+                if (method, path, caller) == ("POST", "/", "operator"):
+                    assert (
+                        status == 403
+                    )  # let in, and refused by the form, which needs a session of the pages
+                    continue
                 if row.who is Who.PEOPLE and status == 303 and caller != "person" and caller != "operator":
                     status = 401
                 expected = answers(row)[CALLERS.index(caller)]

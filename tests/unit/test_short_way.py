@@ -197,6 +197,7 @@ async def test_a_token_of_few_scopes_sees_at_each_address_what_it_may_call(ways:
         "fetch_inbox",
         "get_attachment",
         "list_agents",
+        "list_tasks",
         "search_messages",
     }
 

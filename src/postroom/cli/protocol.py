@@ -35,6 +35,7 @@ READING_TOOLS: Final = frozenset(
         "list_agents",
         "list_contacts",
         "list_file_reservations",
+        "list_tasks",
         "search_messages",
         "show_project",
         "summarize_thread",

@@ -371,7 +371,8 @@ def fresh_decisions(
     """Return the decisions that are new to an active run with others stored; repeated ones are not.
 
     Raises:
-        StaleDecision: A question already has another answer, or has timed out.
+        StaleDecision: A question already has another answer, has timed out, or is not one of those that a
+            waiting run has stored.
     """
     asked = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
     told = {one.ticket.tool_call_id: one.decision for one in run.answered}
@@ -382,6 +383,8 @@ def fresh_decisions(
         if call in asked:
             asked[call].refuse_late(now)
         before = told.get(call)
+        if before is None and run.status is RunStatus.WAITING and call not in asked:
+            raise StaleDecision(f"run {run.run_id} does not ask {call!r} now", value=call)
         if before is None:
             fresh.append((call, decision))
         elif before.decision_id != decision.decision_id:

@@ -1,6 +1,4 @@
-"""Projects: valid paths, slugs, the projects that a caller may name, and the projects of a command.
-
-The change of a command locks its projects before it reads.
+"""Projects: valid paths, slugs, and the projects that a caller may name.
 
 A bound token is restricted to its project in one place, where names become projects: no operation needs to
 check it, and to such a caller another project does not exist.
@@ -8,19 +6,16 @@ check it, and to such a caller another project does not exist.
 
 import hashlib
 import re
-from contextlib import suppress
 from itertools import chain, count
 from typing import Final
 
-import msgspec
 from typing_extensions import override
 
 from postroom.contracts.errors import InvalidPath, NotPermitted, UnknownProject
 from postroom.contracts.mail import Project
 from postroom.contracts.tokens import UNBOUND
-from postroom.mail.commands import Command, RecallMessage, ReplyMessage
 from postroom.mail.names import nearest, shown
-from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads, ProjectWrites
+from postroom.stores.mail.access import MailWrites, ProjectReads, ProjectWrites
 
 _DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
 _BARE_DRIVE = re.compile(r"[A-Za-z]:")
@@ -41,8 +36,6 @@ HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)
 """Prefixes of the address of a person or a chat."""
-_TO_BE_MADE = 0
-"""Stands for every project that does not exist yet."""
 
 
 def checked_path(human_key: str) -> str:
@@ -142,61 +135,6 @@ def address_of(name: str, slug: str, home_slug: str) -> str:
     if slug == PEOPLE_SLUG:
         return f"{HUMAN}{name}"
     return name if slug == home_slug else f"{name}@{slug}"
-
-
-def home_of(command: Command) -> str:
-    """Return the key of the project in which a command acts."""
-    named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
-    return named
-
-
-def lock_projects_of(tx: MailWrites, command: Command) -> None:
-    """Lock the projects that a command may change, before it reads anything."""
-    named, home = projects_of(tx, command), tx.project(home_of(command))
-    expected = list[tuple[int, str]]()  # the agents that the operation reads next
-    if home is not None:
-        fields = msgspec.structs.asdict(command)
-        addresses = [one for kind in ("to", "cc", "bcc") for one in fields.get(kind) or ()]
-        names = [fields.get("sender_name"), *[one for one in addresses if "@" not in one and ":" not in one]]
-        expected = [(home.id, name) for name in dict.fromkeys(names) if name]
-    tx.lock_projects(named, expected)
-    if _TO_BE_MADE in named:  # another change may have created it before this one had the lock
-        tx.lock_projects(projects_of(tx, command))
-
-
-def projects_of(tx: MailReads, command: Command) -> set[int]:
-    """Return the ids of the projects whose logs, agents or messages a command may change."""
-    keys, fields = {home_of(command)}, msgspec.structs.asdict(command)
-    for name in ("to", "cc", "bcc", "requester"):
-        named = fields.get(name) or ()
-        for address in [named] if isinstance(named, str) else named:
-            if address.startswith(PERSONS):
-                keys.add(PEOPLE_KEY)
-            elif "@" in address:
-                keys.add(address.partition("@")[2])
-    found = set[int]()
-    for key in keys:
-        project = tx.project(key)
-        if project is None:
-            with suppress(InvalidPath):  # then nobody has it
-                project = tx.project(checked_path(key))
-        found.add(_TO_BE_MADE if project is None else project.id)
-    message_id, task_id = fields.get("message_id"), fields.get("task_id")
-    if isinstance(task_id, int) and (task := tx.task(task_id)) is not None:  # its author may be a person
-        found |= {author.project_id for author in tx.agents_by_id([task.author_id]).values()}
-    return found | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else found
-
-
-def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
-    """Return the projects of a command's message; an answer concerns its readers' projects too."""
-    message = tx.message(message_id)
-    if message is None:
-        return set()
-    if not isinstance(command, ReplyMessage | RecallMessage):
-        return {message.project_id}
-    readers = [one.agent_id for one in tx.recipients([message.id])[message.id]]
-    agents = tx.agents_by_id([message.sender_id, *readers]).values()
-    return {message.project_id} | {one.project_id for one in agents}
 
 
 class OneProject(ProjectWrites):

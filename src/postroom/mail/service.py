@@ -1,9 +1,13 @@
-"""Runs operations: reads commands, prepares their transaction, and stores answers by key."""
+"""Runs operations: reads commands, prepares their transaction, and stores answers by key.
+
+The change of a command locks the projects of the command before it reads.
+"""
 
 import asyncio
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
+from postroom.contracts.errors import IdempotencyConflict, InvalidPath, NotPermitted, TokenRequired
 from postroom.contracts.operations import Operation
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.tracing import OFF, Tracing, message_trace
@@ -24,6 +28,7 @@ from postroom.mail.commands import (
     Command,
     CreateAgentIdentity,
     EnsureProject,
+    RecallMessage,
     RegisterAgent,
     ReplyMessage,
     RotateAgentToken,
@@ -43,10 +48,11 @@ from postroom.mail.git_identity import Recognition
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.operations import OPERATIONS, READ
 from postroom.mail.projects import (
+    PEOPLE_KEY,
+    PERSONS,
     OneProject,
+    checked_path,
     find_project,
-    home_of,
-    lock_projects_of,
 )
 from postroom.mail.repositories import Repositories
 from postroom.mail.sending import named_readers
@@ -106,6 +112,10 @@ class MailChanges:
 _LISTS_ON = 60_000
 """Milliseconds for which a token that replaced itself can still list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
+
+
+_TO_BE_MADE = 0
+"""Stands for every project that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,3 +474,58 @@ def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
         key=key,
         digest=hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest(),
     )
+
+
+def home_of(command: Command) -> str:
+    """Return the key of the project in which a command acts."""
+    named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
+    return named
+
+
+def lock_projects_of(tx: MailWrites, command: Command) -> None:
+    """Lock the projects that a command may change, before it reads anything."""
+    named, home = projects_of(tx, command), tx.project(home_of(command))
+    expected = list[tuple[int, str]]()  # the agents that the operation reads next
+    if home is not None:
+        fields = msgspec.structs.asdict(command)
+        addresses = [one for kind in ("to", "cc", "bcc") for one in fields.get(kind) or ()]
+        names = [fields.get("sender_name"), *[one for one in addresses if "@" not in one and ":" not in one]]
+        expected = [(home.id, name) for name in dict.fromkeys(names) if name]
+    tx.lock_projects(named, expected)
+    if _TO_BE_MADE in named:  # another change may have created it before this one had the lock
+        tx.lock_projects(projects_of(tx, command))
+
+
+def projects_of(tx: MailReads, command: Command) -> set[int]:
+    """Return the ids of the projects whose logs, agents or messages a command may change."""
+    keys, fields = {home_of(command)}, msgspec.structs.asdict(command)
+    for name in ("to", "cc", "bcc", "requester"):
+        named = fields.get(name) or ()
+        for address in [named] if isinstance(named, str) else named:
+            if address.startswith(PERSONS):
+                keys.add(PEOPLE_KEY)
+            elif "@" in address:
+                keys.add(address.partition("@")[2])
+    found = set[int]()
+    for key in keys:
+        project = tx.project(key)
+        if project is None:
+            with suppress(InvalidPath):  # then nobody has it
+                project = tx.project(checked_path(key))
+        found.add(_TO_BE_MADE if project is None else project.id)
+    message_id, task_id = fields.get("message_id"), fields.get("task_id")
+    if isinstance(task_id, int) and (task := tx.task(task_id)) is not None:  # its author may be a person
+        found |= {author.project_id for author in tx.agents_by_id([task.author_id]).values()}
+    return found | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else found
+
+
+def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
+    """Return the projects of a command's message; an answer concerns its readers' projects too."""
+    message = tx.message(message_id)
+    if message is None:
+        return set()
+    if not isinstance(command, ReplyMessage | RecallMessage):
+        return {message.project_id}
+    readers = [one.agent_id for one in tx.recipients([message.id])[message.id]]
+    agents = tx.agents_by_id([message.sender_id, *readers]).values()
+    return {message.project_id} | {one.project_id for one in agents}

@@ -14,9 +14,9 @@ from postroom.mail.commands import SendMessage, read_command
 from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
 from postroom.mail.operations import OPERATIONS
-from postroom.mail.projects import HUMAN, PEOPLE_SLUG, home_of, lock_projects_of
+from postroom.mail.projects import HUMAN, PEOPLE_SLUG
 from postroom.mail.sending import named_readers
-from postroom.mail.service import Mail
+from postroom.mail.service import Mail, home_of, lock_projects_of
 from postroom.mail.waking.waker import OpenChange, Waker
 from postroom.schedules.firing import MOST_LISTED, Firing, Schedules, Target, new_schedule
 from postroom.services.administration import ScheduleView

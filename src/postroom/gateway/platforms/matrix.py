@@ -749,14 +749,7 @@ class Homeserver:
             MissingExtra: The library is not installed.
         """
         await self.close()
-        try:
-            self._library, self._client = await asyncio.to_thread(self._made)
-        except ImportError as error:
-            raise MissingExtra(
-                "the library httpx2 for Matrix is not installed",
-                value="matrix",
-                remedy=install_command("matrix"),
-            ) from error
+        self._library, self._client = await asyncio.to_thread(self._made)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -826,8 +819,15 @@ class Homeserver:
             return Answer(lost=True), None
 
     def _made(self) -> tuple[Any, Any]:
-        """Load the library and make a client; on a thread, for both read files."""
-        httpx = importlib.import_module("httpx2")
+        """Load the library and make a client; on a thread, because both read files."""
+        try:
+            httpx = importlib.import_module("httpx2")
+        except ImportError as error:
+            raise MissingExtra(
+                "the library httpx2 for Matrix is not installed",
+                value="matrix",
+                remedy=install_command("matrix"),
+            ) from error
         # Without TLS no certificates are read; the library still requires a context, so this one trusts
         # nobody.
         is_plain = self._base_url.startswith("http://")

@@ -5,7 +5,7 @@ end of that run ─▶ the task is done, or blocked with the reason: nothing run
 """
 
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError
@@ -15,11 +15,13 @@ from postroom.log import get_logger
 from postroom.mail.context import Caller, WriteContext
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.sending import Addressee, NewMessage, post, refusals
-from postroom.mail.service import Mail
 from postroom.mail.tasks import end_leases, next_ready, place_in_message, take
 from postroom.mail.waking.waker import AFTER_FAILURE, POLL, OpenChange, Waker
 from postroom.stores.changes import TASKS
 from postroom.stores.mail.access import MailReads, MailWrites
+
+if TYPE_CHECKING:
+    from postroom.mail.service import Mail
 
 _LOG = get_logger(__name__)
 _BATCH: Final = 500
@@ -28,7 +30,7 @@ _BATCH: Final = 500
 class TaskRuns:
     """Finds agents with a runner that claims tasks, and gives each the next ready task while it has room."""
 
-    def __init__(self, mail: Mail, waker: Waker) -> None:
+    def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
         self._waker = waker
 
