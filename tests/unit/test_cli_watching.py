@@ -179,6 +179,44 @@ def test_the_inbox_lists_questions_and_joins_equal_failures(fake: FakePostroom, 
     assert found["questions"] == [QUESTION]
 
 
+def test_catch_up_tells_what_happened_and_where_to_continue(fake: FakePostroom, run: Run) -> None:
+    fake.tools["catch_up"] = lambda _: {
+        "since": "2026-11-26T09:00:00Z",
+        "events": 9,
+        "skipped": 3,
+        "next": 12,
+        "threads": [
+            {
+                "thread_id": "t",
+                "subject": "Li\nghts",
+                "messages": 2,
+                "newest_id": 4,
+                "senders": ["Ada", "Ben"],
+            }
+        ],
+        "threads_in_all": 1,
+        "questions": [{"question_id": "q1", "run_id": "r", "agent": "Ash", "at": ""}],
+        "answered": 0,
+        "runs": {"active": 0, "waiting": 1, "succeeded": 2, "failed": 0, "cancelled": 0},
+        "failed": [],
+        "reserved": [{"agent": "Ben", "path": "piers/**"}],
+        "spent": {"tokens": 1200, "cost_micros": 250_000},
+        "counts": {"message.sent": 2, "task.done": 3},
+    }
+    assert run("catch-up", "--after", "3").out.splitlines() == [
+        "Since 2026-11-26T09:00:00Z: 9 events.",
+        "3 older events are not part of this summary.",
+        "Runs: 1 waiting, 2 succeeded. 1,200 tokens, 0.25 USD.",
+        "Tasks: 3 done.",
+        "  asks     q1  Ash",
+        "  reserved piers/**  Ben",
+        "Threads with new messages: 1.",
+        "  t  2  Li ghts  (Ada, Ben)",
+        "Next time: postroom catch-up --after 12",
+    ]
+    assert fake.seen[-1].body["params"]["arguments"]["after"] == 3
+
+
 def test_without_a_terminal_an_answer_must_be_given(fake: FakePostroom, run: Run) -> None:
     for words in ([], ["4f2a"], ["4f2a", "--json"], ["4f2a", "perhaps"]):
         done = run("questions", "answer", *words)

@@ -78,13 +78,17 @@ def _(found: dict[str, Any]) -> str:
             else ""
         )
         lines.append(f"Runs: {', '.join(ran)}.{usage}")
+    if tasks := [f"{number} {kind[5:]}" for kind, number in found["counts"].items() if kind[:5] == "task."]:
+        lines.append(f"Tasks: {', '.join(tasks)}.")
     for state, key, about in (("failed", "failed", "run_id"), ("asks", "questions", "question_id")):
         lines += [f"  {state:8} {one[about]}  {one['agent'] or '-'}" for one in show.items(found[key])]
-    lines += [f"  reserved {one['path']}  {one['agent'] or '-'}" for one in show.items(found["reserved"])]
+    lines += [
+        f"  reserved {show.line(one['path'])}  {one['agent'] or '-'}" for one in show.items(found["reserved"])
+    ]
     if threads:
         lines.append(f"Threads with new messages: {found['threads_in_all']}.")
     lines += [
-        f"  {one['thread_id']}  {one['messages']}  {one['subject']}  ({', '.join(one['senders'])})"
+        f"  {one['thread_id']}  {one['messages']}  {show.line(one['subject'])}  ({', '.join(one['senders'])})"
         for one in threads
     ]
     return "\n".join((*lines, f"Next time: postroom catch-up --after {found['next']}"))
