@@ -335,7 +335,7 @@ async def test_what_cannot_be_kept_is_refused_before_anything_is_written(room):
         ({"cron": "0 9 * * *", "zone": "Mars/Base"}, "unknown time zone"),
         ({"every": timedelta(0)}, "an interval must be from"),
         ({"missed": "some"}, "`missed` must be one of skip, once, all, not 'some'"),
-        ({"overlap": "kill"}, "overlap must be one of queue, skip, not 'kill'"),
+        ({"overlap": "kill"}, "`overlap` must be one of queue, skip, not 'kill'"),
         ({"jitter": HOUR}, "the jitter"),
         ({"name": " "}, "must have 1 to 200 printable characters"),
         ({"name": "x" * 201}, "must have 1 to 200 printable characters"),
