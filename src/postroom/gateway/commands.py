@@ -56,10 +56,6 @@ if TYPE_CHECKING:
     from postroom.gateway.chat_settings import ChatSettings
     from postroom.gateway.links import Links
 
-if TYPE_CHECKING:
-    from postroom.gateway.chat_settings import ChatSettings
-    from postroom.gateway.links import Links
-
 _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000
 """The maximum number of messages that one `/search` reads, page by page."""

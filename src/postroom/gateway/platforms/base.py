@@ -449,7 +449,11 @@ class BasePlatformAdapter(ABC):
         """
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes that this platform calls over HTTP, below `/channels/<platform>`."""
+        """Return the routes that this platform calls over HTTP; each handler must authenticate its caller.
+
+        Their paths are mounted below `/channels`, so begin each with `/<platform>`. The server accepts any
+        caller there.
+        """
         return ()
 
     # Its life.
