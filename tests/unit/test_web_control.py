@@ -172,5 +172,6 @@ async def test_who_has_a_script_is_not_told_to_load_the_page_again(room: WorkRoo
     told = "reload the page for newer data"
     page = (await room.browser().get(HOME)).text
     assert re.search(f"<noscript>[^<]*<time [^<]*</time>; {told}.</noscript>", page)
-    page = (await room.browser().get("/")).text  # the page of projects is not followed
-    assert f"</time>; {told}.</p>" in page
+    page = (await room.browser().get("/")).text  # the script asks for the first page every 5 seconds
+    assert 'data-every="5000"' in page
+    assert re.search(f"<noscript>[^<]*<time [^<]*</time>; {told}.</noscript>", page)

@@ -1,1 +1,1 @@
-"""Values and ports that every room shares: no I/O, no asyncio primitives, no third-party import."""
+"""Values and ports that all packages share: no I/O, no asyncio primitives, no third-party imports."""

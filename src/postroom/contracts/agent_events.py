@@ -1,6 +1,6 @@
 """Events of an execution while it runs; the stream ends with `RunFinish`.
 
-Storage never delays live events. The capture decides which of them are stored, and in which form.
+Storage never delays live events. A separate component decides which events are stored, and in which form.
 """
 
 from dataclasses import dataclass
@@ -159,7 +159,7 @@ class ToolCallCancel(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReset(AgentEvent):
-    """The output streamed for this step is invalid; the step streams it again."""
+    """The output streamed so far for this step is invalid, and the step streams its output again."""
 
     event_type: ClassVar[str] = "stream_reset"
     reason: str
@@ -194,5 +194,5 @@ class EventSink(Protocol):
     """Receives the events of one execution."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Accept an event without waiting for a reader; never fail."""
+        """Accept an event without waiting for a reader; never raise."""
         ...

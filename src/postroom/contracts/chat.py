@@ -7,9 +7,9 @@
       ├──▶ rejected    refused, and the sender was notified
       └──▶ retracted
 
-An inbound message is stored before the platform gets a confirmation, once for each platform, account, chat
-and id, even if the platform sends it again. A message is open until it is done, failed, rejected or
-retracted.
+An inbound message is stored before its receipt is confirmed to the platform. It is stored once for each
+platform, account, chat and id, even if the platform sends it again. A message is open until it is done,
+failed, rejected or retracted.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,9 @@ MAX_INBOUND = 200
 INBOUND_ID = "line-"
 """Prefix of an inbound message's id on its thread; stored rows use this word."""
 CHAT_THREAD = "chat/"
-"""Prefix of threads of chats, `chat/<platform>/<account>/<unique>`; the name tells which chat gets
-answers."""
+"""Prefix of chat thread names, `chat/<platform>/<account>/<unique>`; the name determines which chat receives
+the answers.
+"""
 CHAT_KIND = "chat"
 """The outbox kind of messages to chats; its targets are `<platform>/<account>`."""
 
@@ -46,7 +47,7 @@ class InboundStatus(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether the message still needs work."""
+        """Whether the message still has to be processed."""
         return self in OPEN_STATUSES
 
 
@@ -59,20 +60,20 @@ INBOUND_MOVES: dict[InboundStatus, frozenset[InboundStatus]] = {
 
 
 class InboundKey(Record, frozen=True, kw_only=True):
-    """A platform's permanent name of a message."""
+    """The permanent identifier that a platform gives to a message."""
 
     platform: str
     account: str
-    """The bot, or other identity of postroom, that received the message."""
+    """The bot or other account of postroom that received the message."""
     chat_id: str
     message_id: str
 
 
 class InboundMessage(Record, frozen=True, kw_only=True):
-    """A message of a chat; `inbound_id` grows, with gaps, in the order in which a chat's messages arrived.
+    """A chat message; `inbound_id` increases, with gaps, in the order in which the chat's messages arrived.
 
     The id, the status and the times are those of the stored message; before it is stored, they have these
-    defaults. `body` is all that an answer needs of the message: text, sender, media, time.
+    defaults. `body` has everything that is needed to answer the message: text, sender, media and time.
     """
 
     inbound_id: int = 0
@@ -84,12 +85,11 @@ class InboundMessage(Record, frozen=True, kw_only=True):
     received_at: int = 0
     updated_at: int = 0
     revision: int = 1
-    """Number of the version; each edit in the chat raises it."""
+    """Version number of the message; each edit in the chat raises it."""
     thread_id: str | None = None
     """The thread that received the message."""
     reason: str | None = None
-    """The reason why it was rejected or failed; for a message that is done without a run, the answer to
-    it."""
+    """Why the message was rejected or failed; for a message that was answered without a run, the answer."""
 
     @property
     def thread_message_id(self) -> str:
@@ -101,7 +101,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         return status in INBOUND_MOVES.get(self.status, ())
 
     def moved(self, move: "InboundMove", *, now: int) -> "InboundMessage":
-        """Return the message after a move; a move to its present status changes nothing.
+        """Return the message after a move; a move to its current status changes nothing.
 
         Raises:
             IllegalTransition: The message cannot change to that status.
@@ -135,12 +135,12 @@ class InboundMessage(Record, frozen=True, kw_only=True):
 
 
 def chat_lock(key: InboundKey) -> str:
-    """Return the name of the lock on a chat for changes to its inbound messages."""
+    """Return the name of the lock for changes to a chat's inbound messages."""
     return f"chat:{key.platform}/{key.account}/{key.chat_id}"
 
 
 def session_locks(session_key: str, thread_id: str) -> tuple[str, str]:
-    """Return the names of the locks on a session and its thread; no two sessions may share a thread."""
+    """Return the names of the locks on a session and its thread; two sessions must never share a thread."""
     return f"chat_session:{session_key}", f"chat_thread:{thread_id}"
 
 
@@ -158,17 +158,17 @@ class Received(Record, frozen=True, kw_only=True):
 
 
 class InboundMove(Record, frozen=True, kw_only=True):
-    """A change of messages to a status, with fields to set; None leaves a field unchanged."""
+    """A change of messages to a new status, with the fields to set; a field that is None stays unchanged."""
 
     status: InboundStatus
     thread_id: str | None = None
     reason: str | None = None
     since: InboundStatus | None = None
-    """The status that each message must still have; None for any status that `status` can follow."""
+    """The status that each message must still have; None allows any status that can precede `status`."""
 
 
 class ChatSession(Record, frozen=True, kw_only=True):
-    """The thread that a chat is bound to at present. Each change raises `revision`."""
+    """The thread to which a chat is currently bound. Each change raises `revision`."""
 
     session_key: str
     thread_id: str
@@ -176,7 +176,7 @@ class ChatSession(Record, frozen=True, kw_only=True):
     """The address of the chat: platform, account, chat, thread, person."""
     title: str | None = None
     settings: dict[str, Json] = field(default_factory=dict)
-    """People's settings for this session, such as its busy policy."""
+    """Settings that people chose for this session, such as its busy policy."""
     created_at: int = 0
     updated_at: int = 0
     active_at: int = 0
@@ -186,7 +186,7 @@ class ChatSession(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionThread:
-    """A thread that a session is or was bound to; the session can resume it."""
+    """A thread to which a session is or was bound, and which the session can resume."""
 
     thread_id: str
     session_key: str

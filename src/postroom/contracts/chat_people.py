@@ -1,4 +1,4 @@
-"""People who write in chats, strangers who ask for access, and the port that stores both."""
+"""People who write in chats, strangers who request access, and the port that stores both."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ MAX_PEOPLE = 200
 
 
 class PersonRole(StrEnum):
-    """The rights of a person in chats; each role includes the rights of the roles below it."""
+    """The permissions of a person in chats; each role includes those of all lower roles."""
 
     OWNER = "owner"
     OPERATOR = "operator"
@@ -21,7 +21,7 @@ class PersonRole(StrEnum):
     VIEWER = "viewer"
 
     def reaches(self, needed: "PersonRole") -> bool:
-        """Return whether this role includes the rights of `needed`."""
+        """Return whether this role includes the permissions of `needed`."""
         return _ORDER.index(self) <= _ORDER.index(needed)
 
 
@@ -30,7 +30,7 @@ _ORDER = tuple(PersonRole)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """A person on a platform, by the id that the platform never changes. Names are for display."""
+    """A person on a platform, identified by the platform's permanent id. Names are for display only."""
 
     platform: str
     user_id: str
@@ -41,7 +41,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingRequest:
-    """A stranger's request for access; the stranger has the code, the store only its hash."""
+    """A stranger's request for access; the stranger has the code, and the store only a hash of it."""
 
     platform: str
     user_id: str
@@ -55,7 +55,7 @@ _Milliseconds = Annotated[int, Meta(extra={"read": lambda value: milliseconds(du
 
 
 class PairingRules(Table, frozen=True, kw_only=True):
-    """Limits for requests of strangers and for wrong guesses of a code."""
+    """Limits on requests from strangers and on wrong guesses of a code."""
 
     code_ms: _Milliseconds = field(default=3_600_000, name="code")
     ask_again_ms: _Milliseconds = field(default=600_000, name="ask_again")

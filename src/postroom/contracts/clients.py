@@ -1,6 +1,6 @@
-"""The hooks of client programs and the meaning of their events.
+"""The hooks of client programs, and the meanings of the events that they report.
 
-Imports nothing, because hooks must be quick.
+The module imports nothing, because hooks must start quickly.
 """
 
 EVENTS = {
@@ -59,26 +59,28 @@ EVENTS = {
     },
     "git": {"pre-commit": "commit", "pre-push": "push"},
 }
-"""Meaning of an event, by client and the client's name of the event. Codex has no SessionEnd: the waiter
-reports it."""
+"""The meaning of each event, by client and the client's name for it.
+
+Codex has no SessionEnd, so the waiting process reports it.
+"""
 
 CLIENT_HEADER = "Postroom-Client"
-"""Header that names the client program in a request, because each model reads tool answers in its own way."""
+"""Header that names the client program in a request, because tool results are formatted for each client."""
 
 WAKING = ("claude", "codex", "copilot")
 """The clients in which a waiting process can start a turn of an idle session."""
 WAIT = "wait"
-"""The question of a waiting hook: whether mail came for an idle session."""
+"""The first question of a waiting hook: whether mail has arrived for an idle session."""
 WAKE = "wake"
-"""The second question of that hook: the line that starts the turn."""
+"""The second question of a waiting hook: the line that starts the turn."""
 
 MODES = ("warn", "block", "off")
-"""The reaction to a check that failed: continue with a note, stop, or do not check at all."""
+"""What happens if a check fails: continue with a note, stop, or perform no checks at all."""
 
 
 def unchecked(why: str) -> str:
     """Return the note that reservations were not checked.
 
-    A model reads it, so it names no way around the check.
+    A model reads the note, so it does not mention how to bypass the check.
     """
     return f"postroom: reservations were not checked: {why}."

@@ -1,4 +1,4 @@
-"""Time as a value: every instant in postroom is an integer of milliseconds since the epoch."""
+"""Time as plain values: every instant in postroom is an integer number of milliseconds since the epoch."""
 
 import re
 import time
@@ -9,17 +9,17 @@ from random import Random
 from typing import Final, Protocol
 
 SET_BACK_MS: Final = 2_000
-"""Milliseconds that the clock must lose between two checks to count as set back."""
+"""Minimum backward jump of the clock, in milliseconds between two checks, that counts as set back."""
 Ids = Callable[[], str]
-"""Makes a new identifier of 36 characters."""
+"""Returns a new identifier of 36 characters."""
 _TAIL_BITS: Final = 74
 
 
 class Clock(Protocol):
-    """Provides the present instant; tests pass a clock that they can move."""
+    """Provides the current time; tests pass a clock that they can move."""
 
     def now(self) -> int:
-        """Return the present instant in milliseconds since the epoch."""
+        """Return the current time in milliseconds since the epoch."""
         ...
 
 
@@ -35,21 +35,21 @@ class SystemClock:
     """The wall clock of this process."""
 
     def now(self) -> int:
-        """Return the present instant in milliseconds since the epoch."""
+        """Return the current time in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
 
 def elapsed_ms() -> int:
-    """Return milliseconds since an arbitrary instant, by a clock that cannot be set.
+    """Return milliseconds since an arbitrary instant, from a monotonic clock.
 
-    On systems with `CLOCK_BOOTTIME` it includes the time that the machine sleeps.
+    On systems with `CLOCK_BOOTTIME`, the time that the machine spends asleep is included.
     """
     boot: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return (time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)) // 1_000_000
 
 
 class ClockWatch:
-    """Measures how far the wall clock was set back, with a clock that cannot be set."""
+    """Measures how far the wall clock was set back, by comparison with a monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead: int | None = None
@@ -65,7 +65,7 @@ class ClockWatch:
         return back if back >= SET_BACK_MS else 0
 
     def remember(self, now: int) -> None:
-        """Measure from this instant."""
+        """Start a new measurement from the current time."""
         self._ahead = now - elapsed_ms()
 
 
@@ -81,15 +81,14 @@ def iso(instant: int) -> str:
 
 @lru_cache(maxsize=1_024)
 def _iso_second(second: int) -> str:
-    """Render a second; cached, because a burst of messages renders the same second many times."""
+    """Format a second; cached, because a burst of messages formats the same second many times."""
     return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def from_iso(text: str) -> int:
-    """Read an ISO 8601 moment as an instant; a moment without a zone is UTC.
+    """Parse an ISO 8601 date and time; without a time zone, it is taken as UTC.
 
-    Raises:
-        ValueError: `text` is not such a moment, or is outside the years 1 to 9999.
+    Raises:         ValueError: `text` is not a date and time, or is outside the years 1 to 9999.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -101,8 +100,8 @@ def from_iso(text: str) -> int:
 def time_ordered_ids(clock: Clock, random: Random) -> Ids:
     """Return a maker of version 7 UUIDs (RFC 9562): 48 bits of milliseconds, then 74 bits that only grow.
 
-    Identifiers sort by their creation time. Within a millisecond, or until a clock that was set back has
-    caught up, each is a random step above the last (method 2 of section 6.2).
+    Identifiers sort by their creation time. Within the same millisecond, and after the clock was set back
+    until it has caught up, each identifier is the last one plus a random step (method 2 of section 6.2).
     """
     last_at, last_tail = 0, 0
 
@@ -121,7 +120,7 @@ def time_ordered_ids(clock: Clock, random: Random) -> Ids:
 
 
 def every(interval: int) -> str:
-    """Return an interval in the largest unit that divides it: `every day`, `every 90 minutes`."""
+    """Return an interval as text, in the largest unit that divides it: `every day`, `every 90 minutes`."""
     for unit, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second")):
         if interval % unit == 0:
             return f"every {name}" if interval == unit else f"every {interval // unit} {name}s"
@@ -146,10 +145,10 @@ _ISO_UNITS: Final = {**_UNITS, "d365": timedelta(days=365), "d30": timedelta(day
 
 
 def duration_of(value: object) -> timedelta:
-    """Return the duration that a text with a unit means; a bare number is refused.
+    """Parse a duration with a unit, such as `90s`; a bare number is refused.
 
-    Raises:
-        ValueError: The value is not such a text, or the duration is 0 or longer than 36,500 days.
+        Raises:         ValueError: The value is not a text with a unit, or the duration is 0 or longer than
+    36,500 days.
     """
     found = value if isinstance(value, timedelta) else _parsed(value) if isinstance(value, str) else None
     if found is None:
@@ -173,7 +172,7 @@ def _parsed(text: str) -> timedelta | None:
 
 
 def duration_text(value: timedelta) -> str:
-    """Return a duration in the notation of settings, in the largest unit that divides it; `0` for none."""
+    """Return a duration in the notation of settings, in the largest unit that divides it; `0` for no time."""
     milliseconds = value // timedelta(milliseconds=1)
     if not milliseconds:
         return "0"

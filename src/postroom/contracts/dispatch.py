@@ -10,10 +10,10 @@
                              ▼                                             ▼
                   Cancelled | Superseded         Acked | DeadLetter | Superseded
 
-A record changes only by the transitions below; each returns a new record and refuses every other change.
-Stores persist the returned record, or state the same change in SQL; the same rule checks a row that is read
-back. `Acked` means that the queue has finished with the dispatch, never that the run succeeded: the run has
-the outcome, and the fields `run_status` to `run_error` repeat it here.
+A record changes only through the transitions below. Each returns a new record, and raises if the current
+state does not permit it. Stores persist the returned record, or make the same change in SQL; a row that is
+read back is checked by the same rules. `Acked` means that the queue has finished with the dispatch, never
+that the run succeeded: the run has the outcome, and the fields `run_status` to `run_error` hold a copy of it.
 """
 
 from enum import StrEnum
@@ -31,7 +31,7 @@ STALE_EPOCH = "dispatch superseded: its epoch is older than the thread's"
 LEASE_ENDED = "lease expired"
 OWNER_GONE = "the process that executed the run has ended"
 NO_ATTEMPTS_LEFT = "{}; max attempts reached"
-"""Error of a dead letter, after the reason of its last interruption."""
+"""The error of a dead letter, appended to the reason for its last interruption."""
 INTERRUPTED_TOO_OFTEN = (
     "the run was interrupted {} because its server ended or lost its lease; the limit is {}"
 )
@@ -80,7 +80,7 @@ are."""
 
 
 class RunDispatchResult(Record, frozen=True, kw_only=True):
-    """The end of an execution, as the worker saw it."""
+    """The result of an execution, as the worker observed it."""
 
     run_id: str
     dispatch_instance_id: str
@@ -91,7 +91,7 @@ class RunDispatchResult(Record, frozen=True, kw_only=True):
 
 
 class Claim(Record, frozen=True, kw_only=True):
-    """Proof of ownership: the owner presents it with every write, and a store refuses it if it is stale."""
+    """Proof of ownership that the owner presents with every write; stores refuse it once stale."""
 
     dispatch_id: str
     token: str
@@ -100,7 +100,7 @@ class Claim(Record, frozen=True, kw_only=True):
 class RunDispatch(Record, frozen=True, kw_only=True):
     """One delivery of a run.
 
-    Instants are milliseconds since the epoch; at `lease_until` it is still owned.
+    Instants are milliseconds since the epoch. The lease includes the instant `lease_until`.
     """
 
     dispatch_id: str
@@ -108,7 +108,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     run_id: str
     created_at: int
     available_at: int
-    """The earliest start; 0 for a dispatch without a delay, which is due whatever the clock shows."""
+    """The earliest start. 0 means no delay: the dispatch is due at once, even if the clock is wrong."""
     updated_at: int
     status: RunDispatchStatus = RunDispatchStatus.QUEUED
     priority: int = DEFAULT_PRIORITY
@@ -133,15 +133,15 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     limit_key: str = ""
     """The key by which limits count the run, in addition to its tenant."""
     interruption_count: int = 0
-    """Number of executions that a server's end or a lost lease cut off; `attempt_count` omits them."""
+    """Number of executions cut off by a server's shutdown or a lost lease; `attempt_count` omits them."""
     max_interruptions: int | None = None
-    """Maximum number of interruptions; the next one makes a dead letter.
+    """Maximum number of interruptions; one more makes the dispatch a dead letter.
 
-    If None, each lost lease and each ended server counts as a failed attempt.
+    If None, each interruption counts as a failed attempt.
     """
 
     def __post_init__(self) -> None:
-        """Refuse invalid combinations of fields.
+        """Raise if the combination of fields is invalid.
 
         Raises:
             InvalidRecord: A field contradicts another; the message names it.
@@ -225,7 +225,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
-        """Return the record in its first stored form, with the epoch of the thread instead of the caller's.
+        """Return the record as it is first stored, with the thread's epoch instead of the caller's.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.
@@ -239,7 +239,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     ) -> "RunDispatch":
         """Return the dispatch as claimed until `now + lease_ms`; its number of attempts stays the same.
 
-        `begins` is the id of the execution that begins with the claim, if one does.
+        `begins` is the id of the execution that starts with the claim; None if no execution starts.
         """
         self._require(RunDispatchStatus.QUEUED, "claim")
         return replace(
@@ -260,7 +260,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(self, lease_until=now + extension_ms, updated_at=now)
 
     def record_dispatch_start(self, instance_id: str, *, now: int) -> "RunDispatch":
-        """Return the dispatch with its run running and the report of an earlier attempt cleared."""
+        """Return the dispatch with its run marked as running; the result of an earlier attempt is cleared."""
         self._require(RunDispatchStatus.CLAIMED, "record_dispatch_start")
         changes = {"dispatch_instance_id": instance_id, "run_status": RunStatus.RUNNING, "updated_at": now}
         return replace(self, **{**_NOTHING_REPORTED, **changes})
@@ -298,7 +298,8 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def executions(self) -> int:
         """Number of executions that have started: failed, interrupted, and the last one.
 
-        The counts include the last one only if it used up the attempts or the interruptions.
+        `attempt_count` and `interruption_count` do not include the last execution unless it used up their
+        limit.
         """
         counted = self.attempt_count + self.interruption_count
         is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
@@ -314,7 +315,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def _has_used_up(self) -> bool:
-        """Whether it has used up its attempts or its interruptions."""
+        """Whether it has reached the limit of its attempts or of its interruptions."""
         most = self.max_interruptions
         return self.attempt_count >= self.max_attempts or (
             most is not None and self.interruption_count > most
@@ -331,8 +332,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     ) -> "RunDispatch":
         """Return the dispatch queued again after `delay_ms`, or as a dead letter if no attempt is left.
 
-        `max_attempts` replaces the limit from now on; `code` is that of the error, which a dead letter
-        stores.
+        `max_attempts` replaces the limit from now on. `code` is the error code that a dead letter stores.
         """
         self._require(RunDispatchStatus.CLAIMED, "nack")
         attempts, most = self.attempt_count + 1, max_attempts or self.max_attempts
@@ -345,7 +345,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
     def released(self, *, now: int, delay_ms: int = 0) -> "RunDispatch":
-        """Return the dispatch queued again, due after `delay_ms`. Count no attempt and no interruption."""
+        """Return the dispatch queued again, due after `delay_ms`. No attempt or interruption is counted."""
         self._require(RunDispatchStatus.CLAIMED, "release")
         available_at = now + delay_ms if delay_ms else 0
         return self._requeued(
@@ -371,7 +371,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeued(attempts=attempts, error=reason, now=now)
 
     def stopped(self, *, now: int) -> "RunDispatch":
-        """Return the dispatch released by a server that stops: due at once, or a dead letter."""
+        """Return the dispatch after the shutdown of its server: queued and due at once, or a dead letter."""
         self._require(RunDispatchStatus.CLAIMED, "stop")
         if self.max_interruptions is None:
             return self.released(now=now)
@@ -395,7 +395,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
     def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
-        """Return the queued dispatch due at `not_before`, or at once if that is past; an answer has come."""
+        """Return the queued dispatch due at `not_before`, or at once if that is past; an answer arrived."""
         self._require(RunDispatchStatus.QUEUED, "hurry")
         return replace(self, available_at=not_before if not_before > now else 0, updated_at=now)
 
@@ -459,7 +459,7 @@ def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int) -> RunDi
 
 
 class Interrupt(Record, frozen=True, kw_only=True):
-    """The result of an interrupt: the raised epoch, the active dispatch, and the superseded dispatches."""
+    """The result of an interrupt: the new epoch, the active dispatch, and the superseded dispatches."""
 
     new_dispatch_epoch: int
     active_dispatch: RunDispatch | None = None

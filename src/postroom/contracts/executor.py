@@ -1,8 +1,8 @@
 """The interface between the mailbox and an executor of agents.
 
-An executor runs at most one claimed run of a thread at a time. It may block for days, die, or ignore a
-cancel; the lease limits the harm. It writes through `activation.control.coordinator`, which proves with each
-write that the claim is still valid.
+An executor runs at most one claimed run of a thread at a time. It may block for days, crash, or ignore a
+cancellation; the lease limits the harm. It writes through `activation.control.coordinator`, which checks with
+each write that the claim is still valid.
 """
 
 import uuid
@@ -28,14 +28,14 @@ PATH_VARIABLE: Final = "POSTROOM_MCP_PATH"
 FOLDER_VARIABLE: Final = "POSTROOM_DATA_DIR"
 
 TOOLS: Final = "core"
-"""The set of tools in the address that a run gets."""
+"""The tool set that the URL for a run selects."""
 STDIO: Final = ("-m", "postroom", "mcp", "--tools", TOOLS)
-"""Arguments for Python with which a program without HTTP support reaches the tools."""
+"""Arguments with which Python starts a stdio bridge to the tools, for programs without HTTP support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccess:
-    """The server's addresses, and a token for one run that is valid while its program runs."""
+    """The server's addresses, and a token for one run that is valid while the run's program is active."""
 
     url: str
     mcp_path: str
@@ -58,11 +58,11 @@ class RunAccess:
 
 
 AccessOf = Callable[[RunActivation], AbstractAsyncContextManager[RunAccess | None]]
-"""Opens the server to a run until the context ends; None if there is no server."""
+"""Opens access to the server for a run until the context ends; None if there is no server."""
 
 
 class AgentRunResult(Record, frozen=True, kw_only=True):
-    """The end of an execution. With `waiting` the run has not ended: another event resumes it."""
+    """The result of an execution. If `waiting` is set, the run has not ended: another event resumes it."""
 
     run_id: str
     response: str = ""
@@ -76,7 +76,7 @@ class AgentRunResult(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRunPlan:
-    """The configuration that a run is pinned to; a plan that cannot be assembled again is refused."""
+    """The configuration to which a run is pinned; a run whose plan can no longer be assembled is refused."""
 
     resolution_id: str
     replayable: bool = True
@@ -101,58 +101,58 @@ def identity_of(activation: RunActivation, *, run_id: str | None = None) -> RunI
 
 
 class RunDispatchExecutor(ABC):
-    """Runs agents. Only `run` is required; the defaults decline every other capability."""
+    """Runs agents. A subclass must define `run`; by default, all other capabilities are declined."""
 
     @abstractmethod
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run and return how it ended.
 
-        A raised error decides about a retry: postroom's errors, `RunFailure` among them, say it by
-        `retryable`; after any other error the run is retried. A cancelled task must end soon.
+        Whether a failed run is retried depends on the error: postroom's errors, including `RunFailure`, have
+        a `retryable` flag, and the run is retried after any other error. A cancelled task must end soon.
         """
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return how an interrupted run continues: RESUME from its checkpoint, or RESTART."""
+        """Return how an interrupted run continues: RESUME from its checkpoint, or RESTART from the start."""
         return Recovery.RESTART
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to stop; return False if none runs here."""
+        """Ask the run with this dispatch, run or thread id to stop; return False if it is not active here."""
         return False
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to stop and wait for its end.
+        """Ask the thread's run to stop, and wait until it has ended.
 
-        Return False if none runs here or it does not end.
+        Return False if no run of the thread is active here, or if it does not end.
         """
         return False
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Pass a decision to the run with this dispatch, run or thread id.
 
-        Return False if it does not accept it.
+        Return False if the run does not accept the decision.
         """
         return False
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
         """Pass messages to the run with this id for its next step.
 
-        Return False if it does not accept them.
+        Return False if the run does not accept the messages.
         """
         return False
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the run with this id that messages wait for it; return False if it does not read them."""
+        """Tell the run with this id that messages are waiting; return False if the run does not read them."""
         return False
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Receive commands of other processes for active runs from this channel.
+        """Receive commands for active runs that other processes send through this channel.
 
         None if there is no channel.
         """
         return
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the configuration of the run: the pinned one if `pinned` names it, else the live one.
+        """Return the run's configuration: the pinned one if `pinned` names it, otherwise the live one.
 
         Raises:
             ResolveFailed: The configuration cannot be assembled.
@@ -164,35 +164,36 @@ class RunDispatchExecutor(ABC):
         return None
 
     def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return the executor's coordinator for its writes; None if it gets one with each run."""
+        """Return the coordinator for the executor's writes; None if each run provides its own."""
         return None
 
     def has_commit_coordinator(self) -> bool:
-        """Return whether its steps are committed through a coordinator."""
+        """Return whether the executor commits its steps through a coordinator."""
         return self.commit_coordinator() is not None
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
+        """Return whether a failure that may be an outage lets this thread's runs be retried for minutes."""
         return True
 
     def can_pause(self, thread_id: str) -> bool:
-        """Return whether this thread's runs pause between the steps of their coroutine.
+        """Return whether this thread's runs can pause between the steps of their coroutine.
 
-        Such a run waits if its lease ends during an outage, and continues if its claim is untouched then. Any
-        other run is stopped, because its program would continue alongside the next owner.
+        If the lease of such a run expires during an outage, the run waits, and continues afterwards if no
+        other process has taken its claim. Any other run is stopped, because its program would continue
+        alongside the next owner.
         """
         return False
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Return whether the executor commits the steps and the answers of this thread's runs."""
+        """Return whether the executor itself commits the steps and answers of this thread's runs."""
         return self.has_commit_coordinator()
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread; None if each request names its agent."""
+        """Return the agent that executes all runs of a thread; None if each request names an agent."""
         return None
 
     def stages_events(self) -> bool:
-        """Return whether its commits use the coordinator of the run and include the events of the step."""
+        """Return whether it commits through the run's coordinator and includes the events of the step."""
         return self.commit_coordinator() is not None
 
 
@@ -203,7 +204,7 @@ class ExecutorAround(RunDispatchExecutor):
     """Wraps another executor and forwards every call that it does not handle."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Forward each method that the class does not define to `within`."""
+        """Forward to `within` every method that the class does not define."""
         self._within = within
         for name in _PASSED_ON:
             if getattr(type(self), name) is getattr(RunDispatchExecutor, name):

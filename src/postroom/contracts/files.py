@@ -1,7 +1,7 @@
-"""Files of chats, received with a message or left by a run, and the ports that store and read them.
+"""Files in chats, received with a message or sent by a run, and the ports that store and read them.
 
-A file's bytes are pieces of at most `PIECE_BYTES`, each a blob under its own hash; a file of one piece shares
-its blob with a mail attachment of the same bytes. No code holds more than one piece in memory.
+A file is stored in pieces of at most `PIECE_BYTES`, each as a blob under its own hash. A file of one piece
+shares its blob with a mail attachment that has the same bytes. No code holds more than one piece in memory.
 """
 
 import codecs
@@ -15,7 +15,7 @@ from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record
 
 BYTES_LOCK = "bytes of files"
-"""Lock of changes that store or remove bytes, because several files may share a piece."""
+"""The lock for changes that store or remove bytes, because several files may share a piece."""
 PIECE_BYTES = 512 * 1024
 """Maximum number of bytes of a file in memory at once."""
 MOST_LEFT = 20
@@ -23,10 +23,10 @@ MOST_LEFT = 20
 
 
 class ChatFile(Record, frozen=True, kw_only=True):
-    """A file of a thread: at a position of a message, or of a run's output (under the run's id).
+    """A file of a thread: at a position in a message, or in a run's output (under the run's id).
 
-    Without `sha256` the file could not be fetched, for the reason in `missing`; with both, a model cannot
-    read it.
+    If `sha256` is empty, the file could not be fetched, and `missing` gives the reason. If both are set, the
+    file is stored but a model cannot read it.
     """
 
     thread_id: str
@@ -34,16 +34,16 @@ class ChatFile(Record, frozen=True, kw_only=True):
     position: int
     name: str
     media_type: str
-    """The type that its bytes show, whatever its sender declared."""
+    """The file type detected from its bytes, whatever type its sender declared."""
     size: int
     sha256: str | None = None
     missing: str | None = None
     transcript: str | None = None
-    """The text of its speech, if a transcript was made."""
+    """The transcript of its speech, if there is one."""
 
     @property
     def described(self) -> str:
-        """Return a description in one line, for a person or an agent."""
+        """Return a one-line description for a person or an agent."""
         return f"{quoted(self.name, longest=_NAME_LENGTH)} ({one_line(self.media_type)}, {self.size:,} bytes)"
 
 
@@ -63,7 +63,7 @@ class FileContent:
     size: int
     sha256: str
     pieces: Callable[[], AsyncIterator[bytes]]
-    """Yields the bytes from the start, a piece at a time."""
+    """Yields the bytes from the start, piece by piece."""
 
     async def whole(self) -> bytes:
         """Return all bytes, for callers that cannot read pieces."""
@@ -74,7 +74,7 @@ class RunFiles(Protocol):
     """The files of one run of a chat, for its executor."""
 
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
-        """Return the files of a message of the run's thread; fetch and store missing files.
+        """Return the files of a message in the run's thread; fetch and store those that are missing.
 
         The field `missing` gives the reason if a file cannot be fetched, and its sender is notified.
 
@@ -84,15 +84,15 @@ class RunFiles(Protocol):
         ...
 
     async def not_taken(self, file: ChatFile, why: str) -> ChatFile:
-        """Record that the agent cannot read a file, notify its sender, and return the file's new state."""
+        """Record that the agent cannot read a file, notify the sender, and return the file's new state."""
         ...
 
     def content(self, file: ChatFile) -> AsyncIterator[bytes]:
-        """Yield a file's bytes, a piece at a time."""
+        """Yield a file's bytes, piece by piece."""
         ...
 
     async def leave(self, path: Path, position: int) -> ChatFile:
-        """Store a file that the run has left; the chat receives it after the run's answer."""
+        """Store a file that the run sends; the chat receives it after the run's answer."""
         ...
 
     @property
@@ -101,13 +101,13 @@ class RunFiles(Protocol):
         ...
 
     async def leave_text(self, name: str, text: str) -> ChatFile:
-        """Store a text file as `leave` does, in place of a file of the same name that the run has left.
+        """Store a text file as `leave` does; it replaces a file of the same name that the run has stored.
 
-        A repeated call, as after a crash, leaves one file.
+        Repeating the call, for example after a crash, still results in only one file.
 
-        Raises:
-            InvalidArgument: The name has no usable character, or the text is empty.
-            TooLarge: The text exceeds the size limit of files, or the run has left `MOST_LEFT` others.
+                Raises:             InvalidArgument: The name has no usable character, or the text is empty.
+        TooLarge: The text exceeds the size limit of files, or the run has already stored `MOST_LEFT` other
+        files.
         """
         ...
 
@@ -143,12 +143,12 @@ _ENDINGS = {
     "toml": "application/toml",
     "sh": "application/x-sh",
 }
-"""Media types by name ending: a fixed table, because the tables of operating systems differ."""
+"""Media types by file name extension: a fixed table, because operating systems have different tables."""
 _DEFAULT_NAMES = {"image": "picture", "audio": "sound", "video": "video", "text": "text"}
 
 
 def plain_name(name: str | None) -> str:
-    """Return a file name without folders and invisible characters; it may be empty."""
+    """Return a file name without directories and invisible characters; the result may be empty."""
     last = (name or "").replace("\\", "/").rpartition("/")[2]
     return "".join(one for one in last if one.isprintable() and one != "\ufffd").strip(". ")
 
@@ -190,9 +190,10 @@ SNIFFED_BYTES = 4_096
 
 
 def media_type_of(head: bytes, name: str | None, *, is_sound: bool = False) -> str:
-    """Return the file type that its first bytes show; the name decides only between kinds of text and zip.
+    """Return the media type detected from the first bytes; the name only decides between text and zip types.
 
-    Nothing is unpacked. `is_sound` says that a container for pictures and sound was sent as sound.
+    Nothing is unpacked. `is_sound` means that the sender declared a container for video and audio to be
+    audio.
     """
     by_name = _ENDINGS.get((name or "").rpartition(".")[2].lower(), "")
     if head[:4] == b"RIFF":
@@ -216,7 +217,7 @@ def media_type_of(head: bytes, name: str | None, *, is_sound: bool = False) -> s
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether bytes are UTF-8 text, whose last character may be cut off."""
+    """Return whether bytes are UTF-8 text; the last character may be incomplete."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:

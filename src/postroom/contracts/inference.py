@@ -1,7 +1,7 @@
-"""The model port: one request, one streamed answer.
+"""The model port: each request gets one streamed answer.
 
-A stream without a stop reason was cut off: the adapter then raises StreamInterrupted and never returns half
-an answer as a complete one.
+A stream that ends without a stop reason was cut off. The adapter then raises StreamInterrupted, so that a
+partial answer is never taken for a complete one.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -21,9 +21,9 @@ _KEY = "caller"
 class CallerRequest(Record, frozen=True, kw_only=True):
     """The part of a request that the calling program adds to its message, stored in the first block.
 
-    `context` is the earlier conversation as the caller reports it, or the results of tools that it ran. A
-    call of one of its `tools` ends the run: the caller executes the tool, and its next message brings the
-    result.
+    `context` is the earlier conversation as the caller reports it, or the results of tools that it ran. If
+    the model calls one of the caller's `tools`, the run ends: the caller executes the tool and sends the
+    result with its next message.
     """
 
     instructions: str = ""
@@ -32,12 +32,12 @@ class CallerRequest(Record, frozen=True, kw_only=True):
     overrides: InferenceOverride | None = None
 
     def as_data(self) -> dict[str, Json]:
-        """Return it as an entry of a block's data; an empty dictionary if the request adds nothing."""
+        """Return the request as an entry of a block's data; an empty dictionary if it adds nothing."""
         return {} if self == CallerRequest() else {_KEY: as_plain(self)}
 
     @classmethod
     def of(cls, message: Message) -> "CallerRequest":
-        """Return the request that came with a message; an empty request if none did."""
+        """Return the request that was stored with a message; an empty request if there is none."""
         told = message.content[0].data.get(_KEY) if message.content else None
         return cls() if told is None else from_plain(told, cls)
 
@@ -49,9 +49,9 @@ class CallerRequest(Record, frozen=True, kw_only=True):
 
 
 MISPLACED_RESULT = "the result belongs to no tool call"
-"""The error text with which postroom refuses the result of a tool; the caller may see it."""
+"""The error text for a tool result that postroom refuses; the caller may see it."""
 CALLER_TOOLS = "caller_tools"
-"""The reason of a run that ends because its caller must run tools; the detail holds the calls, as JSON."""
+"""The reason for which a run ends when its caller must execute tools; the detail has the calls as JSON."""
 
 
 def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -60,7 +60,7 @@ def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 
 class StopReason(StrEnum):
-    """The reason why a model stopped."""
+    """The reason for which a model stopped."""
 
     END_TURN = "end_turn"
     MAX_TOKENS = "max_tokens"
@@ -151,7 +151,7 @@ class Model(Protocol):
     def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
         """Yield the answer piece by piece; the last piece is `InferenceStop`.
 
-        Raises:
-            InferenceError: The call failed; the class tells whether a retry can help.
+                Raises:             InferenceError: The call failed; the error class shows whether a retry can
+        help.
         """
         ...

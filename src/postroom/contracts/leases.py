@@ -1,12 +1,12 @@
-"""Leases: work that only one of the servers on a database does at a time.
+"""Leases for work that only one of the servers on a database may do at a time.
 
     free ─▶ held ─▶ renewed ─▶ renewed ─▶ …
               │         └ not renewed: its work stops before the lease ends, then another server takes it
               └ released: another server takes it at once
 
-A lease's `fence` grows each time it changes hands. The holder proves the lease and the fence in the
-transaction of each change, so that a server that stalled or was cut off cannot write for work that another
-server has taken.
+A lease's `fence` grows each time another server takes it. Each of the holder's transactions checks the lease
+and its fence, so that a server that stalled or was disconnected cannot write after another server has taken
+over.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,20 +16,20 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 LEASES: Final = "leases"
-"""The topic of hints that a lease is free, and the name of the lock for changes of hands."""
+"""The topic of hints that a lease is free, and the name of the lock for taking or releasing a lease."""
 SERVER: Final = "server "
-"""The prefix of the lease by which a server shows that it is running; the server's name follows."""
+"""The prefix of the name of the lease that shows that a server is running; the server's name follows."""
 IsGone = Callable[[Mapping[str, Json]], bool]
-"""Returns whether a server has surely ended, from its description of itself; it may block."""
+"""Returns whether a server has certainly exited, judged from its stored description; it may block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A stored lease. The row of a free lease stays, so that its fence only grows."""
+    """A stored lease. The row remains after a release, so that the fence never decreases."""
 
     name: str
     holder: str
-    """The server that holds it or held it last."""
+    """The server that holds the lease or was the last to hold it."""
     about: Mapping[str, Json]
     """The holder's description of itself."""
     fence: int
@@ -40,14 +40,14 @@ class Lease:
 
 
 def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
-    """Return False: without knowledge of other servers, their leases end by themselves."""
+    """Return False: without information about other servers, callers wait until the leases expire."""
     return False
 
 
 def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
-    """Return the leases of running servers; with `place`, only of servers at that place.
+    """Return the leases of running servers; if `place` is given, only of servers at that place.
 
-    A server is at the places that it describes in `places`, and at those whose lease it holds.
+    A server is at each place that it lists in `places`, and at each place whose lease it holds.
     """
     held = [one for one in leases if one.until > now]
     holders = {
@@ -57,6 +57,6 @@ def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
 
 
 def named_places(about: Mapping[str, Json]) -> list[str]:
-    """Return the places that a server describes: its host, and labels."""
+    """Return the places that a server lists in its description: its host name and its labels."""
     named = about.get("places")
     return [str(one) for one in named] if isinstance(named, list) else []

@@ -17,7 +17,7 @@ from postroom.contracts.records import Record
 
 E = TypeVar("E", bound=StrEnum)
 LIMITS: Final = "limits"
-"""Lock of each change that counts before it claims, so that no two changes use the same free slot."""
+"""The lock for each change that counts runs before it claims one, so that two cannot take the same slot."""
 
 
 def chosen(kind: type[E], given: str, what: str) -> E:
@@ -35,7 +35,7 @@ def chosen(kind: type[E], given: str, what: str) -> E:
 
 
 def refuse_no_number(what: str, given: object, *, least: int) -> None:
-    """Refuse a value that is not an integer of at least `least`.
+    """Raise unless the value is an integer of at least `least`.
 
     Raises:
         ConfigError: The value is not such an integer.
@@ -56,11 +56,11 @@ class LimitScope(StrEnum):
 class Limit:
     """A limit for all runs, or for the runs of each tenant or key.
 
-    Every worker of a database must have the same.
+    All workers of a database must be configured with the same limits.
 
     `at_once` counts claimed runs. `starts` counts executions, retries included: at most that many start in
     any span of `period`. A tenant limit ignores runs without a tenant, a key limit runs without a key. A run
-    that a caller waits for (`submit`) counts, and starts even if a limit is reached.
+    that a caller waits for (`submit`) is counted, but it starts even if a limit is reached.
 
     Raises:
         ConfigError: The limit is empty, a number is less than 1, or `starts` comes without `period`.
@@ -72,7 +72,7 @@ class Limit:
     period: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an empty limit; the scope may be given by name."""
+        """Raise if the limit is empty; convert a scope that is given by name."""
         object.__setattr__(self, "per", chosen(LimitScope, self.per, "`per` of a limit"))
         for name in ("at_once", "starts"):
             if (number := getattr(self, name)) is not None:
@@ -90,14 +90,14 @@ class Limit:
             raise ConfigError(problem, value=str(self))
 
     def scope(self, tenant: str, key: str) -> str | None:
-        """Return the scope that counts a run; None if the limit does not count it."""
+        """Return the scope in which this limit counts a run; None if the limit does not apply to it."""
         name = {LimitScope.ALL: "*", LimitScope.TENANT: tenant, LimitScope.KEY: key}[self.per]
         return f"{self.per}:{name}" if name else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A limit or budget that prevents a start, with its scope and, if known, the time when it ends."""
+    """A limit or budget that prevents a run from starting, its scope and, if known, the time when it ends."""
 
     scope: str
     text: str
@@ -123,7 +123,7 @@ class BudgetScope(StrEnum):
 
 
 class BudgetWindow(StrEnum):
-    """The length of a budget's window, by the calendar of its zone."""
+    """The length of a budget's window, aligned with the calendar in the budget's time zone."""
 
     HOUR = "hour"
     DAY = "day"
@@ -131,7 +131,10 @@ class BudgetWindow(StrEnum):
 
 
 class Spending(Record, frozen=True, kw_only=True):
-    """The use of a scope; `cost_micros` in millionths of a US dollar. A grant has negative numbers."""
+    """The use of a scope, with `cost_micros` in millionths of a US dollar.
+
+    Extensions have negative numbers.
+    """
 
     scope: str
     runs: int = 0
@@ -141,9 +144,9 @@ class Spending(Record, frozen=True, kw_only=True):
     until: int | None = None
     """The end of the scope's window; None if it has no window."""
     asked_by: str = ""
-    """The run that asks, on behalf of the scope, for the same amount again. Used in stored form."""
+    """The run that asks a person for the same amount again, on behalf of the scope. Only in stored form."""
     is_refused: bool = False
-    """Whether a person has refused that. Used in stored form."""
+    """Whether a person has refused a further amount. Only in stored form."""
 
     def plus(self, more: "Spending") -> "Spending":
         """Return the sum of this use and `more`."""
@@ -181,7 +184,7 @@ class Budget:
     cost_micros: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a budget without limits; scope and window may be given by name."""
+        """Raise if the budget has no limits; convert a scope and a window that are given by name."""
         object.__setattr__(self, "per", chosen(BudgetScope, self.per, "`per` of a budget"))
         if self.window is not None:
             object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "`window` of a budget"))
@@ -208,9 +211,9 @@ class Budget:
         return {name: limit for name, limit in found.items() if limit is not None}
 
     def account(self, ids: Mapping[BudgetScope, str], now: int) -> Spending | None:
-        """Return an empty account of the scope that counts a run with these ids now.
+        """Return an empty account for the scope to which a run with these ids belongs now.
 
-        None if no scope does.
+        None if the budget does not apply to the run.
         """
         if not ids[self.per]:
             return None
@@ -221,13 +224,13 @@ class Budget:
         return Spending(scope=f"{scope}/{self.window}/{begins}", until=until)
 
     def spent_up(self, spent: Spending) -> str | None:
-        """Return the limit that is reached: `runs`, `wall_ms`, `tokens` or `cost_micros`; None if none is."""
+        """Return which measure reached its limit: `runs`, `wall_ms`, `tokens` or `cost_micros`; or None."""
         reached = (name for name, limit in self.limits.items() if getattr(spent, name) >= limit)
         return next(reached, None)
 
 
 def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
-    """Return the name of the window that contains an instant, and the instant at which it ends."""
+    """Return the name of the window that contains an instant, and the time when the window ends."""
     return _window_of(window, zone, now // 60_000)
 
 
@@ -254,7 +257,7 @@ def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Yield each measure that two of these budgets limit for the same runs and the same period."""
+    """Yield each measure for which two of these budgets limit the same runs in the same period."""
     seen = set[tuple[str, ...]]()
     for one in budgets:
         for name in one.limits:

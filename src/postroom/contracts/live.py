@@ -1,7 +1,7 @@
-"""Live control: commands to a run that executes somewhere, with a receipt for their acceptance.
+"""Live control: commands to a run on any server, each with a receipt that tells whether it was accepted.
 
-A command without an acknowledgement counts as not delivered; the sender then stores it, so that a command may
-arrive twice and is never lost.
+A command that is not acknowledged counts as undelivered, and the sender then stores it. Therefore a command
+may arrive twice but is never lost.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume
 
 
 class LiveCommandKind(StrEnum):
-    """The kinds of commands to a running run."""
+    """The kinds of commands that can be sent to an active run."""
 
     MESSAGES = "messages"
     PENDING_BOUNDARY_WAKE = "pending_boundary_wake"
@@ -24,40 +24,40 @@ class LiveCommandKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunCommand:
-    """New messages, a hint that messages wait, a request to stop, or decisions about tool calls."""
+    """New messages, a hint that messages are waiting, a request to stop, or decisions on tool calls."""
 
     kind: LiveCommandKind
     messages: tuple[Message, ...] = ()
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()
     gives_way: bool = False
-    """Whether a `cancel` comes from a submission that takes the place of the run.
+    """Whether a `cancel` makes way for a submission that replaces the run.
 
-    The run stops and is queued again. The commit of the submission ends the run as cancelled.
+    The run stops and returns to the queue; the commit of the submission then ends it as cancelled.
     """
 
     @property
     def cancels(self) -> bool:
-        """Whether the run ends as cancelled."""
+        """Whether the command ends the run as cancelled."""
         return self.kind is LiveCommandKind.CANCEL and not self.gives_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunTarget:
-    """The address of a command; None matches anything, on either side."""
+    """The address of a command; a field that is None, in the command or the listener, matches anything."""
 
     thread_id: str
     run_id: str | None = None
     dispatch_id: str | None = None
 
     def matches(self, listener: "LiveRunTarget") -> bool:
-        """Return whether a command to this target is for that listener."""
+        """Return whether that listener receives commands that are sent to this target."""
         pairs = ((self.run_id, listener.run_id), (self.dispatch_id, listener.dispatch_id))
         agree = all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
         return self.thread_id == listener.thread_id and agree
 
 
 class LiveDeliveryOutcome(StrEnum):
-    """Whether a running run accepted a command."""
+    """Whether an active run accepted a command."""
 
     DELIVERED = "delivered"
     NO_SUBSCRIBER = "no_subscriber"
@@ -65,7 +65,7 @@ class LiveDeliveryOutcome(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class LiveReceipt:
-    """A receipt that is settled once: accepted or dropped."""
+    """A receipt for a command, which is settled exactly once: as accepted or as dropped."""
 
     settle: Callable[[bool], None]
     settled: bool = field(default=False, init=False)
@@ -75,7 +75,7 @@ class LiveReceipt:
         self._settle(accepted=True)
 
     def drop(self) -> None:
-        """Record that the run has not accepted the command; no effect after `ack`."""
+        """Record that the run did not accept the command; no effect after `ack`."""
         self._settle(accepted=False)
 
     def _settle(self, *, accepted: bool) -> None:
@@ -86,7 +86,7 @@ class LiveReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveCommandEntry:
-    """A command with its receipt; leaving the `with` block without `ack` drops the receipt."""
+    """A command with its receipt. If the `with` block ends without `ack`, the receipt is dropped."""
 
     command: LiveRunCommand
     receipt: LiveReceipt
@@ -101,22 +101,22 @@ class LiveCommandEntry:
 
 
 class LiveSubscription(Protocol):
-    """The commands for one target, in order, until closed."""
+    """Yields the commands for one target, in order, until it is closed."""
 
     def __aiter__(self) -> AsyncIterator[LiveCommandEntry]:
         """Iterate over commands as they arrive."""
         ...
 
     def close(self) -> None:
-        """End the subscription and drop unhandled commands; a repeated call has no effect."""
+        """End the subscription and drop unhandled commands; repeated calls have no effect."""
         ...
 
 
 class LiveChannels(Protocol):
-    """Delivers commands to running runs, in one process or between several."""
+    """Delivers commands to active runs, within one process or between processes."""
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to every listener of its target; it is delivered if one accepts it."""
+        """Pass a command to all listeners of its target; it is delivered if one accepts it."""
         ...
 
     async def open(self, target: LiveRunTarget) -> LiveSubscription:

@@ -1,19 +1,19 @@
-"""The records of agent mail: stored records, and answers of services.
+"""The records of agent mail, both stored records and the results of services.
 
-Records are frozen; instants are milliseconds since the epoch. The `mail` package decides which transitions a
-record may take; the tables repeat the invariants.
+Records are frozen; instants are milliseconds since the epoch. The `mail` package decides which changes of a
+record are allowed, and constraints of the tables enforce the invariants.
 
-The timeline of a project has the events within a span of time; a span includes its start and excludes its
-end. The log of a project has its events in order, numbered from 1 without gaps. The store writes an entry in
-the transaction of the change that it reports, so that neither exists without the other. An entry names
-records by their ids. It contains no subject, text, reason or question, so that the log keeps nothing of a
-recalled message.
+The timeline of a project has the events of a time span, which includes its start and excludes its end. The
+log of a project has its events in order, numbered from 1 without gaps. The store writes an entry in the
+transaction of the change that it reports, so that neither exists without the other. An entry names records by
+their ids. It contains no subject, text, reason or question, so that no content of a recalled message remains
+in the log.
 
-An event that concerns agents of two projects is in the log of each.
+An event that concerns agents of two projects is written to both logs.
 
-A rule of retention covers the messages of a project, of a topic, of both, or all messages. It keeps them for
-a number of days, or holds them: held messages are never deleted. `mail.retention` decides which messages are
-deleted.
+A retention rule applies to all messages, or to those of a project, a topic, or both. It keeps the messages
+for a number of days or puts them on hold; held messages are never deleted. `mail.retention` decides which
+messages are deleted.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Project(Record, frozen=True, kw_only=True):
     human_key: str
     created_at: int
     spelling: str
-    """The path in a form in which WSL, UNC and drive spellings of one folder are equal."""
+    """The normalized path, which is the same for the WSL, UNC and drive-letter spellings of one folder."""
     git_identity: str = ""
     owner: str = ""
 
@@ -59,13 +59,13 @@ class Agent(Record, frozen=True, kw_only=True):
     inbox_seq: int = 0
     """The newest sequence number of this agent's inbox; 0 while it is empty."""
     inbox_floor: int = 0
-    """Entries up to this number were purged."""
+    """The highest sequence number up to which inbox entries were purged."""
     runs_at_once: int = 1
-    """Maximum number of its runs that execute at once, each of another mail thread."""
+    """Maximum number of runs that the agent executes at once, each on a different mail thread."""
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """A message; immutable once sent, except that it can be recalled before anybody has read it."""
+    """A message. It never changes after it was sent, but can be recalled until a recipient has read it."""
 
     id: int
     project_id: int
@@ -86,7 +86,7 @@ class Message(Record, frozen=True, kw_only=True):
 
 
 def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
-    """Return the check value of a message's texts: a CRC-32."""
+    """Return the check value (CRC-32) of a message's texts."""
     return zlib.crc32("\0".join((subject, body_md, topic)).encode(), message_id & 0xFFFFFFFF)
 
 
@@ -96,7 +96,7 @@ def is_content_of(sha256: str, content: bytes) -> bool:
 
 
 def is_damaged(message: Message) -> bool:
-    """Return whether the texts of a message differ from those written; False without a check value."""
+    """Return whether a message's texts differ from those written; False if it has no check value."""
     return (
         message.check_value is not None
         and message.recalled_at is None  # an earlier release recalls a message and leaves its check value
@@ -105,7 +105,7 @@ def is_damaged(message: Message) -> bool:
 
 
 class Recipient(Record, frozen=True, kw_only=True):
-    """One recipient of one message, and the state of the delivery."""
+    """One recipient of one message, with its delivery state."""
 
     message_id: int
     agent_id: int
@@ -113,12 +113,12 @@ class Recipient(Record, frozen=True, kw_only=True):
     project_slug: str
     kind: RecipientKind
     seq: int = 0
-    """Its number in the recipient's inbox; 0 in the answer to the sender."""
+    """The message's number in the recipient's inbox; 0 in the result that the sender gets."""
     read_at: int | None = None
     acked_at: int | None = None
     announced_at: int | None = None
     announced_by: str | None = None
-    """The announcer of the message to the recipient: hook, watch, runner."""
+    """Which component announced the message to the recipient: hook, watch or runner."""
 
 
 class AddressedAgent(Record, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ class AddressedAgent(Record, frozen=True, kw_only=True):
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """A delivery of a message to one agent, and the run that has the message."""
+    """A delivery of a message to one agent, and the run that received it."""
 
     message_id: int
     project_id: int
@@ -172,7 +172,7 @@ class Attachment(Record, frozen=True, kw_only=True):
 class Reservation(Record, frozen=True, kw_only=True):
     """A reservation of a path or glob in a project.
 
-    Active until `expires_at` or `released_at`, whichever is first.
+    It is active until `expires_at` or `released_at`, whichever comes first.
     """
 
     id: int
@@ -193,11 +193,11 @@ class Reservation(Record, frozen=True, kw_only=True):
 
 
 LivePattern = tuple[int, str]
-"""Id and pattern of an active reservation: one conflict check reads thousands."""
+"""Id and pattern of an active reservation; a tuple, because one conflict check reads thousands."""
 
 
 class ContactLink(Record, frozen=True, kw_only=True):
-    """The contact of one agent with another: requested, or granted."""
+    """A contact of one agent with another, either requested or granted."""
 
     from_id: int
     to_id: int
@@ -212,15 +212,15 @@ class Reach(Record, frozen=True, kw_only=True):
 
     agent_id: int
     granted: ContactStatus | None
-    """The agent's decision about contact with the sender."""
+    """The agent's decision on a contact request from the sender."""
     is_woken: bool
-    """Whether it has a runner or a chat."""
+    """Whether the server can wake it, by a runner or through a chat."""
     has_session: bool
-    """Whether a session of a client program acts as it."""
+    """Whether a client session acts as the agent."""
 
 
 class ThreadHead(Record, frozen=True, kw_only=True):
-    """A thread as a list shows it."""
+    """A thread as it appears in a list."""
 
     thread_id: str
     subject: str
@@ -232,7 +232,7 @@ class ThreadHead(Record, frozen=True, kw_only=True):
 
 
 class ProjectTally(Record, frozen=True, kw_only=True):
-    """The counts of a project in a list of projects; each count stops at a given maximum."""
+    """The counts that a list shows for a project; counting stops at a given maximum."""
 
     project_id: int
     agents: int
@@ -254,16 +254,16 @@ class ThreadParticipant(Record, frozen=True, kw_only=True):
 
 
 class ThreadFilter(Record, frozen=True, kw_only=True):
-    """A filter of threads: at least one message meets all conditions. Recalled messages do not count."""
+    """A filter for threads: one message must meet all conditions. Recalled messages are ignored."""
 
     seen: ThreadsSeen = "any"
-    """Unread, or unacknowledged although requested: by the named readers, or by any reader."""
+    """Matches unread messages, or unacknowledged ones, of the given readers or of any reader."""
     importance: tuple[Importance, ...] = ()
     agent_id: int = 0
-    """The sender or visible recipient; 0 for anybody. The same applies to `person_id`."""
+    """The sender or a visible recipient; 0 matches any agent. `person_id` works in the same way."""
     person_id: int = 0
     people_id: int = 0
-    """The project of people, whose messages to a project count too."""
+    """The project that holds people; its messages to another project also count for that project."""
 
 
 class SearchHit(Record, frozen=True, kw_only=True):
@@ -283,7 +283,7 @@ class StoredAnswer(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A word, or with `prefix` the start of a word; `field` limits it to one column."""
+    """A word, or a prefix if `prefix` is set; `field` restricts the search to one column."""
 
     text: str
     prefix: bool = False
@@ -308,14 +308,14 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Matches of every part."""
+    """Matches that every part has in common."""
 
     parts: tuple["Query", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Matches of at least one part."""
+    """Matches of one or more of the parts."""
 
     parts: tuple["Query", ...]
 
@@ -340,22 +340,22 @@ class ProjectSize(Record, frozen=True, kw_only=True):
 
 
 Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
-"""The end of an attempt; "" while it is active. An attempt that was cut off lost its server or its lease."""
+"""The end of an attempt; "" while it is active. `cut_off` means that its server or its lease was lost."""
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One execution of an agent's run: an attempt, or with the outcome `cut_off` an interruption."""
+    """One execution of an agent's run; if the outcome is `cut_off`, it was an interruption."""
 
     id: int
     run_id: str
     agent_id: int
     queued_at: int
-    """The start of its wait."""
+    """The time at which the attempt was queued."""
     began_at: int
     ended_at: int | None = None
     outcome: Outcome = ""
     waited_until: int | None = None
-    """The time when a run that waited for a person was resumed, or its questions were withdrawn."""
+    """The time when the run, which waited for a person, was resumed or its questions were withdrawn."""
     error: str = ""
 
 
@@ -369,7 +369,7 @@ class AttemptGroup(Record, frozen=True, kw_only=True):
     run_id: str
     """The run of one of the attempts."""
     queued_at: int
-    """The start of the first attempt's wait."""
+    """The time at which the first attempt was queued."""
     began_at: int
     ended_at: int
     is_cancelled: bool
@@ -377,7 +377,7 @@ class AttemptGroup(Record, frozen=True, kw_only=True):
 
 
 class Written(Record, frozen=True, kw_only=True):
-    """A message, without its text."""
+    """A message that was sent, without its text."""
 
     id: int
     project_id: int
@@ -392,7 +392,7 @@ class Written(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span from one instant up to another."""
+    """A time span from one instant to another."""
 
     begin: int
     end: int
@@ -453,16 +453,16 @@ OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
 }
 
 HIDDEN: Final = "hidden"
-"""The detail that only readers who know of a hidden copy may see."""
+"""The detail about a blind copy, which only readers who may know of the copy can see."""
 OTHER: Final = "other_id"
-"""The detail that names the second agent of a contact."""
+"""The detail that holds the second agent of a contact."""
 
 Detail = Mapping[str, str | int | bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """An event before a log numbers it."""
+    """An event that has no number in the log yet."""
 
     kind: EventKind
     at: int
@@ -485,7 +485,7 @@ class ProjectEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """The range of a log: the entries after `oldest` up to `newest`; both are 0 while it is empty."""
+    """The range of a log: entries after `oldest` up to `newest`. Both are 0 while the log is empty."""
 
     oldest: int
     newest: int
@@ -493,46 +493,46 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """The retention period of messages; `project`, `topic` and `thread` are None if any value matches."""
+    """The retention period of messages. None for `project`, `topic` or `thread` matches any value."""
 
     project: str | None = None
     """A path, alias or slug."""
     topic: str | None = None
     thread: str | None = None
     keep: timedelta | None = None
-    """None holds the messages."""
+    """How long the messages are kept; None puts them on hold."""
     unread_stays: bool = True
-    """Whether the rule never deletes a message that is unread or lacks a requested acknowledgement."""
+    """Whether messages that are unread, or lack a requested acknowledgement, are never deleted."""
 
     @property
     def holds(self) -> bool:
-        """Whether the messages of this rule are never deleted."""
+        """Whether the rule puts its messages on hold, so that they are never deleted."""
         return self.keep is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgedMessage:
-    """A message with the facts that decide about its deletion."""
+    """A message with the facts that determine whether it may be deleted."""
 
     id: int
     thread_id: str
     topic: str
     created_at: int
     is_awaited: bool
-    """Whether a recipient that is not retired has not read it, or not acknowledged it as requested."""
+    """Whether a recipient that is not retired has not read it, or not given a requested acknowledgement."""
     is_at_work: bool
-    """Whether a run has it or will receive it."""
+    """Whether a run has received the message or will receive it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldMessages:
-    """A filter of messages that may be deleted, so that the store does not return all others."""
+    """A filter for messages that may be deleted, so that the store does not have to return all others."""
 
     before: int
     """Only messages older than this instant."""
     threads: Sequence[str] = ()
     topics: Sequence[str] = ()
     is_any: bool = False
-    """Whether every thread and topic matches."""
+    """Whether messages of all threads and topics match."""
     with_awaited: bool = False
-    """Whether messages match that a recipient has yet to read or acknowledge."""
+    """Whether messages match that a recipient has not read or acknowledged yet."""

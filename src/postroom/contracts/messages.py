@@ -2,8 +2,8 @@
 
     accepted ──▶ pending (may be edited, retracted, reordered) ──▶ committed (append-only, `seq` without gaps)
 
-The delivery mode of a pending message says when it is read: at which boundary, alone or with others, and by
-which run.
+The delivery mode of a pending message determines at which boundary it is read, by which run, and whether
+alone or together with other messages.
 """
 
 import re
@@ -20,7 +20,7 @@ Json = Any
 
 
 TASKS_UPDATED = "<background-tasks-updated />"
-"""Tells a run that waited for its tasks to check them: they ended, or were lost with their process."""
+"""Tells a run that waits for background tasks to check them: they ended, or were lost with their process."""
 
 
 id_of = attrgetter("id")
@@ -28,11 +28,11 @@ id_of = attrgetter("id")
 
 
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""Characters that a name must not contain, because a terminal or a line of a log cannot show them."""
+"""Characters that a name must not contain, because a terminal or a log line cannot display them."""
 
 
 def storable(text: str) -> str:
-    """Return text that every store accepts; half a character, as in odd file names, becomes `?`."""
+    """Return text that every store accepts; a lone surrogate, as in malformed file names, becomes `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -71,8 +71,8 @@ class ToolCall(Record, frozen=True, kw_only=True):
 class MessageMetadata(Record, frozen=True, kw_only=True):
     """The origin of a message.
 
-    `compacts` is the range of `seq` that the message summarizes. `is_stopped` says whether the message is an
-    answer that was stopped before its end.
+    `compacts` is the range of `seq` that the message summarizes. `is_stopped` tells whether the message is an
+    answer that was stopped before it was complete.
     """
 
     run_id: str | None = None
@@ -83,7 +83,7 @@ class MessageMetadata(Record, frozen=True, kw_only=True):
 
 
 STOPPED_MARK = "[This answer was stopped before its end.]"
-"""The last line that a model reads of a stopped answer; people do not see this line."""
+"""The last line of a stopped answer as a model reads it; people do not see this line."""
 
 
 COMPACT = "compact"
@@ -103,28 +103,28 @@ class Message(Record, frozen=True, kw_only=True):
 
     @classmethod
     def user(cls, text: str, *, id: str | None = None) -> "Message":
-        """Return a message of a person."""
+        """Return a message from a person."""
         return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id)
 
     @classmethod
     def internal(cls, text: str, *, id: str | None = None) -> "Message":
-        """Return a message of postroom to the model, which people do not see."""
+        """Return a message from postroom to the model, which people do not see."""
         return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id, visibility=Visibility.INTERNAL)
 
     @classmethod
     def assistant(cls, text: str, *, id: str | None = None, tool_calls: Sequence[ToolCall] = ()) -> "Message":
-        """Return a message of the model, with its tool calls."""
+        """Return a message from the model, with its tool calls."""
         content = (ContentBlock(text=text),) if text else ()
         return cls(role=Role.ASSISTANT, content=content, id=id, tool_calls=tuple(tool_calls))
 
     @classmethod
     def tool(cls, tool_call_id: str, text: str, *, id: str | None = None) -> "Message":
-        """Return the answer of a tool."""
+        """Return the result of a tool call."""
         return cls(role=Role.TOOL, content=(ContentBlock(text=text),), id=id, tool_call_id=tool_call_id)
 
     @property
     def asks_to_compact(self) -> bool:
-        """Whether it asks the runtime to summarize the conversation; no model reads it."""
+        """Whether it asks the runtime to summarize the conversation; the model never reads such a message."""
         return any(block.data.get("command") == COMPACT for block in self.content)
 
     def text(self) -> str:
@@ -138,7 +138,7 @@ class Message(Record, frozen=True, kw_only=True):
         return replace(self, content=(*self.content, ContentBlock(text=f"\n\n{STOPPED_MARK}")))
 
     def with_id(self, message_id: str) -> "Message":
-        """Return the same message under an id."""
+        """Return the same message with an id."""
         return replace(self, id=message_id)
 
 
@@ -157,14 +157,14 @@ class MessageRecord(Record, frozen=True, kw_only=True):
 
 
 class SeqRange(Record, frozen=True, kw_only=True):
-    """Committed messages from `from_seq` to `to_seq`, both included; counted from 1."""
+    """The committed messages from `from_seq` to `to_seq`, both inclusive, numbered from 1."""
 
     from_seq: int
     to_seq: int
 
 
 class Boundary(StrEnum):
-    """The point of a run at which a pending message is read."""
+    """The point in a run at which pending messages are read."""
 
     INTERRUPT = "interrupt"
     NEXT_STEP = "next_step"
@@ -179,11 +179,11 @@ PRECEDENCE = {
     Boundary.ON_NATURAL_END: 2,
     Boundary.NEW_RUN: 4,
 }
-"""Order of boundaries: a boundary also reads messages for earlier ones; `resume_input` reads only its own."""
+"""Order of boundaries: each also reads the messages of earlier ones, but `resume_input` only its own."""
 
 
 class Granularity(StrEnum):
-    """Whether a pending message is read alone or with the messages after it."""
+    """Whether a pending message is read alone or together with the messages after it."""
 
     ONE = "one"
     BATCH = "batch"
@@ -192,10 +192,10 @@ class Granularity(StrEnum):
 class DeliveryMode(Record, frozen=True, kw_only=True):
     """When a pending message is read, and by which run.
 
-    A barrier holds every message after it until it is read. A message for `target_run_id` is read by that
+    A barrier holds back all later messages until it is read. A message for `target_run_id` is read by that
     run, or, with `fallback_to_new_run`, by a new one. Messages of different groups are not read together. A
     message with `starts_run` starts a run if its thread is idle. A message without `resumes` stays pending
-    while a run waits, unless it is for that run.
+    while a run of the thread waits, unless `target_run_id` is that run.
     """
 
     boundary: Boundary = Boundary.NEW_RUN
@@ -210,7 +210,7 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
     def may_resume(self, run_id: str, *, asks: bool) -> bool:
         """Return whether this message resumes a waiting run.
 
-        A run that asks a question must be the target.
+        A run that waits for a person is resumed only by a message that names it as the target.
         """
         return (self.resumes and not asks) or self.target_run_id == run_id
 
@@ -224,7 +224,7 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
 
 
 class PendingMessage(Record, frozen=True, kw_only=True):
-    """A message that no run has read yet; `revision` grows with each edit, `position` counts from 1."""
+    """A message that no run has read yet; each edit raises `revision`, and `position` counts from 1."""
 
     thread_id: str
     message: Message
@@ -241,7 +241,7 @@ class PendingMessage(Record, frozen=True, kw_only=True):
 
     @property
     def version(self) -> "PendingVersion":
-        """The version that must be unchanged when the message is taken."""
+        """The version that must be unchanged when a run takes the message."""
         return PendingVersion(pending_id=self.pending_id, revision=self.revision)
 
 
@@ -257,8 +257,9 @@ def select_pending(
 ) -> tuple[PendingMessage, ...]:
     """Return the messages that a run reads at this boundary, in order.
 
-    A barrier that is not read stops the selection. An active run skips messages for a new run. A message to
-    be read alone, or of another group, ends the batch. With `group`, messages of other groups are skipped.
+    A barrier that is not read at this boundary stops the selection. An active run skips messages that are
+    meant for a new run. A message of another group, or one that must be read alone, ends the batch. With
+    `group`, messages of other groups are skipped.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:
@@ -285,10 +286,9 @@ def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> Pe
 
 
 def refuse_broken_delta(delta: Sequence[Message]) -> tuple[str, ...]:
-    """Refuse messages that cannot be appended to a thread; return their ids.
+    """Raise if the messages cannot be appended to a thread; otherwise return their ids.
 
-    Raises:
-        InvalidRecord: An id is missing or repeated, or a tool's message names no call.
+    Raises:         InvalidRecord: An id is missing or repeated, or a tool message has no call id.
     """
     ids: list[str] = []
     for message in delta:

@@ -1,4 +1,4 @@
-"""Messages for values of a wrong type: "`to[2]` must be text, not a whole number"."""
+"""Error messages for values of a wrong type: "`to[2]` must be text, not a whole number"."""
 
 import re
 from typing import Final
@@ -22,13 +22,13 @@ _BOUNDS: Final = {"<=": "at most", ">=": "at least", "<": "less than", ">": "mor
 
 
 def place_of(said: str) -> str:
-    """Return where the value is, such as `attachments[0].name`; the empty text stands for the whole."""
+    """Return the position of the value, such as `attachments[0].name`; empty for the value as a whole."""
     found = _AT.search(said)
     return "" if found is None else found[1]
 
 
 def misfit(said: str) -> str:
-    """Return the fault of the value, preceded by its place."""
+    """Return a description of the error, preceded by the position of the value."""
     place, reason = place_of(said), _AT.sub("", said)
     if found := _FIELD.match(reason):
         where = f" in `{place}`" if place else ""

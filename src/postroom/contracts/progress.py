@@ -1,7 +1,7 @@
 """Progress of long work, reported to a watcher if there is one.
 
-A caller sets the watcher around a call; code at any depth below reports to it. Tasks and threads that asyncio
-starts inherit the watcher of their creator; for other threads `here` returns it.
+A caller sets the watcher for the duration of a call, and all code below that call reports to it. Tasks and
+threads that asyncio starts inherit the watcher of their creator; to pass it to other threads, call `here`.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,18 +15,18 @@ NEXT_LINE: Final = 5.0
 
 
 class Watcher(Protocol):
-    """Receives progress. Any thread calls it, and often, so it must be quick."""
+    """Receives progress. It is called often and from any thread, so it must be quick."""
 
     def __call__(self, doing: str, done: int = 0, total: int = 0) -> None:
-        """Record the current work, and how much of the total is done; 0 of 0 if unknown."""
+        """Record the current work and how much of the total is done; both numbers are 0 if unknown."""
         ...
 
 
 class Lines:
-    """Writes progress as lines: the first after two seconds, then one every five."""
+    """Writes progress as lines: the first after two seconds, then one every five seconds."""
 
     def __init__(self, write: Callable[[str], object], seconds: Callable[[], float]) -> None:
-        """`seconds` is a clock that only goes forward."""
+        """`seconds` is a monotonic clock."""
         self._write, self._seconds = write, seconds
         self._began = seconds()
         self._due = self._began + FIRST_LINE
@@ -55,7 +55,7 @@ _WATCHER: ContextVar[Watcher] = ContextVar("watcher", default=_nobody)
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Report all progress within the context to a watcher."""
+    """Report all progress inside the context to a watcher."""
     before = _WATCHER.set(watcher)
     try:
         yield
@@ -69,5 +69,5 @@ def tell(doing: str, done: int = 0, total: int = 0) -> None:
 
 
 def here() -> Watcher:
-    """Return the present watcher, for work in another thread."""
+    """Return the current watcher, to pass it to work in another thread."""
     return _WATCHER.get()

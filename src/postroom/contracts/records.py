@@ -1,4 +1,4 @@
-"""Immutable records, of which each run makes dozens.
+"""Immutable records, of which each run creates dozens.
 
 Frequent records are a `Record`, whose fields are set and copied in C; the others are frozen dataclasses with
 slots.
@@ -17,14 +17,14 @@ R = TypeVar("R")
 class Record(msgspec.Struct, frozen=True):
     """A record.
 
-    A subclass repeats `frozen=True, kw_only=True`; its `__post_init__` refuses invalid values.
+    A subclass must repeat `frozen=True, kw_only=True`. Its `__post_init__` raises if a value is invalid.
     """
 
 
 def replace(record: R, **changes: Any) -> R:
-    """Return the record with changed fields, after its checks.
+    """Return a copy of the record with some fields changed; the copy is validated.
 
-    A copy of a run takes 1 µs as a `Record`, 17 µs as a frozen dataclass.
+    Copying a run takes 1 µs for a `Record`, and 17 µs for a frozen dataclass.
 
     Raises:
         TypeError: The record has no such field.
@@ -41,7 +41,7 @@ def as_plain(record: Any) -> Any:
 
 
 def from_plain(told: Any, kind: type[R]) -> R:
-    """Return the record that plain JSON data describes.
+    """Build a record from plain JSON data.
 
     Raises:
         ValueError: The data is not a valid record of that kind.

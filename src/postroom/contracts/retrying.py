@@ -1,4 +1,4 @@
-"""The waiting time that another server requests by its headers."""
+"""The delay before a retry that another server requests in its response headers."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ LONGEST_WAIT_MS = 24 * 60 * 60 * 1000
 
 
 def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
-    """Return how long an endpoint asks callers to wait, in ms; its header may state ms, seconds or a date."""
+    """Return the delay in ms that an endpoint requests; its header states ms, seconds or a date."""
     for name, unit in (("retry-after-ms", 1), ("retry-after", 1_000)):
         if (text := headers.get(name)) and (number := _number(text)) is not None:
             return _bounded(number * unit)

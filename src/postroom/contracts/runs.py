@@ -1,4 +1,4 @@
-"""Runs and threads: a run is one intent with its outcome, a thread the conversation it belongs to.
+"""Runs and threads: a run is one intent with its outcome, and a thread is the conversation that contains it.
 
     created ──▶ running ──▶ done
        │          │  ▲       ▲ ▲
@@ -6,7 +6,7 @@
        │         waiting ────┘ │
        └───────────────────────┘      a status may also stay unchanged; done is final
 
-A run moves only along these arrows. `Acked` on a dispatch is independent of them.
+A run changes its status only along these arrows. They are independent of the dispatch state `Acked`.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,10 @@ LEGAL_MOVES = {
     RunStatus.WAITING: {RunStatus.WAITING, RunStatus.RUNNING, RunStatus.DONE},
     RunStatus.DONE: {RunStatus.DONE},
 }
-"""A run goes from `created` to `waiting` if a budget stops it before its first step."""
+"""The permitted changes of status.
+
+A run goes from `created` to `waiting` if a budget stops it before its first step.
+"""
 
 
 class TerminationKind(StrEnum):
@@ -61,9 +64,9 @@ CUT_OFF = "max_tokens"
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """Why a run ended; `value` is the code of the stop, the obstacle, or an error's text, `detail` its code.
+    """Why a run ended; `value` is a stop code, an obstacle or an error text, and `detail` is its code.
 
-    The `value` of a natural end is None, or `CUT_OFF` if the model's limit of tokens cut the answer off.
+    The `value` of a natural end is None, or `CUT_OFF` if the answer reached the model's token limit.
     """
 
     type: TerminationKind
@@ -72,12 +75,12 @@ class TerminationReason(Record, frozen=True, kw_only=True):
 
     @classmethod
     def natural_end(cls) -> "TerminationReason":
-        """Return the reason for an agent that finished."""
+        """Return the reason for a run whose agent has finished."""
         return cls(type=TerminationKind.NATURAL_END)
 
     @classmethod
     def cut_off(cls) -> "TerminationReason":
-        """Return the reason for an agent that finished with an answer cut off by the model's token limit."""
+        """Return the reason for a run whose answer ended at the model's token limit."""
         return cls(type=TerminationKind.NATURAL_END, value=CUT_OFF)
 
     @classmethod
@@ -92,12 +95,12 @@ class TerminationReason(Record, frozen=True, kw_only=True):
 
     @classmethod
     def error(cls, text: str, code: str | None = None) -> "TerminationReason":
-        """Return the reason for a run that failed; the code is that of a postroom error."""
+        """Return the reason for a run that failed; the code is the code of a postroom error."""
         return cls(type=TerminationKind.ERROR, value=text, detail=code)
 
     @property
     def run_status(self) -> RunStatus:
-        """The status of a run with this reason."""
+        """The status of a run that ended for this reason."""
         return RunStatus.WAITING if self.type is TerminationKind.SUSPENDED else RunStatus.DONE
 
 
@@ -113,13 +116,13 @@ class WaitingReason(StrEnum):
 
 
 class OnTimeout(StrEnum):
-    """The effect of a timeout of a question; a missing answer never means yes."""
+    """What happens when a question times out; a missing answer never counts as a yes."""
 
     WAIT = "wait"
     CANCEL = "cancel"
     NO = "no"
     GO_ON = "go_on"
-    """The run continues by itself and learns that nobody answered."""
+    """The run continues on its own and is told that nobody answered."""
 
 
 def _shortened(arguments: Json, most: int = 600) -> str:
@@ -138,32 +141,31 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     reason: str = ""
     updated_at: int = 0
     expires_at: int | None = None
-    """The end of its time for an answer; None for no end."""
+    """The time until which an answer is accepted; None for no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
 
     @property
     def question(self) -> str:
-        """The question for a person as one text."""
+        """The text of the question, as shown to a person."""
         is_kind = not self.reason or self.reason in list(WaitingReason)
         what = f"The agent wants to use {self.tool_name or 'a tool'}" if is_kind else self.reason
         is_whole = not self.arguments or (self.resume_mode.is_a_question and not is_kind)
         return what if is_whole else f"{what}: {_shortened(self.arguments)}"
 
     def is_over(self, now: int) -> bool:
-        """Return whether its timeout has passed and ends the wait."""
+        """Return whether its timeout has passed, so that the run no longer waits."""
         ends = self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO)
         return ends and self.expires_at is not None and self.expires_at <= now
 
     def goes_on(self, now: int) -> bool:
-        """Return whether its run continues without an answer, so that answers are no longer accepted."""
+        """Return whether its run has continued without an answer, so that answers are no longer accepted."""
         is_late = self.expires_at is not None and self.expires_at <= now
         return is_late and self.on_timeout is OnTimeout.GO_ON
 
     def refuse_late(self, now: int) -> None:
-        """Refuse an answer if the run has already continued without an answer.
+        """Raise if the run has already continued without an answer.
 
-        Raises:
-            StaleDecision: as said.
+        Raises:             StaleDecision: The run has already continued.
         """
         if self.goes_on(now):
             raise StaleDecision(
@@ -183,14 +185,14 @@ class RunWaitingState(Record, frozen=True, kw_only=True):
 
 
 class AnsweredTicket(Record, frozen=True, kw_only=True):
-    """A question that a run had, and the decision that resumed it."""
+    """A question that a run asked, and the decision that resumed the run."""
 
     ticket: RunWaitingTicket
     decision: ToolCallResume
 
 
 class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The messages of a run's start; triggers are those that caused it."""
+    """The messages with which a run starts; the triggers are the messages that caused it."""
 
     thread_id: str
     range: SeqRange | None = None
@@ -198,14 +200,14 @@ class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PersistedState(Record, frozen=True, kw_only=True):
-    """State that an executor keeps between steps; opaque to other code."""
+    """State that an executor keeps between steps, in a format that only the executor knows."""
 
     revision: int = 0
     extensions: dict[str, Json] = field(default_factory=dict)
 
 
 class Usage(Record, frozen=True, kw_only=True):
-    """The resources that a run used, as its executor reported; `cost_micros` in millionths of a US dollar."""
+    """Resources that a run used, as reported by its executor; `cost_micros` in millionths of a US dollar."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -221,7 +223,7 @@ class Usage(Record, frozen=True, kw_only=True):
         )
 
     def beyond(self, other: "Usage") -> "Usage":
-        """Return how much each amount exceeds that of `other`; at least 0."""
+        """Return by how much each amount exceeds that of `other`; 0 where it does not."""
         return Usage(
             input_tokens=max(self.input_tokens - other.input_tokens, 0),
             output_tokens=max(self.output_tokens - other.output_tokens, 0),
@@ -250,7 +252,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     transport_request_id: str | None = None
     waiting: RunWaitingState | None = None
     answered: tuple[AnsweredTicket, ...] = ()
-    """The answers to its questions, in their order; stored with the change that resumes it."""
+    """The answers to its questions, in order; stored with the change that resumes the run."""
     created_at: int = 0
     started_at: int | None = None
     finished_at: int | None = None
@@ -260,7 +262,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     state: PersistedState | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an invalid combination of fields.
+        """Raise if the combination of fields is invalid.
 
         Raises:
             InvalidRecord: An id is blank, or the status does not fit the other fields.
@@ -282,22 +284,22 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def holds_others(self) -> bool:
-        """Whether the thread's other runs wait for its end: it asks a question, or has just got an answer."""
+        """Whether the thread's other runs must wait because this run asks or was just answered."""
         return self.waiting is not None and bool(self.waiting.tickets)
 
     @property
     def open_tickets(self) -> tuple[RunWaitingTicket, ...]:
-        """The unanswered questions that it waits for; another event may resume it too."""
+        """The unanswered questions that the run waits for; other events may resume it, too."""
         told = [one.ticket for one in self.answered]
         return tuple(one for one in (self.waiting.tickets if self.waiting else ()) if one not in told)
 
     @property
     def is_background_task_waiting(self) -> bool:
-        """Whether it waits for work that it started itself."""
+        """Whether the run waits for work that it has started itself."""
         return self.waiting is not None and self.waiting.reason is WaitingReason.BACKGROUND_TASKS
 
     def refuse_illegal_move(self, before: "RunRecord | None") -> None:
-        """Refuse to follow `before` if the state machine has no such arrow.
+        """Raise if the run cannot change from the state `before` to its present state.
 
         Raises:
             IllegalTransition: A run that is done would run again, or the run would change its thread.
@@ -312,7 +314,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
             )
 
     def begun(self, dispatch_id: str, session_id: str, *, now: int) -> "RunRecord":
-        """Return the run at the start of its first execution."""
+        """Return the run as it is when its first execution starts."""
         return replace(
             self,
             status=RunStatus.RUNNING,
@@ -325,7 +327,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     def ended(
         self, termination: TerminationReason, *, now: int, dispatch_id: str | None = None
     ) -> "RunRecord":
-        """Return the run ended for this reason."""
+        """Return the run as ended for this reason."""
         text = termination.value if termination.type is TerminationKind.ERROR else None
         return replace(
             self,
@@ -340,7 +342,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Thread(Record, frozen=True, kw_only=True):
-    """A conversation and the runs it points to."""
+    """A conversation, and pointers to its runs."""
 
     id: str
     title: str | None = None
@@ -355,10 +357,10 @@ class Thread(Record, frozen=True, kw_only=True):
     created_at: int = 0
     updated_at: int = 0
     latest_started_run_id: str | None = None
-    """The run that was last written after its start; a new run inherits its agent and state."""
+    """The last run that was written after its start; a new run inherits its agent and state."""
 
     def __post_init__(self) -> None:
-        """Refuse a thread without a name or with itself as its parent.
+        """Raise if the thread has no name or is its own parent.
 
         Raises:
             InvalidRecord: The thread has no name, or is its own parent.
@@ -377,7 +379,8 @@ class Thread(Record, frozen=True, kw_only=True):
     def after(self, run: RunRecord) -> "Thread":
         """Return the thread with its pointers updated after a write of `run`.
 
-        A run older than the newest known run changes no pointer; pointers to a run that is done are cleared.
+        Pointers stay unchanged if the run is older than the newest known run; pointers to a run that is done
+        are cleared.
         """
         done = run.status is RunStatus.DONE
         has_started = run.status is not RunStatus.CREATED
@@ -403,58 +406,58 @@ class Thread(Record, frozen=True, kw_only=True):
 
 
 _REFUSALS = frozenset({ContentFiltered.code, ContextOverflow.code, RequestRefused.code})
-"""Codes of errors caused by the run's input, which would fail again in every later run."""
+"""Codes of errors that are caused by the run's input, and would make each later run fail, too."""
 
 
 def is_set_aside(termination: TerminationReason | None) -> bool:
-    """Return whether later runs do not see a run that ended in this way."""
+    """Return whether later runs skip a run that ended for this reason."""
     return termination is not None and termination.detail in _REFUSALS
 
 
 class Summary(Record, frozen=True, kw_only=True):
     """The text that a model reads in place of a conversation's older messages.
 
-    Each summary extends the last one.
+    Each summary extends the previous one.
     """
 
     number: int
     """Number of the summary in its thread, from 1."""
     text: str
     left_out: int = 0
-    """Number of messages that are neither shown nor summarized, because the model could not do it."""
+    """Number of messages that are neither shown nor summarized, because the model cannot do it."""
     model: str = ""
     window: int | None = None
-    """The context of that model in tokens, if its endpoint has reported it."""
+    """The size of the model's context in tokens, if its endpoint has reported it."""
     since: int = 0
-    """Ended runs that were last written before this instant are summarized whole, or hidden."""
+    """Runs that ended and were last written before this instant are fully summarized or hidden."""
 
 
 class SummaryDraft(Record, frozen=True, kw_only=True):
-    """A summary to store, with the messages that it covers beyond the summary that it extends."""
+    """A summary to be stored, with the messages that it adds to the summary that it extends."""
 
     summary: Summary
     covers: tuple[str, ...] = ()
     """The ids of the summarized messages."""
     hides: tuple[str, ...] = ()
-    """The ids of omitted messages: a later run sees them only if it starts on them again."""
+    """The ids of omitted messages, which a later run sees only if it starts with them again."""
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """A run with its messages and its place in the order: when it started, or ended without a start."""
+    """A run with its messages and its position: the time of its start or, without a start, of its end."""
 
     run_id: str
     asked: tuple[str, ...] = ()
     """The ids of its input messages."""
     began: int | None = None
     is_unbegun: bool = False
-    """Whether it ended without a start; at the same instant it sorts after runs that started."""
+    """Whether the run ended without a start; at the same instant, it sorts after runs that started."""
     created_at: int = 0
     takes_back: tuple[str, ...] = ()
-    """The runs that it rolled back, which no run sees from then on."""
+    """The runs that it rolled back, which no later run sees."""
     is_set_aside: bool = False
-    """Whether the model refused its input."""
+    """Whether the model refused the input of the run."""
     is_to_come: bool = False
-    """Whether it is queued, waiting or active."""
+    """Whether the run is queued, waiting or active."""
 
     @classmethod
     def of(cls, run: RunRecord) -> "Turn":
@@ -472,17 +475,17 @@ class Turn(Record, frozen=True, kw_only=True):
 
 
 class Conversation(Record, frozen=True, kw_only=True):
-    """A run's view of its thread: the newest valid summary and the messages after it, in order."""
+    """A thread as a run sees it: the newest valid summary and the messages after it, in order."""
 
     messages: tuple[Message, ...]
     summary: Summary | None = None
     hidden: tuple[str, ...] = ()
-    """The ids of messages after the summary that a run sees only if it starts on them again."""
+    """The ids of messages after the summary that a run sees only if it starts with them again."""
     turns: tuple[Turn, ...] = ()
     """The runs of these messages, and the runs that have not ended."""
 
     def since(self, kept: frozenset[str], run_id: str) -> int:
-        """Return the creation time of the oldest run that a summary of all but `kept` does not cover."""
+        """Return the creation time of the oldest run that is not covered by a summary of all but `kept`."""
         said = {_said_by(message) for message in self.messages if message.id in kept}
         return min(
             (
@@ -500,10 +503,10 @@ class Conversation(Record, frozen=True, kw_only=True):
 def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
     """Return a thread's committed messages as one of its runs sees them.
 
-    Left out, with input and output, are other runs that have not ended, runs that were rolled back, and runs
-    whose input the model refused. The remaining runs are ordered by their start, so that an answer follows
-    its question whenever that was enqueued; the run itself comes last. A message of no run stays after the
-    message that precedes it.
+    The input and output of other runs are left out if the run has not ended, was rolled back, or had input
+    that the model refused. The remaining runs are ordered by their start, so that each answer follows its
+    question, whenever the question was enqueued; the run itself comes last. A message that belongs to no run
+    stays after the message that precedes it.
     """
     places = {message.id: place for place, message in enumerate(messages)}
     ends = {_said_by(message): place for place, message in enumerate(messages)}

@@ -1,4 +1,4 @@
-"""Tables of configuration files as records, which `postroom.app.tables` reads."""
+"""Configuration file tables as records, which `postroom.app.tables` reads."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -9,7 +9,7 @@ from postroom.contracts.records import Meta, Record
 
 
 class Secret(str):
-    """A text that neither its own `repr` nor that of a record shows."""
+    """A text that is hidden in its own `repr` and in the `repr` of a record that contains it."""
 
     __slots__ = ()
 
@@ -20,12 +20,12 @@ class Secret(str):
 class Table(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of a configuration file, in which `<name>_env` or `<name>_file` provides a `Secret`.
 
-    `__post_init__` checks the fields against each other. It raises ConfigError, or a ValueError that quotes
-    the field in backquotes and omits its value.
+    `__post_init__` checks the fields against each other. If they are invalid, it raises ConfigError, or a
+    ValueError whose message names the field in backquotes but not its value.
     """
 
     ALSO: ClassVar[Mapping[str, str]] = {}
-    """Other names of secrets, by the field that each stands for."""
+    """Other names for secrets, by the name of the field."""
 
 
 Duration = Annotated[timedelta, Meta(extra={"read": duration_of})]

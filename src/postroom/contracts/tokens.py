@@ -1,4 +1,4 @@
-"""Named tokens: the rights of the holder, the project and the expiry. Only the hash of a token is stored."""
+"""Named tokens: their scopes, project and expiry. The database holds only the hash of a token."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begin
 RUN_PREFIX: Final = "prr_"
 """Prefix of the token of a run."""
 RUN_FORM: Final = re.compile(rf"{RUN_PREFIX}([^_]+)_[A-Za-z0-9_-]{{43}}")
-"""Form of a run's token: the id of the issuing server, and 256 random bits that only that server knows."""
+"""Format of a run's token: the id of the issuing server, and 256 random bits that only that server knows."""
 TOKEN_ID: Final = re.compile(r"[a-z0-9]{12}")
 TOKEN_FORM: Final = re.compile(rf"{TOKEN_PREFIX}({TOKEN_ID.pattern})_[A-Za-z0-9_-]{{43}}")
-"""Form of a named token: a public id for the lookup, and 256 random bits that are only compared."""
+"""Format of a named token: a public id for the lookup, and 256 secret random bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptToken:
-    """A stored named token. At most one token of a name is current: neither replaced nor revoked."""
+    """A stored named token. At most one token of a name is current, that is, not replaced and not revoked."""
 
     id: str
     name: str
@@ -31,11 +31,11 @@ class KeptToken:
     """The SHA-256 of the whole token, in hexadecimal digits."""
     scopes: frozenset[Scope]
     project_id: int | None = None
-    """The only project that it can access; None for every project."""
+    """The only project that the token gives access to; None for every project."""
     created_at: int
     expires_at: int | None = None
     replaced_at: int | None = None
-    """The time when a newer token took its name; it stays valid until it expires."""
+    """The time when a newer token took over its name; the old token stays valid until it expires."""
     revoked_at: int | None = None
     last_used_at: int | None = None
 
@@ -45,13 +45,13 @@ class KeptToken:
         return self.replaced_at is None and self.revoked_at is None
 
     def lives(self, now: int) -> bool:
-        """Return whether it is valid at this instant; it is invalid from `expires_at` on."""
+        """Return whether the token is valid at this instant; it is invalid from `expires_at` on."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The rights of a call with a named token or a run's token."""
+    """The permissions of a call that is made with a named token or a run's token."""
 
     token_id: str
     name: str
@@ -60,7 +60,7 @@ class Grant:
     project_slug: str | None = None
     expires_at: int | None = None
     agent_id: int | None = None
-    """The only agent as which it can act: that of its run."""
+    """The only agent that the call may act as, which is the agent of the run."""
     run_id: str | None = None
 
     def check(
@@ -71,7 +71,9 @@ class Grant:
         is_of_one_project: bool = False,
         slug: str | None = None,
     ) -> None:
-        """Raise unless its holder may do `what`. Only this function checks scopes and the bound project.
+        """Raise unless the holder of the token may do `what`.
+
+        No other function checks scopes and bound projects.
 
         `slug` is the project of the call, if it is known before anything is read.
 

@@ -15,11 +15,11 @@ class Span(Protocol):
 
     @property
     def traceparent(self) -> str | None:
-        """The position of this span in the trace, for later work that it causes; None if it is not traced."""
+        """The position of this span in the trace, for work that it causes later; None if it is not traced."""
         ...
 
     def failed(self, kind: str) -> None:
-        """Record a failure, with its kind as one word of postroom."""
+        """Record a failure, with postroom's one-word name for its kind."""
         ...
 
 
@@ -36,8 +36,8 @@ class Tracing(Protocol):
     ) -> AbstractContextManager[Span]:
         """Trace a mail operation.
 
-        It continues the trace of its cause: the present span, else `follows`, which the caller sent, else
-        `answers`, the trace of the message that it answers.
+        The span continues the first trace that exists of these: the current span, `follows` (sent by the
+        caller), and `answers` (the trace of the message that the operation answers).
         """
         ...
 
@@ -48,7 +48,7 @@ class Tracing(Protocol):
         ...
 
     def traceparent(self) -> str | None:
-        """Return the place of the present span in the trace; None if it is not traced."""
+        """Return the position of the current span in the trace; None if it is not traced."""
         ...
 
     def close(self) -> None:
@@ -93,10 +93,10 @@ OFF: Final = NoTracing()
 
 
 def message_trace(message_id: int | str) -> str:
-    """Return the name of a message's place in a trace."""
+    """Return the name under which a message's trace position is stored."""
     return f"message/{message_id}"
 
 
 def run_trace(run_id: str) -> str:
-    """Return the name of a run's place in a trace."""
+    """Return the name under which a run's trace position is stored."""
     return f"run/{run_id}"
