@@ -99,11 +99,7 @@ class Mailbox:
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> AsyncIterator["Mailbox"]:
-        """Open a database (`sqlite:
-
-        /runs.db`, `postgresql:
-
-        …` or `memory`), resume unfinished work and accept new work.
+        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, accept new work.
 
         `work` is a coroutine function of a `Run`, or an executor. With None, this process only enqueues and
         follows work, and other processes execute it. On exit, active runs get `config.drain_grace` to end;
