@@ -6,12 +6,13 @@ from typing import Any, Final
 import msgspec
 from starlette.routing import BaseRoute, Mount, Route
 
+from from_code.channels import with_addresses
 from from_code.markdown import table
+from postroom.app.gateway_wiring import open_paths
 from postroom.app.operations import ADMINISTRATION, ALL_OPERATIONS
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.operations import Operation, Who
 from postroom.executors.remote import CALLBACKS
-from postroom.gateway.platforms import adapter_of
 from postroom.gateway.session import Platform
 from postroom.http_api import permissions
 from postroom.http_api.routes import callback_routes, hook_routes, routes
@@ -118,8 +119,10 @@ REST: Final = (
         "An operation that changes something. Body: its fields as JSON.",
     ),
 )
-OAUTH_WORDS: Final = "Clients request these addresses to find OAuth. The server does not support "
-"OAuth and answers 404 in JSON."
+OAUTH_WORDS: Final = (
+    "Clients request these addresses to find OAuth. The server does not support OAuth and answers 404 "
+    "in JSON."
+)
 
 
 CHANNEL_WORDS: Final = {
@@ -130,13 +133,7 @@ CHANNEL_WORDS: Final = {
     Platform.SLACK: "Slack's signature; only with a `signing_secret`",
     Platform.WEBHOOK: "the signature of the route, or its token",
 }
-CHANNEL_PATHS: Final = {
-    Platform.WEB: "/chat",
-    Platform.API_SERVER: "/v1",
-    Platform.TELEGRAM: "/channels/telegram",
-    Platform.SLACK: "/channels/slack",
-    Platform.WEBHOOK: "/channels/webhook",
-}
+"""The proof that the handlers of a channel's routes require: the routes themselves do not say it."""
 
 
 class _Absent:
@@ -173,13 +170,9 @@ def page() -> str:
         ),
     ]
     channels = [
-        (
-            f"`{path}`",
-            f"`{platform.value}`",
-            f"{adapter_of(platform).largest_body} bytes",
-            CHANNEL_WORDS[platform],
-        )
-        for platform, path in CHANNEL_PATHS.items()
+        (f"`{open_path.path}`", f"`{platform.value}`", f"{open_path.limit} bytes", CHANNEL_WORDS[platform])
+        for platform, adapter in with_addresses().items()
+        for open_path in open_paths([adapter])
     ]
     oauth = sorted(path for path, _ in _paths(machine) if _is_oauth(path))
     return f"""

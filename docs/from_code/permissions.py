@@ -2,7 +2,11 @@
 
 from typing import Final
 
+from starlette.routing import Mount
+
+from from_code.channels import with_addresses
 from from_code.markdown import table
+from postroom.app.gateway_wiring import CHANNELS
 from postroom.app.operations import ALL_OPERATIONS
 from postroom.contracts.operations import Who
 from postroom.http_api import permissions
@@ -50,9 +54,16 @@ def answers(row: permissions.Permission) -> tuple[str, ...]:
 
 def page() -> str:
     """Return the page."""
+    routes = [
+        route if adapter.at_root else Mount(CHANNELS, routes=[route])
+        for adapter in with_addresses().values()
+        for route in adapter.routes()
+    ]
     rows = [
         (f"`{' '.join(sorted(one.methods - {'OPTIONS'}))} {one.path}`", *answers(one))
-        for one in permissions.table(ALL_OPERATIONS)
+        for one in sorted(
+            permissions.table(ALL_OPERATIONS, channels=routes), key=lambda one: one.who is Who.PROVED_THERE
+        )
         if ".well-known" not in one.path
     ]
     tools = [
@@ -66,8 +77,9 @@ def page() -> str:
 An address without a row is refused. `in` means that the call passes this check; it may still be refused for
 its content. A browser without a session gets the log-in page instead of 401. *Named token* has every scope.
 *Other project* is a named token with every scope except `admin`, bound to a different project: the requested
-project does not exist for it (404). `tests/unit/test_permissions.py` calls the whole server for each row and
-column.
+project does not exist for it (404). *Its own proof* means that the handler authenticates the caller: the
+routes of a channel have such rows, also those of a plug-in, which are not listed here.
+`tests/unit/test_permissions.py` calls the whole server for each row and column.
 
 {table(("address", *CALLERS), rows)}
 

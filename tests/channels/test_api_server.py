@@ -500,8 +500,9 @@ async def test_unknown_paths_and_wrong_methods_are_errors_that_openais_sdk_reads
     rules = GuardRules(channels=open_paths([adapter]))
 
     def door(_: ASGIApp) -> ASGIApp:
+        routes = list(adapter.routes())
         return Guard(
-            application(list(adapter.routes()), permissions=table(ALL_OPERATIONS)), rules, credentials
+            application(routes, permissions=table(ALL_OPERATIONS, channels=routes)), rules, credentials
         )
 
     asked = [

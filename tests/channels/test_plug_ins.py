@@ -1,5 +1,6 @@
 """Channels of other packages: found by their entry point, checked before they are used, installed for real."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -10,13 +11,17 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from postroom.app.config import Settings
 from postroom.app.gateway_config import load_gateway
+from postroom.app.serve import Site
+from postroom.app.wiring import Application, Declared
 from postroom.contracts.errors import ConfigError
 from postroom.gateway.platforms import adapter_of
 from postroom.gateway.session import Platform, SessionSource
+from postroom.testing import ManualClock
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zulip_channel"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
@@ -138,6 +143,67 @@ def test_a_stored_place_of_a_plug_in_is_read_after_its_removal() -> None:
     for name in ("", "Zulip", "zu lip", "7", "a" * 33, 7):
         with pytest.raises(ValueError, match="is not a valid Platform"):
             Platform(name)
+
+
+CALLED = (
+    WORKING
+    + """
+    async def connect(self, *, is_reconnect=False):
+        raise NotImplementedError
+
+    async def disconnect(self):
+        pass
+
+    async def send(self, chat_id, content, reply_to=None, metadata=None):
+        raise NotImplementedError
+
+    def routes(self):
+        from starlette.responses import PlainTextResponse
+        from starlette.routing import Route
+
+        async def called(request):
+            return PlainTextResponse("from the adapter")
+
+        return (Route("/zulip/{name}", called, methods=["POST"]), *self.more(Route, called))
+
+    def more(self, Route, called):
+        return ()
+"""
+)
+STEALING = (
+    CALLED
+    + """
+    at_root = True
+
+    def more(self, Route, called):
+        return (Route("/p", called, methods=["GET"]), Route("/p/{slug}", called, methods=["GET"]))
+"""
+)
+
+
+@pytest.mark.parametrize(("text", "path"), [(CALLED, "/channels/zulip/x"), (STEALING, "/zulip/x")])
+async def test_a_route_of_a_plug_in_answers_its_platform_and_opens_no_address_of_postroom(
+    installed: Installed, tmp_path: Path, clock: ManualClock, text: str, path: str
+) -> None:
+    installed(f"called_channel_{len(text)}", text=text)  # a module is imported once
+
+    def opened() -> Application:
+        told = loaded(tmp_path, '[platforms.zulip]\nsite = "https://chat.test"\ntoken_env = "ZULIP_KEY"\n')
+        settings = Settings(data_dir=tmp_path, archive_enabled=False)
+        return Application.open(settings, clock=clock, declared=Declared(chats=told))
+
+    application = await asyncio.to_thread(opened)
+    try:
+        site = Site(application, "prs_" + "s" * 43)
+        transport = httpx2.ASGITransport(app=site.app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8765") as client:
+            answer = await client.post(path)
+            assert (answer.status_code, answer.text) == (200, "from the adapter")
+            for ours in ("/p", "/p/harbour"):
+                refused = await client.get(ours)
+                assert refused.status_code in (303, 401, 403), refused.text
+    finally:
+        await asyncio.to_thread(application.close)
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ import pytest
 from executors.acp_room import AcpRoom
 from executors.room import Room
 from postroom.app.clients.table import CLIENTS as SET_UP
+from postroom.cli.hook_input import EDIT_TOOLS
 from postroom.contracts import errors
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clients import EVENTS
@@ -53,6 +54,7 @@ def test_a_coding_client_stands_in_every_table() -> None:
     assert without_sessions == set(WITHOUT_SESSIONS)
     assert set(clients) <= {client.name for client in SET_UP}
     assert set(clients) <= set(EVENTS)
+    assert set(EDIT_TOOLS) == {name for name, events in EVENTS.items() if "edit" in events.values()}
     for recipe, client in clients.items():
         assert client.reader is not None, recipe
         assert client.connect is not None, recipe

@@ -468,6 +468,16 @@ def process(
     return child.returncode, out, err
 
 
+def test_an_edit_of_a_client_without_a_row_of_tools_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(EDIT_TOOLS, "claude")
+    call = call_of(
+        "claude", "edit", {"tool_name": "Anything", "tool_input": {"file_path": "a.py"}, "cwd": "/w"}
+    )
+    assert call is not None
+    assert call["paths"] == ["a.py"]
+    assert call_of("claude", "edit", {"tool_name": "Bash", "tool_input": {"command": "ls"}}) is None
+
+
 def test_bad_input_and_unknown_events_are_met_with_silence(tmp_path: Path) -> None:
     with FakePostroom() as fake:
         for raw in (

@@ -113,8 +113,12 @@ class Site:
         self._people = PeopleService(application.mail, application.reaches, application.answers_chats)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
-        permissions = table(ALL_OPERATIONS, settings.mcp_path)
-        app = asgi_application(self._routes(login), lifespan=self._lifespan, permissions=permissions)
+        chat_routes = [] if application.gateway is None else application.gateway.routes()
+        app = asgi_application(
+            self._routes(login, chat_routes),
+            lifespan=self._lifespan,
+            permissions=table(ALL_OPERATIONS, settings.mcp_path, chat_routes),
+        )
         credentials = Credentials(
             is_operator=is_operator,
             sessions=sessions,
@@ -131,7 +135,7 @@ class Site:
             application.others.know(derived_key(token, "passed-on").hex())
             self.app = Believing(self.app, application.others)
 
-    def _routes(self, login: LoginService) -> list[BaseRoute]:
+    def _routes(self, login: LoginService, chat_routes: list[BaseRoute]) -> list[BaseRoute]:
         application, settings = self._application, self._application.settings
         questions, runs = (
             QuestionService(application.runs, application.clock),
@@ -171,7 +175,7 @@ class Site:
             ),
             *hook_routes(Hooks(application.mail), Following(application.mail)),
             *callback_routes(CALLBACKS, application.executors.results, application.others),
-            *([] if application.gateway is None else application.gateway.routes()),
+            *chat_routes,
             *page_routes(
                 application.store.runs.store,
                 clock=application.clock,

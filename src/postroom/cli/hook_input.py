@@ -111,7 +111,9 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     tool = _text(sent.get("tool_name")) or _text(sent.get("toolName"))
     given = _values(sent.get("tool_input", sent.get("toolArgs")))
     if kind == "edit":
-        paths = list(_paths(given)) if tool in EDIT_TOOLS[client] else list(_patched_by_shell(client, given))
+        # Without a row every call that names files counts as an edit, so that none passes unchecked.
+        is_edit = client not in EDIT_TOOLS or tool in EDIT_TOOLS[client]
+        paths = list(_paths(given)) if is_edit else list(_patched_by_shell(client, given))
         spelled = dict.fromkeys(one for path in paths for one in _spellings(path, _folder(sent)))
         return {**call, "paths": list(spelled)} if paths else None
     if kind == "tool":

@@ -2,8 +2,8 @@
 
 `application` puts `check` in front of every route, so that a new route answers nobody until it has a row
 here. The rows of operations come from their own table (`postroom.app.operations`), which also has the scopes
-that an operation of mail needs; the address of such an operation accepts callers with these scopes. `Guard`,
-in front of this, has identified the caller.
+that an operation of mail needs; the address of such an operation accepts callers with these scopes. The rows
+of channels come from the routes of their adapters. `Guard`, in front of this, has identified the caller.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,29 +46,37 @@ def _rows(who: Who, *told: str) -> Iterator[Permission]:
         yield Permission(path=path, methods=frozenset(methods), who=who)
 
 
-_OAUTH: Final = "GET POST PUT PATCH DELETE OPTIONS"
+_EVERY_METHOD: Final = "GET POST PUT PATCH DELETE OPTIONS"
 _DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "openid-configuration")
 
 
-def table(operations: Sequence[Operation], mcp_path: str = "/mcp") -> tuple[Permission, ...]:
-    """Return every address, with the callers that it answers, over all operations."""
+def table(
+    operations: Sequence[Operation], mcp_path: str = "/mcp", channels: Sequence[BaseRoute] = ()
+) -> tuple[Permission, ...]:
+    """Return every address, with the callers that it answers, over all operations and the channels' routes.
+
+    The rows of channels come first, and a later row of the same address replaces them. A channel of a plug-in
+    therefore opens no address of postroom.
+    """
     mail = [one for one in operations if one.service is None]
     administration: dict[tuple[str, Who], set[str]] = {}
     for one in operations:
         if one.service is not None:
             administration.setdefault((one.path, one.who), set()).add(one.method)
     return (
+        *_of_channels(channels),
+        *_rows(Who.PROVED_THERE, "POST /callbacks/{dispatch_id}"),
         *_rows(Who.ANYONE, "GET /healthz", "GET /readyz", "GET POST /login", "GET /static/{name}"),
         *_rows(
             Who.ANYONE,  # the refusals of OAuth
-            *(f"{_OAUTH} /{name}" for name in ("authorize", "oauth/token", "register", "token")),
-            *(f"{_OAUTH} /.well-known/{name}" for name in _DISCOVERY),
-            *(f"{_OAUTH} /.well-known/{name}/{{rest:path}}" for name in _DISCOVERY),
-            f"{_OAUTH} {mcp_path}/.well-known/{{rest:path}}",
+            *(f"{_EVERY_METHOD} /{name}" for name in ("authorize", "oauth/token", "register", "token")),
+            *(f"{_EVERY_METHOD} /.well-known/{name}" for name in _DISCOVERY),
+            *(f"{_EVERY_METHOD} /.well-known/{name}/{{rest:path}}" for name in _DISCOVERY),
+            f"{_EVERY_METHOD} {mcp_path}/.well-known/{{rest:path}}",
         ),
         *_rows(
             Who.CALLERS,
-            f"GET POST PUT PATCH DELETE OPTIONS {mcp_path}",
+            f"{_EVERY_METHOD} {mcp_path}",
             *(f"{one.method} OPTIONS {one.path}" for one in mail if one.who is Who.CALLERS),
         ),
         *_rows(
@@ -85,7 +93,6 @@ def table(operations: Sequence[Operation], mcp_path: str = "/mcp") -> tuple[Perm
             Permission(path=path, methods=frozenset(methods), who=who)
             for (path, who), methods in administration.items()
         ),
-        *_CHANNELS,
     )
 
 
@@ -121,35 +128,22 @@ _PAGES: Final = tuple(
         "GET POST /chats/{run_id:path}",
     )
 )
-_CHANNELS: Final = tuple(
-    _rows(
-        Who.PROVED_THERE,
-        "POST /callbacks/{dispatch_id}",
-        "GET /chat",
-        "GET /chat/static/{name}",
-        "POST /chat/sign-in",
-        "POST /chat/sign-out",
-        "POST /chat/messages",
-        "PUT DELETE /chat/messages/{id}",
-        "GET /chat/conversations",
-        "GET PUT DELETE /chat/conversations/{id}",
-        "POST /chat/conversations/{id}/stop",
-        "POST /chat/files",
-        "GET /chat/files/{sha256}",
-        "POST /chat/buttons",
-        "GET /chat/events",
-        "POST /v1/chat/completions",
-        "POST /v1/responses",
-        "GET DELETE /v1/responses/{id}",
-        "POST /v1/responses/{id}/cancel",
-        "GET /v1/models",
-        "GET /v1/models/{id:path}",
-        "POST /channels/webhook/{name}",
-        "GET /channels/webhook/{name}/answers/{delivery}",
-        "POST /channels/slack",
-        "POST /channels/telegram",
-    )
-)
+
+
+def _of_channels(routes: Sequence[BaseRoute]) -> list[Permission]:
+    """Return the rows of channels' routes: each handler of such a route authenticates its callers."""
+    found: dict[str, frozenset[str]] = {}
+    for path, methods in _addresses(routes):
+        found[path] = found.get(path, frozenset()) | methods
+    return [Permission(path=path, methods=methods, who=Who.PROVED_THERE) for path, methods in found.items()]
+
+
+def _addresses(routes: Sequence[BaseRoute], below: str = "") -> Iterator[tuple[str, frozenset[str]]]:
+    for route in routes:
+        if isinstance(route, Mount):
+            yield from _addresses(route.routes or (), below + route.path)
+        elif isinstance(route, Route):
+            yield below + route.path, frozenset(route.methods or _EVERY_METHOD.split()) - {"HEAD"}
 
 
 def check(who: Who | None, scope: Scope) -> None:
