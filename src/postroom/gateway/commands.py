@@ -1,4 +1,7 @@
-"""Commands from people to the gateway itself. They act at once, even while an agent is active."""
+"""Commands from people to the gateway itself. They do not wait for runs: they act while an agent is active.
+
+By default a command waits until the earlier messages of its chat have had their turns; `/stop` does not.
+"""
 
 import asyncio
 import re
@@ -727,7 +730,8 @@ BY_NAME: Mapping[str | None, Command] = {
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
     """Return whether a waiting message may become these words.
 
-    A command is performed on arrival, or never.
+    A waiting message cannot become a command, and a command cannot become another one. Only a command whose
+    words an agent reads may get other words.
     """
     name = after.get_command()
     if name is None:
