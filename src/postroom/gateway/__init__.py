@@ -1,1 +1,1 @@
-"""The chat gateway: messages from chats in, answers of agents out, one agent a session, nothing lost."""
+"""The chat gateway: receives messages from chats and delivers the answers of agents, without losing any."""

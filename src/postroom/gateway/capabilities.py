@@ -12,9 +12,9 @@ from enum import StrEnum
 from postroom.contracts.errors import InvalidArgument
 
 SMALLEST_LIMIT = 32
-"""No text is cut into parts shorter than this, whatever the unit: a fence must be closed within them."""
+"""The minimum limit for parts of a text, in any unit, because a part must have room to close a fence."""
 NO_LIMIT = 1_000_000
-"""The limit of channels that have none."""
+"""The message limit for channels whose platform does not set one."""
 
 
 class LengthUnit(StrEnum):
@@ -28,7 +28,7 @@ class LengthUnit(StrEnum):
     """Bytes in UTF-8: one to four a code point."""
 
     def measure(self, text: str) -> int:
-        """Return how long the text is in this unit; half a surrogate pair counts alone."""
+        """Return the length of the text in this unit; a lone surrogate counts as one character."""
         match self:
             case LengthUnit.CHARACTERS:
                 return len(text)
@@ -72,14 +72,14 @@ class RateLimits:
     chat: Rate | None = None
     """Messages in one chat."""
     group: Rate | None = None
-    """Messages in one group, in addition to the limit of any chat."""
+    """Messages in one group; this limit applies in addition to `chat`."""
     methods: Mapping[str, Rate] = field(default_factory=dict)
     """Calls of one method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCapabilities:
-    """The capabilities of a channel; undeclared ones are missing.
+    """The capabilities of a channel. A capability that is not declared counts as missing.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`, or the interval is negative.
@@ -89,27 +89,29 @@ class ChannelCapabilities:
     """The longest text of one message, in `unit`."""
     unit: LengthUnit = LengthUnit.CHARACTERS
     edits: bool = False
-    """A message that was sent can be given another text."""
+    """Whether the text of a sent message can be replaced."""
     streams: bool = False
     """Whether a draft can be shown while it is written; it is not a message and disappears when the message
     arrives."""
     threads: bool = False
-    """A chat has threads, and an answer can be sent into one."""
+    """Whether chats have threads into which answers can be sent."""
     reasoning: bool = False
-    """The reasoning of the model can be shown apart from its answer."""
+    """Whether the model's reasoning can be shown separately from its answer."""
     typing: bool = False
-    """It can be shown that an answer is being written."""
+    """Whether the channel can show a typing indicator."""
     reactions: bool = False
-    """Whether a person's message can be given a mark, which can be removed again."""
+    """Whether the bot can add a reaction to a person's message and remove it again."""
     media: frozenset[str] = frozenset()
-    """The kinds of files, by their `MessageType`."""
+    """The kinds of files that the channel can send, as `MessageType` values."""
     min_edit_interval_ms: int = 1_000
     """Minimum time between two versions of one draft."""
     holds_requests: bool = False
-    """Whether senders hold a request open until the answer: a failure is reported at once, without
-    waiting."""
+    """Whether senders hold a request open until the answer.
+
+    If so, failures are reported without waiting for retries.
+    """
     rates: RateLimits = field(default_factory=RateLimits)
-    """How often it may be called."""
+    """The platform's rate limits."""
 
     def __post_init__(self) -> None:
         refuse_small_limit(self.limit)
@@ -121,10 +123,10 @@ class ChannelCapabilities:
 
 
 def refuse_small_limit(limit: int) -> None:
-    """Refuse a limit within which not every text can be cut.
+    """Refuse a limit that is too small for some texts to be split.
 
     Raises:
-        InvalidArgument: it is under `SMALLEST_LIMIT`.
+        InvalidArgument: The limit is under `SMALLEST_LIMIT`.
     """
     if limit < SMALLEST_LIMIT:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""`/set`: the settings of one chat, chosen there; without a choice `gateway.toml` applies.
+"""`/set`: people choose the settings of a chat in the chat itself; `gateway.toml` provides the defaults.
 
 busy, reset, model, instructions, voice ─▶ of the session: in a group each person's with each agent
 quiet                                   ─▶ of the chat, for everybody
@@ -45,7 +45,7 @@ class ChatSettings:
         self._config, self._people, self._sessions = config, people, sessions
 
     async def set(self, key: str, source: SessionSource, words: str) -> str:
-        """Perform `/set` with these words in this session, and return the reply.
+        """Perform `/set` with these words for this session, and return the reply to the sender.
 
         Raises:
             StoreError: The setting could not be read or stored.
@@ -72,7 +72,7 @@ class ChatSettings:
         return await self._line(name, session, source)
 
     def may_choose(self, name: str, source: SessionSource) -> bool:
-        """Return whether the sender may choose.
+        """Return whether the sender may change this setting.
 
         Only operators choose settings that cost money or affect others.
         """
@@ -80,10 +80,10 @@ class ChatSettings:
         return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
 
     async def _chosen(self, name: str, value: str, source: SessionSource) -> Json:
-        """Return a choice in its stored form.
+        """Return the chosen value in the form in which it is stored.
 
         Raises:
-            ConfigError: The choice does not exist.
+            ConfigError: The setting does not have this value.
         """
         match name:
             case "busy" if value.casefold() in CHAT_POLICIES:
@@ -105,7 +105,7 @@ class ChatSettings:
                 return value
 
     def _voice_of(self, value: str, source: SessionSource) -> Json:
-        """Return whether answers are spoken, in the stored form."""
+        """Return the stored form of the choice whether answers are spoken."""
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
         if not self._config.speaks:

@@ -1,4 +1,4 @@
-"""Commands from people to the gateway itself. They do not wait for runs: they act while an agent is active.
+"""Chat commands, which the gateway itself performs. They do not wait for active runs.
 
 By default a command waits until the earlier messages of its chat have had their turns; `/stop` does not.
 """
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000
-"""How many messages one `/search` reads, in pages."""
+"""The maximum number of messages that one `/search` reads, page by page."""
 _ID_DIGITS = 15
 Answer = str | Card | None
 """The reply to a command: a text, a text with buttons, or nothing."""
@@ -75,7 +75,7 @@ class CommandCall:
 
 
 class Commands:
-    """Does what people command."""
+    """Performs the chat commands."""
 
     def __init__(  # noqa: PLR0913 - its collaborators by name
         self,
@@ -107,7 +107,7 @@ class Commands:
         """Perform a command and return the answer to it.
 
         Raises:
-            StoreError: it could not be done.
+            StoreError: The command could not be performed.
         """
         call = CommandCall(event=event, source=source, key=key, words=event.get_command_args())
         if is_person(source.agent) and command.is_for_agents:
@@ -166,7 +166,10 @@ class Commands:
     # The active run, and waiting messages.
 
     async def _stop(self, call: CommandCall) -> str | None:
-        """End the run here; a run that waits for a person ends at once, and reports its own end."""
+        """End the run of this session.
+
+        A run that waits for a person ends at once, and reports that itself.
+        """
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
         for session in await self._sessions_here(call):
@@ -202,7 +205,7 @@ class Commands:
         return await self._settings.set(call.key, call.source, call.words)
 
     async def _set_named(self, call: CommandCall) -> str:
-        """Do what `/set` does, with the name of the command as the setting: `/busy` and `/voice`."""
+        """Perform `/busy` and `/voice`, which are short for `/set busy` and `/set voice`."""
         name = call.event.get_command()
         return await self._settings.set(call.key, call.source, f"{name} {call.words}")
 
@@ -449,7 +452,7 @@ class Commands:
     async def _model(self, call: CommandCall) -> Answer:
         """Show the model that answers, or choose one for this chat.
 
-        Somebody who may choose gets a button for each offered model.
+        A sender who may choose the model gets a button for each offered model.
         """
         names = self._config.models.get(call.source.agent, ())
         wanted = call.words.strip()
@@ -473,7 +476,7 @@ class Commands:
     # Parts of these.
 
     async def _sessions_here(self, call: CommandCall) -> list[ChatSession]:
-        """Return this person's sessions here: that of the command, and those with other agents."""
+        """Return the person's sessions in this chat: the command's, then those with other agents."""
         session, _ = await self._sessions.of(call.key, call.source)
         others = (replace(call.source, agent=agent) for agent in reachable(self._config.routes, call.source))
         keys = [self._config.session_key(source) for source in others]
@@ -485,7 +488,7 @@ class Commands:
         return session, await self._handover.state(session.thread_id)
 
     async def _shown_runs(self, session: ChatSession) -> list[RunRecord]:
-        """Return the runs that may be undone, among the newest 200 of the conversation, the oldest first."""
+        """Return the runs that can be undone among the newest 200 of the conversation, oldest first."""
         hidden = await self._sessions.hidden(session.thread_id)
         newest = await self._threads.latest_runs(session.thread_id)
         runs = [run for run in newest if run.run_id not in hidden]
@@ -518,20 +521,26 @@ class Command:
     """The pattern of the words after the name, in any case. If it is empty, and `usage` is not, the command
     checks its words itself."""
     takes: str = "no words after it"
-    """The words that fit the pattern, for the refusal of others."""
+    """The accepted words, as shown when other words are refused."""
     is_for_agents: bool = False
-    """Whether it means nothing if a person answers in the chat."""
+    """Whether the command has no meaning in a chat where a person answers instead of an agent."""
     gives_words: bool = False
-    """Whether an agent reads its words. The message can be edited into such a command until it is read."""
+    """Whether an agent reads the words of the command.
+
+    A message can be edited into such a command until an agent has read it.
+    """
     answers_question: bool = False
-    """Whether it answers a question of a run, whose card shows the answer."""
+    """Whether the command answers a run's question; the question's card then shows the answer."""
     has_turn: bool = True
     """Whether it waits for the earlier messages of its chat; otherwise it is performed at once."""
     decides_session: bool = False
-    """Whether it decides to which session the later messages of its chat belong: these wait for it."""
+    """Whether the command changes the session of later messages in its chat.
+
+    Those messages wait for the command.
+    """
 
     def refusal(self, name: str, words: str) -> str | None:
-        """Return why these words cannot follow the command as it was typed; None if they can."""
+        """Return why the command does not accept these words; None if it does."""
         is_free = not words or (self.usage and not self.form)
         if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
             return None
@@ -728,7 +737,7 @@ BY_NAME: Mapping[str | None, Command] = {
 
 
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
-    """Return whether a waiting message may become these words.
+    """Return whether an edit may replace a waiting message with these words.
 
     A waiting message cannot become a command, and a command cannot become another one. Only a command whose
     words an agent reads may get other words.
@@ -741,7 +750,7 @@ def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
 
 
 def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
-    """Return the commands that the sender may use, or the one that a word names, one per line."""
+    """Return the commands that the sender may use, one per line; with `word`, only the command it names."""
     name = word.strip().removeprefix("/").casefold()
     if name and name not in BY_NAME:
         return wording.unknown_command(name)
@@ -770,14 +779,14 @@ def _searched(message: Message) -> str:
 
 
 def _around(text: str, word: str, most: int = 80) -> str:
-    """Return the part of a text that a word stands in."""
+    """Return the excerpt of a text around a word."""
     at = max(text.casefold().find(word) - most // 3, 0)
     part = text[at : at + most]
     return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"
 
 
 def _listed(title: str, texts: list[str], most: int = 60) -> list[str]:
-    """Return texts as a list for people, each in one line."""
+    """Return a title and a list of texts to show to people, one line for each text."""
     if not texts:
         return []
     lines = (" ".join(text.split()) or "(a file)" for text in texts)

@@ -25,15 +25,18 @@ MOST_SPOKEN = 4_096
 VOICE_ON = "on"
 VOICE_OFF = "off"
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
-"""Policies of a chat for a message to a busy session: in a chat, nobody would notice that an answer is hidden
-again."""
+"""The busy policies that a chat can choose.
+
+Rollback is excluded: nobody in a chat would notice that later runs do not see the output of an interrupted
+run.
+"""
 
 DEFAULT_AGENT = "default"
-"""The name of the agent of `[agent]` for people."""
+"""The name that people see for the agent in the table `[agent]`."""
 PERSON = "human:"
-"""Before the name of a person who answers, as agents write to them."""
+"""The prefix of a person's name in agent addresses, for people who answer in place of an agent."""
 CONDITIONS = ("platform", "chat", "thread", "type", "sender", "mention", "pattern")
-"""The conditions of a route: the place and the sender, then the words."""
+"""The conditions of a route: first the chat and the sender, then the words."""
 _PLACE = ("platform", "chat", "thread", "type", "sender")
 _WORDS = ("mention", "pattern")
 _MINUTE = timedelta(minutes=1)
@@ -100,7 +103,7 @@ FileKind = Annotated[
 
 
 class ResetMode(StrEnum):
-    """When a session begins a new thread by itself; with `both`, whichever comes first."""
+    """When a session starts a new thread automatically; with `both`, at the earlier of the two times."""
 
     NONE = "none"
     DAILY = "daily"
@@ -109,7 +112,7 @@ class ResetMode(StrEnum):
 
 
 class SessionResetPolicy(Table, frozen=True, kw_only=True):
-    """The policy for new conversations of a session: daily at this hour of local time, or after idle time."""
+    """When a session starts a new conversation: daily at this hour of local time, or after idle time."""
 
     mode: ResetMode = ResetMode.NONE
     at_hour: Annotated[int, Meta(ge=0, le=23)] = 4
@@ -118,7 +121,7 @@ class SessionResetPolicy(Table, frozen=True, kw_only=True):
 
 
 class HomeChannel(Table, frozen=True, kw_only=True):
-    """The chat of a platform that receives the messages which answer nobody."""
+    """The chat of a platform that receives messages that are not an answer to anybody."""
 
     chat_id: Line
     name: Line = "Home"
@@ -126,27 +129,27 @@ class HomeChannel(Table, frozen=True, kw_only=True):
 
 
 class ChatRules(Table, frozen=True, kw_only=True):
-    """The rules of one chat; None is as for its channel."""
+    """The rules of one chat. None means that the channel's setting applies."""
 
     busy: Mode | None = None
     reset: SessionResetPolicy | None = None
     quiet: Annotated[QuietHours, Meta(extra={"read": _quiet})] | None = None
     model: Line | None = None
-    """The model that answers, where the agent is one."""
+    """The model that answers, if the agent is a model."""
     instructions: (
         Annotated[str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})]
         | None
     ) = None
     """Instructions for the agent in addition to its own."""
     show_cost: bool | None = None
-    """Whether each answer ends with its tokens and its cost."""
+    """Whether each answer ends with a line that shows its token count and its cost."""
 
 
 AS_EVERYWHERE = ChatRules()
 
 
 class PlatformConfig(Table, frozen=True, kw_only=True):
-    """The table of one platform; the module of its adapter adds the names that only this platform has."""
+    """The table of one platform. The adapter's module adds the settings that only this platform has."""
 
     enabled: bool = True
     token: Secret | None = None
@@ -155,20 +158,20 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     allow: Mapping[Line, PersonRole] = {}
     """The roles of the people who may write, by the platform's stable user id; `*` means everybody."""
     reactions: bool | None = None
-    """Whether messages that will be answered are marked as seen; None: in groups only."""
+    """Whether messages that will be answered get a "seen" reaction; None: only in groups."""
     busy: Mode | None = None
     """The policy of a busy session for another message; None: as in [gateway]. A chat's own rule wins."""
     reset: SessionResetPolicy | None = None
     """The reset policy of a session; None: as in [gateway]. A chat's own rule wins."""
     chats: Mapping[Line, ChatRules] = {}
-    """The rules of single chats, by the platform's id."""
+    """The rules of individual chats, by the platform's chat id."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
 
 
 class StreamingConfig(Table, frozen=True, kw_only=True):
-    """How an answer is shown while it is being written, where the platform can."""
+    """How an answer is shown while it is being written, on platforms that support it."""
 
     enabled: bool = True
     edit_interval: Duration = timedelta(milliseconds=800)
@@ -177,14 +180,14 @@ class StreamingConfig(Table, frozen=True, kw_only=True):
 
 
 class BusyConfig(Table, frozen=True, kw_only=True):
-    """The policy of a busy session for another message.
+    """What a busy session does with a further message.
 
-    The session's own choice, else the chat's, and so on.
+    The most specific choice applies: the session's own, then the chat's, then the platform's, then this one.
     """
 
     mode: Mode = BusyPolicy.QUEUE
     max_waiting: Annotated[int, Meta(ge=1, le=100_000)] = 100
-    """Messages that may wait in one session; those beyond are refused."""
+    """Maximum number of messages that wait in one session; further messages are refused."""
 
 
 class DeliveryConfig(Table, frozen=True, kw_only=True):
@@ -196,17 +199,23 @@ class DeliveryConfig(Table, frozen=True, kw_only=True):
     max_age: Duration = timedelta(hours=12)
     """The age at which an answer is no longer sent but becomes a dead letter."""
     lease: Annotated[timedelta, Meta(extra={"read": _lease})] = timedelta(seconds=90)
-    """How long a process has for one delivery; deliveries of a dead process wait this long."""
+    """How long a process may take for one delivery.
+
+    If the process dies, its deliveries are retried after this time.
+    """
 
 
 class Route(Table, frozen=True, kw_only=True):
-    """The agent for messages that match all conditions; of several values one must match, none is all."""
+    """The agent for messages that match all conditions.
+
+    One matching value is enough; an empty condition matches all.
+    """
 
     agent: (
         Annotated[str, Meta(min_length=1, max_length=200, extra={"write": "a text of 1 to 200 characters"})]
         | None
     ) = None
-    """As `name@project`, one of the gateway's own models, or a person, `human:name`; None: `[agent]`."""
+    """`name@project`, a model of the gateway, or a person as `human:name`; None: the agent in `[agent]`."""
     platform: Annotated[tuple[Platform, ...], Meta(extra={"read": _several})] = ()
     chat: Lines = ()
     thread: Lines = ()
@@ -215,11 +224,14 @@ class Route(Table, frozen=True, kw_only=True):
     mention: Annotated[tuple[Name, ...], Meta(extra={"read": _several})] = ()
     """Names that address the agent: `@name` anywhere, or `name:` and `name,` at the beginning."""
     pattern: Lines = ()
-    """Shell patterns of the whole text, whatever the case: `*deploy*`."""
+    """Shell patterns that must match the whole text, ignoring case, such as `*deploy*`."""
 
     @property
     def reads_words(self) -> bool:
-        """Whether it matches words; then it also finds messages that are not addressed to the bot."""
+        """Whether the route has conditions on words.
+
+        If so, it also matches messages that are not addressed to the bot.
+        """
         return bool(self.mention or self.pattern)
 
     def covers(self, source: SessionSource) -> bool:
@@ -234,17 +246,17 @@ class Route(Table, frozen=True, kw_only=True):
         return all(found[name] in wanted for name in _PLACE if (wanted := getattr(self, name)))
 
     def found_in(self, text: str) -> bool:
-        """Return whether a text contains the words of the rule."""
+        """Return whether a text satisfies the route's conditions on words."""
         is_mentioned = not self.mention or any(_naming(name).search(text) for name in self.mention)
         return is_mentioned and (not self.pattern or any(_like(one).match(text) for one in self.pattern))
 
     def includes(self, other: "Route") -> bool:
-        """Return whether every message that matches the other rule matches this one."""
+        """Return whether every message that matches the other route also matches this one."""
         pairs = ((_values(self, name), _values(other, name)) for name in (*_PLACE, *_WORDS))
         return all(not mine or "*" in mine or (its and its <= mine) for mine, its in pairs)
 
     def __str__(self) -> str:
-        """Return its conditions in one line."""
+        """Return the route's conditions in one line."""
         named = ((name, getattr(self, name)) for name in (*_PLACE, *_WORDS))
         return (
             ", ".join(f"{name} {' or '.join(values)}" for name, values in named if values) or "all messages"
@@ -261,44 +273,47 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     delivery: DeliveryConfig = DeliveryConfig()
     pairing: PairingRules = PairingRules()
     command_roles: Mapping[str, PersonRole] = {}
-    """The roles for commands that differ from the commands' own rules."""
+    """The required role of each command for which it differs from the default."""
     unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
-    """The reaction to a stranger's direct message: `pair`, a code for admission, or `ignore`."""
+    """The reaction to a stranger's direct message: `pair` replies with a pairing code, or `ignore`."""
     group_context: Annotated[int, Meta(ge=0, le=MOST_EARLIER)] = 0
-    """How many messages of a group that were addressed to nobody an agent reads with the next one to it."""
+    """How many earlier messages of a group, addressed to no agent, an agent gets with its next message."""
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     max_message_age: Duration = timedelta(hours=1)
     """The age at which a message left by a crash is no longer answered; its sender gets a notice."""
     keep_messages: Duration = timedelta(days=7)
-    """How long a message that has its answer is known, should its platform send it again."""
+    """How long an answered message is remembered, so that it is recognised if its platform sends it again."""
     max_media_bytes: MediaLimit = 20_000_000
     max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
-    """The same for one kind of files, by the first half of their type; 0: none is taken."""
+    """The largest file of each kind, by the first half of the MIME type; 0: such files are refused."""
     scan_command: Annotated[tuple[Line, ...], Meta(max_length=50)] = ()
-    """A program that scans each received or sent file; any exit code but 0 refuses it."""
+    """A program that scans each received or sent file. The file is refused if the exit code is not 0."""
     drain: Duration = timedelta(seconds=30)
     """How long a stop waits for active runs and outgoing answers."""
     show_cost: bool = False
-    """Whether each answer ends with its tokens and its cost, where the rules of its chat do not say."""
+    """Whether each answer ends with its token count and cost, unless the chat's own rules decide this."""
 
 
 class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
-    """The configuration of the gateway: the rules for all channels, the channels, and who answers."""
+    """The configuration of the gateway: the rules for all channels, the channels, and the agents."""
 
     platforms: Mapping[Platform, PlatformConfig] = {}
     programs: frozenset[str | None] = frozenset()
-    """The agents that are not models, by the names in routes; None: `[agent]`."""
+    """The agents that are not models, by their names in routes; the key None stands for `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = {}
-    """The models that /model offers, by agent; None: `[agent]`."""
+    """The models that /model offers, by agent; the key None stands for `[agent]`."""
     own_models: Mapping[str | None, str] = {}
-    """The model that answers if its chat has chosen none, by agent; None: `[agent]`."""
+    """The default model of chats that have not chosen one, by agent; the key None stands for `[agent]`."""
     speaks: bool = False
     """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
     routes: tuple[Route, ...] = ()
-    """The agents for messages: the first matching route decides; without one `[agent]` answers."""
+    """The routes of messages to agents.
+
+    The first matching route decides; if none matches, `[agent]` answers.
+    """
     state_dir: Path | None = None
-    """Where locks on bot tokens and the status file are; None: neither is kept."""
+    """The folder of the status file and of the locks on bot tokens; None: there are no such files."""
 
     def get_connected_platforms(self) -> tuple[Platform, ...]:
         """Return the platforms to connect."""
@@ -310,18 +325,18 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
         return None if config is None else config.home_channel
 
     def session_key(self, source: SessionSource) -> str:
-        """Return the key of the session that messages from there belong to."""
+        """Return the key of the session to which messages from this source belong."""
         return build_session_key(source, self.group_sessions_per_user, self.thread_sessions_per_user)
 
     def rules_of(self, platform: Platform, chat_id: str) -> ChatRules:
-        """Return the file's settings for a chat."""
+        """Return the rules that the configuration file has for a chat."""
         config = self.platforms.get(platform)
         return AS_EVERYWHERE if config is None else config.chats.get(chat_id, AS_EVERYWHERE)
 
     def get_reset_policy(
         self, platform: Platform, session_type: str, chat_id: str = ""
     ) -> SessionResetPolicy:
-        """Return the reset policy of a session: its chat's rule, else its platform's, and so on."""
+        """Return the reset policy of a session: the chat's, else the platform's, else the general one."""
         config = self.platforms.get(platform)
         own = self.rules_of(platform, chat_id).reset or (config and config.reset)
         return own or self.reset_by_type.get(session_type, self.default_reset_policy)
@@ -333,7 +348,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
-    """Return the agents that the rules allow a sender to reach there, with any words; None is `[agent]`."""
+    """Return the agents that a sender can reach in a chat with some words; None stands for `[agent]`."""
     found: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):
@@ -344,12 +359,12 @@ def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | Non
 
 
 def short_name(agent: str) -> str:
-    """Return the shown name of an agent, or of the person who answers."""
+    """Return the display name of an agent, or of a person who answers in place of an agent."""
     return agent.removeprefix(PERSON).partition("@")[0]
 
 
 def chat_names(agents: Iterable[str]) -> dict[str, str]:
-    """Return the shown name of each agent in a chat.
+    """Return the display name of each agent in a chat.
 
     It is the short name, or the whole name if two agents share the short one.
     """
@@ -364,7 +379,7 @@ def is_person(agent: str | None) -> bool:
 
 
 def label(agent: str) -> str:
-    """Return the prefix of an agent's messages if several may answer."""
+    """Return the prefix that identifies an agent's messages in a chat where several agents may answer."""
     return f"{short_name(agent)}: "
 
 

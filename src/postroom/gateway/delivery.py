@@ -45,16 +45,16 @@ from postroom.stores.store import Joined, Transaction
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
 _TEXT = 1
-"""The text is the first step of a reply, and each of its files one more."""
+"""A reply is sent in steps: first its text, then each of its files."""
 _LOOKED_AGAIN_MS = 300_000
 """How often quiet hours are checked for changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyAddress:
-    """The place of a message, and the platform's messages that it answers, or that were read before it.
+    """Where a message is sent, and which messages of the platform it answers or were read before it.
 
-    `files` are those of its run: they follow it.
+    `files` are the files of its run, which are sent after it.
     """
 
     source: SessionSource
@@ -65,7 +65,7 @@ class ReplyAddress:
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A text being sent: `sent` of its parts have surely arrived.
+    """A text that is being sent. The first `sent` parts have certainly arrived.
 
     With `draft_id` the first part replaces the draft shown there.
     """
@@ -77,15 +77,15 @@ class OutgoingMessage:
     sent: int = 0
     draft_id: str | None = None
     stale_id: str | None = None
-    """A draft that could not be continued: it is deleted when the text has arrived."""
+    """A draft that could not be turned into the text. It is deleted after the text has arrived."""
     opening: str = ""
     """The text that the first card shows above its question."""
     steps_sent: int = 0
-    """How many of the files or cards after the text have surely arrived."""
+    """How many of the files or cards that follow the text have certainly arrived."""
     marks_step: bool = False
-    """Whether it is unknown if the next file or card has arrived."""
+    """Whether an earlier attempt may have delivered the next file or card already."""
     details: dict[str, Json] = field(default_factory=dict)
-    """Details for the channel with the last part."""
+    """Details that the channel gets together with the last part."""
     is_under_way: bool = False
     """Whether a part is being sent; if still set at the next attempt, its outcome is unknown."""
 
@@ -132,13 +132,13 @@ class OutgoingMessage:
         return await adapter.send(source.chat_id, part, reply_to, metadata)
 
     def _cut_smaller(self, adapter: BasePlatformAdapter) -> None:
-        """Cut the part that is next in two or more: its marks made it too long."""
+        """Split the next part into smaller ones, because its markup made it too long for the platform."""
         part, unit = self.parts[self.sent], adapter.capabilities.unit
         limit = max(unit.measure(part) * 2 // 3, SMALLEST_LIMIT)
         self.parts[self.sent : self.sent + 1] = split(part, limit=limit, unit=unit)
 
     def _mark(self, adapter: BasePlatformAdapter) -> None:
-        """Write before the part that is next that it may have been there before."""
+        """Mark the next part as a possible duplicate."""
         part, capabilities = self.parts[self.sent], adapter.capabilities
         if not part.startswith(wording.POSSIBLE_DUPLICATE) and (self.sent or self.draft_id is None):
             marked = f"{wording.POSSIBLE_DUPLICATE}\n{part}"
@@ -154,18 +154,18 @@ NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
 @dataclass(frozen=True, slots=True)
 class _Closes:
-    """The inbound messages that have their answer by a reply."""
+    """The inbound messages that a reply answers and therefore closes."""
 
     inbound_ids: tuple[int, ...] = ()
     chats: tuple[str, ...] = ()
-    """The locks of the chats that they are of."""
+    """The locks of the chats to which the messages belong."""
     is_done: bool = False
-    """Whether each was seen closed already."""
+    """Whether all of these messages were already closed when they were read."""
 
     def change(self, failed: str | None, voice: OutboxDraft | None = None) -> Joined:
-        """Return the change that closes them and stores the voice, if any.
+        """Return the change that closes these messages, and stores the voice message if there is one.
 
-        A message that was closed otherwise is unchanged.
+        Messages that have already been closed are not changed.
         """
         move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
 
@@ -179,7 +179,7 @@ class _Closes:
 
 
 class Delivery:
-    """Delivers for the bots that this process speaks for."""
+    """Delivers messages through the bots that are connected in this process."""
 
     at_once = 32
     together = False
@@ -207,10 +207,10 @@ class Delivery:
         self._outgoing: dict[str, OutgoingMessage] = {}
         self.voice_of: Callable[[OutboxMessage, Reply, SessionSource], Awaitable[OutboxDraft | None]] | None
         self.voice_of = None
-        """Returns the voice that follows a reply, if its chat asks for one."""
+        """Returns the voice message that follows a reply, if the chat wants spoken answers."""
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
-        """Deliver for these bots from now on, and for no others."""
+        """From now on, deliver messages only for these bots."""
         # A server that has not connected a bot does not know its account, and leaves messages for it.
         self._adapters = {target_name(one.platform.value, UNKNOWN_ACCOUNT): one for one in adapters}
         self._adapters |= {target_name(one.platform.value, one.account): one for one in adapters}
@@ -264,7 +264,10 @@ class Delivery:
         return await self._delivered(row, reply, closes.change(reply.failed, voice), closes.inbound_ids)
 
     async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
-        """Return the address of a reply, and its effects; looked up if the reply does not contain them."""
+        """Return the address of a reply and the messages that it closes.
+
+        Both are looked up if the reply does not contain them.
+        """
         if reply.says_where and reply.source is not None and not row.may_have_arrived:
             source = SessionSource.from_dict(reply.source)
             chat = chat_lock(inbound_key(source, None))
@@ -287,7 +290,7 @@ class Delivery:
         return address, _Closes(tuple(message.inbound_id for message in inbound), chats, is_done)
 
     async def _quiet_ms(self, source: SessionSource) -> int:
-        """Return how long the quiet hours of a chat go on."""
+        """Return the remaining time of a chat's quiet hours in milliseconds."""
         quiet = await self._sessions.quiet_hours(source.address)
         return 0 if quiet is None else quiet.left_ms(self._clock.now())
 
@@ -304,7 +307,10 @@ class Delivery:
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
 
     def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
-        """Return who speaks in a chat; threads of linked chats are named after one of them."""
+        """Return the adapter for a chat.
+
+        With linked chats, it may differ from the one in the thread's name.
+        """
         target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
 
@@ -376,10 +382,10 @@ class Delivery:
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Return the text to send; it replaces the draft if one is shown here.
+        """Return the text to send. It replaces the draft if this adapter shows one.
 
-        If messages of the channel can change, the text before a question is a message, and stays. Otherwise
-        the first card of the question begins with the text.
+        If the channel can edit messages, the text before a question is a separate message and stays.
+        Otherwise the question's first card begins with that text.
         """
         outgoing = OutgoingMessage(row.outbox_id, address)
         asks, capabilities = bool(reply.questions), adapter.capabilities
@@ -408,7 +414,8 @@ class Delivery:
     ) -> None:
         """Replace the draft of the run with a text if a draft is shown.
 
-        The text before a question keeps the draft's message: the answer after it is another message.
+        If the text precedes a question, the draft's message keeps it, and the later answer becomes a new
+        message.
         """
         if not reply.run_id:
             return
@@ -429,7 +436,7 @@ class Delivery:
             await presenter.leave_to_question(adapter, found[0], reply.run_id, message_id, asked_by)
 
     def _text_of(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
-        """Return the text of a reply with its agent's name; an answer has its cost, if costs are shown."""
+        """Return the text of a reply with its agent's name; if costs are shown, an answer ends with them."""
         text = reply.text.strip() or wording.NO_ANSWER
         if reply.kind not in (ReplyKind.ANSWER, ReplyKind.QUESTION):
             return text
@@ -440,7 +447,7 @@ class Delivery:
         return self._sessions.label(source) + text
 
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
-        """Ask each question with a card, after the text, and remember the cards."""
+        """Send a card for each question after the text, and store the ids of the cards."""
         source, result = outgoing.address.source, SendResult.sent()
         if outgoing.parts and not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
@@ -475,7 +482,7 @@ class Delivery:
         return result
 
     async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
-        """Show on a card the answer or choice; without a card there is nothing to show."""
+        """Show the answer or the choice on its card. Do nothing if there is no card."""
         if reply.card is not None and reply.source is not None:
             return await self._change_card(row, SessionSource.from_dict(reply.source), reply.card, reply.text)
         found = await self._sessions.address(reply.thread_id)
@@ -509,7 +516,7 @@ class Delivery:
     async def _delivered(
         self, row: OutboxMessage, reply: Reply, change: Joined, inbound_ids: tuple[int, ...]
     ) -> Performed:
-        """Return the end of a row, with the change that closes the inbound messages it answers."""
+        """Return the outcome of a delivered row, with the change that closes the answered messages."""
         if reply.mail_key is not None and self._mail is not None:
             await self._mail.arrived(reply.mail_key)
         self._outgoing.pop(row.outbox_id, None)
@@ -522,7 +529,10 @@ class Delivery:
     async def _failed(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
     ) -> NotPerformed:
-        """Decide about a failed row: retried later, or not at all. Later rows of its thread wait for it."""
+        """Decide whether a failed row is retried later or not at all.
+
+        Later rows of its thread wait for it.
+        """
         kind = result.error_kind or SendErrorKind.UNKNOWN
         why = f"{kind}: {result.error}"
         if kind is SendErrorKind.RATE_LIMITED:
@@ -543,7 +553,7 @@ class Delivery:
     async def _given_up(
         self, row: OutboxMessage, reply: Reply | None, closes: _Closes, why: str
     ) -> NotPerformed:
-        """Make a row a dead letter, and store in its inbound messages why they have no answer."""
+        """Make a row a dead letter, and store with its inbound messages why they get no answer."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
             await self._mail.lost(reply.mail_key, f"the chat rejected it: {why}")
@@ -553,13 +563,13 @@ class Delivery:
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
-    """Return a session's settings with one more card, the oldest of too many left out."""
+    """Return a session's settings with one more card; the oldest cards are dropped if there are too many."""
     cards = list(settings.get("cards", {}).items())[1 - _MOST_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
 
 
 class MailOutbox:
-    """Has mail messages said by the bots of this gateway."""
+    """Sends mail messages to chats through the bots of this gateway."""
 
     def __init__(self, adapters: Sequence[BasePlatformAdapter]) -> None:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
@@ -578,12 +588,12 @@ class MailOutbox:
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Accept a message for a chat, in an open change: it is delivered, or reported as lost.
+        """Store a message for a chat in an open transaction. It is delivered, or its loss is reported.
 
-        Its files follow it; the chat gets a notice about a file that cannot be sent there.
+        Its files are sent after it. The chat gets a notice about each file that cannot be sent there.
 
-        A repeated call delivers it once; with `keeps_quiet` delivery waits for the end of the chat's quiet
-        hours.
+        A repeated call does not deliver it again. With `keeps_quiet`, delivery waits for the end of the
+        chat's quiet hours.
 
         Raises:
             IdempotencyConflict: Another text has this key.

@@ -1,15 +1,16 @@
-"""The draft of an answer in a chat: a decision for each delta and instant, without any I/O.
+"""Decides when and how a chat shows the draft of an answer. This module performs no I/O.
 
                       Look                failed(retry_after_ms): waits this long, then continues
     collecting ─────────────▶ in progress ──done──▶ collecting
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
 
-A returned step is in progress until `done` or `failed` reports its outcome; until then no step is returned.
+A returned step is in progress until `done` or `failed` reports its outcome. Until then, no further step is
+returned.
 
-A draft is the first part of the known answer. It only grows, never contains an open fence or half a fence
-line, and stops when it is full. The rest comes with the answer, whose first part may be cut at a better place
-than the draft.
+A draft shows the beginning of the text received so far. It only grows, it never contains an unclosed fence or
+an incomplete fence line, and it stops growing when one message is full. The rest is sent with the final
+answer, whose first part may be split at a better place than the draft.
 """
 
 import re
@@ -27,27 +28,27 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A draft as shown: its text, how far into the answer it reaches, and whether more would fit."""
+    """A draft as shown: its text, how much of the answer it contains, and whether more text would fit."""
 
     text: str
     end: int
     is_full: bool
     reasoning: str = ""
-    """The reasoning of the model before and between the text so far."""
+    """The model's reasoning so far, which comes before the text or between its parts."""
 
 
 Step: TypeAlias = Look | None
-"""The draft to show now; None: there is nothing to do."""
+"""The draft to show now; None if there is nothing to do."""
 
 
 class Draft:
     """The draft of one answer in one chat.
 
-    Instants are in milliseconds, and the caller passes the present time.
+    Times are in milliseconds; the caller passes the current time.
     """
 
     def __init__(self, capabilities: ChannelCapabilities, *, least_new: int, interval_ms: int) -> None:
-        """A new version needs `least_new` new characters, and `interval_ms` since the last one."""
+        """A new version is shown after `least_new` new characters and `interval_ms` since the last."""
         self._capabilities = capabilities
         self._least_new = least_new
         self._interval_ms = interval_ms
@@ -62,16 +63,17 @@ class Draft:
         self._is_over = False
 
     def begin_again(self) -> None:
-        """Forget the answer's text, because another try begins; the chat keeps the text that it shows.
+        """Forget the answer's text, because another attempt begins; the chat still shows the old text.
 
-        It is replaced when the new try has more text than the chat shows, or by the whole answer.
+        The shown text is replaced when the new attempt has more text than the chat shows, or by the final
+        answer.
         """
         self._deltas.clear()
         self._thoughts.clear()
         self._length = self._looked_at = 0
 
     def stands(self) -> None:
-        """Take note that the chat shows a draft already, which another process left there."""
+        """Record that the chat already shows a draft, which another process left there."""
         self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:
@@ -81,12 +83,12 @@ class Draft:
         return self.step(now)
 
     def think(self, delta: str) -> None:
-        """Take the next piece of the reasoning; `step` shows it."""
+        """Add the next piece of the reasoning; the next call of `step` shows it."""
         self._thoughts.append(delta)
         self._length += len(delta)
 
     def done(self, *, now: int) -> Step:
-        """Note that the draft is shown as in the last step, and return the next step.
+        """Record that the chat shows the draft of the last step, and return the next step.
 
         Raises:
             IllegalTransition: No step is in progress.
@@ -95,10 +97,10 @@ class Draft:
         return self.step(now)
 
     def failed(self, *, now: int, retry_after_ms: int | None = None) -> Step:
-        """Note that the draft could not be shown, and return the next step.
+        """Record that the draft could not be shown, and return the next step.
 
-        With `retry_after_ms` the platform is not called for this time, then gets the newest draft. Without
-        it, nothing more is shown.
+        With `retry_after_ms`, the platform is not called for this time and then gets the newest draft.
+        Without it, nothing more is shown.
 
         Raises:
             IllegalTransition: No step is in progress.
@@ -112,13 +114,16 @@ class Draft:
         return self.step(now)
 
     def finish(self) -> bool:
-        """End it; return whether the draft can be edited into the answer, which is else sent whole."""
+        """End the draft; return whether it can be edited into the answer.
+
+        Otherwise the answer is sent as a new message.
+        """
         stands = not self._is_over and self._under_way is None and self._shown is not None
         self._is_over = True
         return stands
 
     def left_ms(self, now: int) -> int | None:
-        """Return how long until new text may be shown; None if there is too little, or none can be shown."""
+        """Return the time until new text may be shown; None if too little is new or none can be shown."""
         is_full = self._shown is not None and self._shown.is_full
         few = self._length - self._looked_at < self._least_new
         if self._is_over or self._under_way is not None or is_full or few:
@@ -126,7 +131,7 @@ class Draft:
         return max(self._next_look - now, 0)
 
     def step(self, now: int) -> Step:
-        """Return the next step after time has passed."""
+        """Return the step that is due at this time."""
         return self._look(now) if self.left_ms(now) == 0 else None
 
     def _end_step(self, verb: str) -> Look:
@@ -136,7 +141,7 @@ class Draft:
         return look
 
     def _look(self, now: int) -> Step:
-        """Return a step that shows the present text, if it is longer than the shown text."""
+        """Return a step that shows the received text, if it is longer than the text that the chat shows."""
         self._looked_at = self._length
         look, shown = self._draw(), self._shown
         if look is None:
@@ -174,9 +179,9 @@ class Draft:
 
 
 def settled(draft: str) -> str:
-    """Return the part of a draft that certainly stays.
+    """Return the part of a draft that later versions will not change.
 
-    It has no white space at its end, and no fence that only closes it for display.
+    It omits white space at the end, and a closing fence that was added only for display.
     """
     text = draft.rstrip()
     found = _CLOSING_FENCE.search(text)
@@ -184,5 +189,5 @@ def settled(draft: str) -> str:
 
 
 def grows_from(draft: str, text: str) -> bool:
-    """Return whether a text is the draft, continued or finished."""
+    """Return whether a text equals the draft or continues it."""
     return text.startswith(settled(draft))

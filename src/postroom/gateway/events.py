@@ -1,4 +1,4 @@
-"""Incoming and outgoing messages of chats: plain values, the same for every platform."""
+"""Incoming and outgoing chat messages, as plain values that are the same for every platform."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,19 +23,19 @@ class MessageType(StrEnum):
 
     @classmethod
     def of_file(cls, mime: str | None) -> "MessageType":
-        """Return the kind of a file by the first half of its type."""
+        """Return the kind of a file, from the first half of its MIME type."""
         return _BY_MIME.get((mime or "").partition("/")[0], cls.DOCUMENT)
 
 
 _BY_MIME = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
 FILES = frozenset({MessageType.PHOTO, MessageType.VIDEO, MessageType.AUDIO, MessageType.DOCUMENT})
-"""The kinds for a platform with files, but without voice bubbles or stickers."""
+"""The kinds of files on a platform without voice bubbles and stickers."""
 ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A file that was sent.
+    """A file that belongs to a message.
 
     `ref` is the key by which the platform's adapter fetches it; it contains no secret.
 
@@ -47,19 +47,19 @@ class Attachment:
     mime: str | None = None
     name: str | None = None
     size: int | None = None
-    """In bytes, as the platform says."""
+    """The size in bytes that the platform reports."""
     is_foreign: bool = False
-    """Whether another person may have made it: it is forwarded, or belongs to the answered message."""
+    """Whether another person may have created the file: it is forwarded, or part of the answered message."""
 
     @staticmethod
     def foreign(files: "Iterable[Attachment]") -> "tuple[Attachment, ...]":
-        """Return files marked as made by another person than the sender."""
+        """Return these files, marked as created by somebody other than the sender."""
         return tuple(replace(file, is_foreign=True) for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarded:
-    """Another person's words that the sender forwards; `author` is None if nobody is named."""
+    """Text by another person that the sender forwards; `author` is None if the author is not named."""
 
     text: str = ""
     author: str | None = None
@@ -67,44 +67,47 @@ class Forwarded:
 
 @dataclass(eq=False, kw_only=True)
 class MessageEvent:
-    """A message as an adapter understood it. Two events are the same only if they are the same object.
+    """A message as its adapter read it. Events are compared by identity, not by content.
 
-    `timestamp` is in milliseconds since the epoch, as the platform says.
+    `timestamp` is the platform's time in milliseconds since the epoch.
     """
 
     text: str = ""
     message_type: MessageType = MessageType.TEXT
     source: SessionSource | None = None
     message_id: str | None = None
-    """The permanent id in its chat; the same when the platform repeats the message."""
+    """The message's permanent id within its chat.
+
+    It is the same if the platform delivers the message again.
+    """
     media: tuple[Attachment, ...] = ()
     reply_to_message_id: str | None = None
     reply_to_text: str | None = None
     reply_to_author: str | None = None
     """The author of the answered message, for display."""
     forwarded: tuple[Forwarded, ...] = ()
-    """Words that the sender passes on and did not write."""
+    """The texts that the sender forwards and did not write."""
     unread: tuple[str, ...] = ()
-    """The parts that no agent gets, each as `a game`; the sender gets a notice about them."""
+    """Descriptions of the parts that no agent gets, such as `a game`. The sender gets a notice about them."""
     timestamp: int | None = None
     addressed: bool = True
-    """Whether it was meant for us: a direct message, a mention, an answer to us."""
+    """Whether the message is addressed to the bot: a direct message, a mention, or a reply to the bot."""
     inbound_id: int | None = None
-    """Set when it was kept."""
+    """Set after the message has been stored."""
     revision: int = 1
-    """How often the chat has changed it, as far as this event knows: that of its message when it was read."""
+    """How often the sender had edited the message when this event was read."""
     handed_over: bool = False
-    """Whether it has become a message for an agent."""
+    """Whether the message has been handed over to an agent."""
     metadata: dict[str, Json] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it gives an agent nothing to read."""
+        """Whether the message contains nothing that an agent can read."""
         given = (self.text.strip(), self.media, self.forwarded, self.reply_to_text)
         return not any(given) and not {"earlier", "caller"} & self.metadata.keys()
 
     def is_command(self) -> bool:
-        """Return whether it begins with a slash and a name."""
+        """Return whether the text begins with a slash and a command name."""
         return self.get_command() is not None
 
     def get_command(self) -> str | None:
@@ -118,14 +121,14 @@ class MessageEvent:
         return name if name and name.replace("_", "").replace("-", "").isalnum() else None
 
     def get_command_args(self) -> str:
-        """Return the text after the command's name; all of the text if it is not a command."""
+        """Return the text after the command's name; the whole text if the message is not a command."""
         if not self.is_command():
             return self.text
         words = self.text.split(maxsplit=1)
         return words[1].strip() if len(words) > 1 else ""
 
     def to_body(self) -> dict[str, Json]:
-        """Return all of it that is kept, as plain data."""
+        """Return the fields to store, as plain data."""
         media = [
             {"kind": one.kind.value, "ref": one.ref, "mime": one.mime, "name": one.name, "size": one.size}
             for one in self.media
@@ -151,7 +154,7 @@ class MessageEvent:
     def from_body(
         cls, body: Mapping[str, Json], *, inbound_id: int | None = None, revision: int = 1
     ) -> "MessageEvent":
-        """Return the event in a body from `to_body`.
+        """Return the event that `to_body` stored in this body.
 
         Raises:
             ValueError, KeyError, TypeError: The body is invalid.
@@ -182,7 +185,7 @@ class MessageEvent:
 class SendErrorKind(StrEnum):
     """The reason why sending failed, which decides about a retry.
 
-    Temporary ones are retried. After `unknown`, and only then, the platform may have accepted the message.
+    Temporary failures are retried. Only after `unknown` may the platform have accepted the message.
     """
 
     TOO_LONG = "too_long"
@@ -195,12 +198,12 @@ class SendErrorKind(StrEnum):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same may be taken at another time."""
+        """Whether a later attempt with the same content may succeed."""
         return self in (SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendErrorKind.UNKNOWN)
 
     @property
     def may_have_arrived(self) -> bool:
-        """Whether nobody knows if it was taken: an answer was lost."""
+        """Whether it is unknown if the platform accepted the message, because its response was lost."""
         return self is SendErrorKind.UNKNOWN
 
 
@@ -217,25 +220,25 @@ class SendResult:
 
     @classmethod
     def sent(cls, message_id: str | None = None) -> "SendResult":
-        """Return that the platform has it."""
+        """Return the result of a message that the platform has accepted."""
         return cls(success=True, message_id=message_id)
 
     @classmethod
     def failed(cls, kind: SendErrorKind, error: str, *, retry_after_ms: int | None = None) -> "SendResult":
-        """Return that the platform does not have it, or that nobody knows."""
+        """Return the result of a message that was not accepted, or whose outcome is unknown."""
         return cls(success=False, error=error, error_kind=kind, retry_after_ms=retry_after_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """A choice on a card; `value` comes back when it is pressed and is at most 60 characters of ASCII."""
+    """A button on a card. A press returns its `value`, which has at most 60 ASCII characters."""
 
     label: str
     value: str
 
 
 def is_button_value(value: str) -> bool:
-    """Return whether every platform takes a value: 1 to 60 characters of ASCII."""
+    """Return whether every platform accepts this value for a button: 1 to 60 ASCII characters."""
     return value.isascii() and value.isprintable() and 0 < len(value) <= 60
 
 
@@ -247,17 +250,17 @@ class Card:
     buttons: tuple[Button, ...] = ()
 
     def answered(self, note: str) -> "Card":
-        """Return the card as it stands when it has its answer."""
+        """Return the card as it is shown after it has been answered."""
         return replace(self, text=f"{self.text}\n\n{note}", buttons=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ButtonPress:
-    """A press of a button on a card that postroom sent, by `source.user_id`."""
+    """A press of a button on a card that postroom sent. `source.user_id` is the person who pressed it."""
 
     source: SessionSource
     value: str
     message_id: str | None = None
-    """The card."""
+    """The platform's id of the card."""
     press_id: str | None = None
     """The unique id of each press, if the platform has one."""

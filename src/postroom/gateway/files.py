@@ -1,4 +1,4 @@
-"""Fetches and stores the files of chats when a run first asks for them: the message is durable by then.
+"""Fetches and stores chat files when a run first needs them. The message itself has been stored before.
 
     fetched, up to the limit ─▶ a private file ─▶ its type, by its bytes ─▶ scanned ─▶ stored once by hash
        │ temporary failure: the run is retried, a few times
@@ -52,20 +52,19 @@ _LOG = get_logger(__name__)
 MOST_TRANSCRIPT = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
-"""Executions of a run that a file is waited for."""
+"""The number of a run's executions that wait for a file that is temporarily unavailable."""
 _TRIES_UNCONNECTED = 12
-"""The same while its channel is not connected: one less than a run has, whose last attempt goes without
-it."""
+"""The same if the channel is not connected. A run has one attempt more, which goes ahead without the file."""
 _CONNECTED_SECONDS = 20.0
-"""How long an execution waits for its channel: a run may begin before it is connected, at a start."""
+"""How long an execution waits for its channel; at start-up, a run may begin before the channel connects."""
 _SCAN_SECONDS = 120.0
 _TRANSCRIBE_SECONDS = 600.0
-"""For an endpoint that is never silent and never done."""
+"""The time limit for an endpoint that keeps sending data but never finishes."""
 Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 
 
 class ChatFiles:
-    """The files of all chats; made once, asked for each run."""
+    """The files of all chats. There is one object, from which each run gets its own files."""
 
     def __init__(
         self,
@@ -85,16 +84,16 @@ class ChatFiles:
         return FilesOfRun(self, activation)
 
     def adapter_of(self, thread_id: str) -> BasePlatformAdapter | None:
-        """Return the channel of a thread, if it is connected here."""
+        """Return the adapter for a thread's chat, if it is connected in this process."""
         return self._adapters.get(unquote(target_of(thread_id).partition("/")[0]))
 
     def most(self, media_type: str = "") -> int:
-        """Return how large a file of a type may be; of any type without one."""
+        """Return the largest allowed size of a file of this type; without a type, of any file."""
         most, kind = self._config.max_media_bytes, media_type.partition("/")[0]
         return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
 
     async def scan(self, path: Path) -> str | None:
-        """Return why a file is refused, or None. A file that cannot be scanned is refused."""
+        """Return why the scanner refuses a file, or None. A file that cannot be scanned is refused."""
         if not self._config.scan_command:
             return None
         try:
@@ -130,7 +129,7 @@ class FilesOfRun(RunFiles):
         self._run_id = activation.run_id or ""
         self._attempt = activation.attempt
         self._naming = asyncio.Lock()
-        """Calls that run concurrently get their places one after another."""
+        """Held while a position is assigned, so that concurrent calls get different positions."""
 
     @override
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
@@ -211,7 +210,7 @@ class FilesOfRun(RunFiles):
         return file
 
     async def _taken(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
-        """Fetch a file and store it; store the reason if that is impossible."""
+        """Fetch a file and store it. If it cannot be fetched, store the reason."""
         said, mime, size = (block.data.get(name) for name in ("name", "mime", "size"))
         file = ChatFile(
             thread_id=self._thread_id,
@@ -239,7 +238,7 @@ class FilesOfRun(RunFiles):
         return known
 
     def _tries(self) -> int:
-        """Return how many executions a file that cannot be had now is waited for."""
+        """Return how many executions wait for a file that cannot be fetched now."""
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
@@ -266,7 +265,7 @@ class FilesOfRun(RunFiles):
             return await self._checked(file, block, found)
 
     async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
-        """Find the type of a file, and store it with its bytes."""
+        """Determine the type of a file from its bytes, and store the file."""
         if not found.size:
             raise InvalidArgument("it is empty")
         head = await asyncio.to_thread(head_of, found.path)
@@ -294,7 +293,7 @@ class FilesOfRun(RunFiles):
         return known
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
-        """Return the transcript of a file, or why it failed; neither if there is no transcription."""
+        """Return the transcript of a file, or why it failed; both are None without transcription."""
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
@@ -325,7 +324,7 @@ async def _connected(adapter: BasePlatformAdapter) -> None:
     """Wait for a channel that is about to be connected.
 
     Raises:
-        ServerUnavailable: it is not connected in time, or will not be.
+        ServerUnavailable: The channel is not connected in time, or will never be connected.
     """
     liveness = adapter.liveness
     try:
@@ -336,7 +335,7 @@ async def _connected(adapter: BasePlatformAdapter) -> None:
 
 
 async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:
-    """Return an attachment of a mail message as a file of a chat, with its type read from its bytes."""
+    """Return a mail attachment as a chat file, with the type detected from its bytes."""
     file = ChatFile(
         thread_id=thread_id,
         message_id="",
@@ -356,7 +355,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
 
 
 def attachment_of(file: ChatFile) -> Attachment:
-    """Return a file as channels send it."""
+    """Return a stored file in the form in which channels send it."""
     kind = MessageType.of_file(file.media_type)
     if file.media_type == "image/svg+xml":  # a page that shows it runs the scripts in it
         kind = MessageType.DOCUMENT

@@ -1,4 +1,4 @@
-"""A running gateway: connects its channels, delivers, handles leftovers, and stops in an orderly way.
+"""A running gateway: connects channels, delivers messages, recovers lost work, and stops gracefully.
 
 start: unfinished messages are handed over, then channels are connected, then messages are accepted
 meanwhile: the relay delivers; lost messages, old messages and failed channels are handled
@@ -74,7 +74,7 @@ class Gateway:
         leases: Leases | None = None,
         speak: Speak | None = None,
     ) -> None:
-        """Create the parts; nothing runs yet. Without a `store` nothing is kept for later.
+        """Create the parts without starting them. Without a `store`, people cannot schedule messages.
 
         With `leases` several servers share the channels: each channel is connected at the holder of its
         lease. With `speak`, answers are also spoken in the chats that request it.
@@ -88,9 +88,9 @@ class Gateway:
         self._connecting = asyncio.Lock()
         self._writing_status = asyncio.Lock()
         self._ends_at = 0.0
-        """When a stop waits no longer, by the time of the loop."""
+        """The event loop's time at which a stop ends its wait."""
         self._flushing: asyncio.Timeout | None = None
-        """Bounds the wait for answers of a stop."""
+        """Limits the time that a stop waits for answers to be delivered."""
         self._leases = leases
         self._locks = ScopedLocks(config.state_dir if leases is None else None)
         self.people = People(stores.people, stores.links, config, clock)
@@ -144,15 +144,15 @@ class Gateway:
 
     @property
     def adapters(self) -> Mapping[Platform, BasePlatformAdapter]:
-        """The channels that are connected, or to be connected again."""
+        """The channels that are connected or will be reconnected."""
         return self.runner.adapters
 
     # Its life.
 
     async def start(self) -> None:
-        """Hand over unfinished messages, connect every channel and begin to deliver.
+        """Hand over unfinished messages, connect every channel and start the delivery.
 
-        A temporarily unreachable channel is retried; a permanent failure ends the start.
+        A channel that is temporarily unreachable is retried. A permanent failure aborts the start.
 
         Raises:
             ConfigError, MissingExtra: A channel lacks something that a person must provide.
@@ -192,7 +192,7 @@ class Gateway:
         await self._write_status("running")
 
     async def stop(self) -> None:
-        """End it in good order; harmless when done twice. The mailbox is drained, and left open."""
+        """Stop gracefully; a second call does nothing. The mailbox is drained but not closed."""
         await self.intake.close()
         await self.runner.stop()
         if self._voices is not None:
@@ -204,20 +204,20 @@ class Gateway:
         await asyncio.to_thread(self._locks.release_all)
 
     async def __aenter__(self) -> Self:
-        """Start it."""
+        """Start the gateway."""
         await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it."""
+        """Stop the gateway."""
         await self.stop()
 
     # How it stands.
 
     async def counts(self) -> InboundCounts:
-        """Count where the messages are that were ever accepted and are still known."""
+        """Count the accepted messages that are still stored, by their state."""
         found = await self.stores.intake_log.counts()
         waiting, handed = found.get(InboundStatus.WAITING, 0), found.get(InboundStatus.HANDED_OVER, 0)
         running = min(handed, len(self._presenter.runs))
@@ -231,22 +231,22 @@ class Gateway:
         )
 
     def liveness(self) -> dict[str, dict[str, Json]]:
-        """Return how it stands with each channel, for health pages and the status file."""
+        """Return the state of each channel, for health pages and the status file."""
         return {platform.value: adapter.liveness.shown() for platform, adapter in self._adapters.items()}
 
     async def reconnect(self, adapter: BasePlatformAdapter) -> None:
-        """Reconnect a channel, whatever its state; its liveness has the result."""
+        """Reconnect a channel, whatever its state. Its `liveness` then shows the result."""
         await self._connect(adapter, is_reconnect=True)
         await self._write_status("running")
 
     def wake(self) -> None:
-        """Hint that there may be something to deliver."""
+        """Notify the relay that there may be messages to deliver."""
         self._relay.hint()
 
     # Its rounds.
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
-        """Connect a failed channel again if it can recover; retry while the store is unavailable."""
+        """Reconnect a failed channel if it can recover; keep trying while the store is unavailable."""
         failures = 0
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
@@ -268,7 +268,7 @@ class Gateway:
                 )
 
     async def _sweep(self) -> None:
-        """Hand over forgotten messages, and delete expired records."""
+        """Hand over messages that crashed processes left behind, and delete expired records."""
         purge_at = 0
         while True:
             await self._timer.sleep(_SWEEP_EVERY_MS)
@@ -290,18 +290,21 @@ class Gateway:
     # Parts of these.
 
     def _is_ours(self, adapter: BasePlatformAdapter) -> bool:
-        """Return whether this server owns a channel, of all servers that share it."""
+        """Return whether this server, among all servers that share the channel, holds its lease."""
         return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
 
     async def _take_over(self, adapter: BasePlatformAdapter) -> None:
-        """Deliver at once what another server was sending when it ended, marked as possible duplicates."""
+        """Deliver at once what another server was sending when it ended, marked as a possible duplicate."""
         if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
             for account in {adapter.account, UNKNOWN_ACCOUNT}:
                 for kind in (CHAT_KIND, VOICE_KIND):
                     await self._relay.take_over(kind, target_name(adapter.platform.value, account))
 
     def _place_of_runs(self, source: SessionSource) -> str:
-        """Return where a chat's runs execute: where its channel is, which shows them and fetches files."""
+        """Return the server where a chat's runs must execute.
+
+        The channel is there, which shows drafts and fetches files.
+        """
         adapter = self._adapters.get(source.platform)
         return "" if self._leases is None or adapter is None else adapter.lease or ""
 
@@ -309,14 +312,14 @@ class Gateway:
         return [one.lease for one in self._adapters.values() if one.lease is not None]
 
     def _speak(self) -> None:
-        """Deliver for the channels that this server has."""
+        """Start delivering for the channels that this server has."""
         self.delivery.speak_for([one for one in self._adapters.values() if self._is_ours(one)])
         self._relay.hint()
 
     async def _place_of(self, source: SessionSource) -> tuple[str, Json] | None:
-        """Return a session's thread, and the chat's requirements for the agent, for a scheduled message.
+        """Return the thread of a session and the chat's requirements for the agent, for a scheduled message.
 
-        None if its person may no longer write.
+        Return None if the person of the session may no longer write.
         """
         source = await self.people.learn(source)
         if not self.people.may_write(source):
@@ -325,14 +328,14 @@ class Gateway:
         return session.thread_id, self.runner.services.handover.asked(session, source)
 
     async def hurry(self) -> None:
-        """Let a stop wait no longer for runs, and for answers `_LEAST_FLUSH`."""
+        """Shorten a stop: it no longer waits for runs, and it waits `_LEAST_FLUSH` for answers."""
         self._ends_at = asyncio.get_running_loop().time()
         if self._flushing is not None:
             self._flushing.reschedule(self._ends_at + _LEAST_FLUSH.total_seconds())
         await self._run_queue.drain(timedelta(0))
 
     async def _wind_down(self) -> None:
-        """Let runs of chats end and deliver their answers within `drain`; stop the runs of mail at once."""
+        """Wait up to `drain` for chat runs to end and deliver their answers; stop mail runs at once."""
         loop = asyncio.get_running_loop()
         self._ends_at = loop.time() + self.config.drain.total_seconds()
         await self._run_queue.drain(self.config.drain, waits_for=is_chat)
@@ -348,7 +351,7 @@ class Gateway:
             self.delivery.speak_for(())
 
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
-        """Connect a channel; after the start only a refused credential ends the tries."""
+        """Connect a channel. After start-up, only a refused credential stops further attempts."""
         async with self._connecting:
             if self._is_ours(adapter):
                 await self._remind(adapter)
@@ -385,7 +388,7 @@ class Gateway:
         liveness.error_code = liveness.error = None
 
     async def _remind(self, adapter: BasePlatformAdapter) -> None:
-        """Pass the newest known message of each of its chats to an adapter."""
+        """Tell an adapter the newest stored message of each of its chats."""
         known: set[tuple[str, str | None]] = set()
         for message in await self.stores.intake_log.newest(adapter.platform.value):
             kept = message.body.get("source")

@@ -1,6 +1,6 @@
-"""Earlier messages of a group that were not for the agent: they accompany the next message, fenced.
+"""Remembers group messages that were not for the agent, and quotes them, fenced, with its next message.
 
-They are kept only in memory, a few messages of each group, and are lost at a restart. Messages of people
+Only a few messages of each group are kept, in memory, so they are lost at a restart. Messages from people
 without access are not kept.
 """
 
@@ -36,7 +36,7 @@ class GroupTalk:
     most: int
     _remarks: OrderedDict[tuple[str, ...], deque[_Remark]] = field(default_factory=OrderedDict)
     _read: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    """Up to which remark each session has read."""
+    """The number of the newest remark that each session has read."""
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
 
     def heard(self, source: SessionSource, message_id: str | None, text: str) -> None:
@@ -53,7 +53,7 @@ class GroupTalk:
             self._remarks.popitem(last=False)
 
     def unread(self, source: SessionSource, session_key: str) -> dict[str, Json]:
-        """Return the messages there that a session has not read, for the metadata of its next message."""
+        """Return the group's messages that a session has not read, as metadata for its next message."""
         if not self.most:
             return {}
         remarks = self._remarks.get(_place(source), ())
@@ -70,7 +70,7 @@ class GroupTalk:
 
 
 def with_earlier(words: str, metadata: dict[str, Json]) -> str:
-    """Return a message's words, after the earlier messages of its group."""
+    """Return the text of a message, preceded by the earlier messages of its group."""
     earlier = metadata.get(EARLIER)
     if not earlier:
         return words

@@ -1,4 +1,4 @@
-"""Takes messages in: each is stored, then has its turn, in the order of its chat, once.
+"""Receives messages: each is stored, and then handled once, in the order of its chat.
 
 adapter ─▶ accept: stored in the intake log ─▶ the adapter tells its platform ─▶ (in the background) its turn
 start ─▶ messages that a crash left waiting: in order, before anything new ─▶ their turns
@@ -46,20 +46,20 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 MOST_TEXT = 1_000_000
-"""Characters of one message."""
+"""Maximum characters of one message."""
 _FORGOTTEN = "forgotten_answers"
 """The setting of a session in which earlier versions listed messages whose answers are not shown."""
 _CANCELLED = "cancelled by its caller"
 """The reason stored with a message whose caller hung up or cancelled it."""
 _CANCEL = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
 _LEFT_BEHIND_MS = 60_000
-"""After which a message that still waits counts as left by a process that died."""
+"""The age at which a waiting message counts as left behind by a process that died."""
 _MOST_ALBUMS = 1_000
 _MOST_THREADS = 10_000
 
 
 class Intake:
-    """Where adapters hand messages over to."""
+    """Receives the messages of all adapters."""
 
     def __init__(
         self,
@@ -80,16 +80,19 @@ class Intake:
         self._metrics = services.metrics
         self._clock = clock
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
-        """By id and sender, the newest: only the first message of an album says for whom all of them are."""
+        """The newest albums, by id and sender.
+
+        Only the first message of an album names the addressee of all.
+        """
         self._threads_answered: OrderedDict[tuple[str, ...], bool] = OrderedDict()
-        """By place: whether we answer in a thread; the newest."""
+        """Whether the bot answers in a thread, for the newest threads by place."""
         self._open = asyncio.Event()
         self.tasks = services.tasks
 
     # What adapters call.
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message; it is durable when this returns. A known message is passed over.
+        """Store a message; it is durable when this returns. A message that is already known is ignored.
 
         Raises:
             StoreError: The message could not be stored.
@@ -106,7 +109,7 @@ class Intake:
             await self._arrived(event, source, worker)
 
     async def _arrived(self, event: MessageEvent, source: SessionSource, worker: ChatWorker) -> None:
-        """Store a message that is for us, and have its worker give it its turn."""
+        """Store a message that is addressed to the bot, and let the worker of its chat handle it."""
         await self._open.wait()
         if self.tasks.closed:
             raise StoreUnavailable("the gateway is ending; send it again")
@@ -145,7 +148,7 @@ class Intake:
             await self._resume(received.message)
 
     async def _follows(self, event: MessageEvent, source: SessionSource) -> bool:
-        """Return whether a message follows in a thread in which we answer, so that it needs no mention."""
+        """Return whether a message continues a thread in which the bot answers: it then needs no mention."""
         root = event.metadata.get("thread_root")
         if root is None or source.is_bot:
             return False
@@ -169,7 +172,7 @@ class Intake:
                 self._threads_answered.popitem(last=False)
 
     async def _routed(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
-        """Return the source of a message with the agent that answers it; None if it is for nobody.
+        """Return the source of a message, completed with the agent that answers; None if no agent does.
 
         If a chosen agent is no longer reachable, the choice is removed.
         """
@@ -188,7 +191,7 @@ class Intake:
         return None
 
     async def edited(self, event: MessageEvent) -> None:
-        """Change the text of a message that no run has read; otherwise notify its sender.
+        """Change the text of a message that no run has read. If a run has read it, notify the sender.
 
         Raises:
             StoreError: The message could not be read.
@@ -227,7 +230,7 @@ class Intake:
             await self._tell_of_edit(event, told, _too_late(known))
 
     async def _take_back(self, event: MessageEvent, known: InboundMessage, *, is_new: bool) -> None:
-        """Take back a message that was changed into a command: what one sees twice is not done twice."""
+        """Withdraw a message that was edited into a command, which is not performed."""
         if not is_new:
             return
         in_time = known.status.is_open and await self._handover.follow_deletion(
@@ -237,40 +240,40 @@ class Intake:
         await self._tell_of_edit(event, event.text, done)
 
     async def _tell_of_edit(self, event: MessageEvent, told: str, text: str) -> None:
-        """Tell the sender the result of an edit, once for each version of the text."""
+        """Notify the sender of the result of an edit, once for each version of the text."""
         words = sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
         key = f"{notice_key('edited', event.inbound_id)}/{words}"
         await self._notices.answer(event, text, key=key, is_answer=False)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
-        """Take a message back, as long as no run has read it.
+        """Withdraw a deleted message if no run has read it.
 
         Raises:
-            StoreError: it could not be looked up.
+            StoreError: The message could not be read.
         """
         message = await self._log.find(inbound_key(source, message_id))
         if message is not None and message.status.is_open:
             await self._handover.follow_deletion(message)
 
     async def moved(self, source: SessionSource, chat_id: str) -> None:
-        """Have a group's sessions go on under its new id.
+        """Move a group's sessions to its new id.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: The change could not be stored.
         """
         moved = await self._sessions.follow(source.platform, source.account, source.chat_id, chat_id)
         _LOG.info("chat.moved", platform=source.platform.value, sessions=moved)
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Process a pressed button and return a note for the person who pressed it."""
+        """Handle a pressed button and return a note for the person who pressed it."""
         source = await self._people.learn(press.source)
         return await self._runner.pressed(replace(press, source=source))
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
-        """Return a message that was kept, with its answer when there is one; None when it is not known.
+        """Return a stored message, with its answer if there is one; None if the message is unknown.
 
         Raises:
-            StoreError: it could not be looked up.
+            StoreError: The message could not be read.
         """
         message = await self._log.find(inbound_key(source, message_id))
         if message is None:
@@ -305,7 +308,7 @@ class Intake:
         `is_waited_for`. Return False if the run continues, or if the message already has its answer.
 
         Raises:
-            StoreError: The cancel could not be stored.
+            StoreError: The cancellation could not be stored.
         """
         key = inbound_key(source, message_id)
         message = await self._log.find(key)
@@ -333,7 +336,7 @@ class Intake:
         return await self._handover.cancel(run.run_id)
 
     async def _note_cancelled(self, message: InboundMessage) -> None:
-        """Store that the caller has cancelled a message, unless it is already answered."""
+        """Record that the caller has cancelled a message, unless it is already answered."""
         with suppress(IllegalTransition):
             await self._log.move([message.inbound_id], _CANCEL)
 
@@ -353,17 +356,23 @@ class Intake:
     # Leftovers.
 
     async def recover(self) -> int:
-        """Hand over the messages that a crash left, in order; then accept others. Return their number."""
+        """Hand over the messages that a crash left behind, in order, then accept new ones.
+
+        Return their number.
+        """
         taken = await self._resume_waiting(older_than=None)
         self._open.set()
         return taken
 
     async def sweep(self) -> int:
-        """Hand over what processes that died have left waiting; return how many messages."""
+        """Hand over messages that dead processes left behind; return their number."""
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
-        """Accept nothing more and end the turns: their messages are stored. Refuse callers that wait."""
+        """Accept no further messages and stop the workers; the messages stay stored.
+
+        Refuse waiting callers.
+        """
         await self.tasks.close()
         for worker in list(self._runner.workers.by_chat.values()):
             worker.stop()
@@ -379,7 +388,7 @@ class Intake:
         return taken
 
     async def _resume(self, message: InboundMessage) -> bool:
-        """Put a stored message that waits into the queue of its chat; return whether it is in the queue."""
+        """Add a stored, waiting message to its chat's queue; return whether it is in the queue."""
         try:
             event = MessageEvent.from_body(
                 message.body, inbound_id=message.inbound_id, revision=message.revision
@@ -413,7 +422,7 @@ class Intake:
         self._metrics.message("rejected")
 
     def _note_album(self, event: MessageEvent, source: SessionSource) -> None:
-        """Note that the other messages of an album are for us too, however late they come."""
+        """Record that all messages of an album are addressed to the bot, however late they arrive."""
         self._albums_for_us[_sent_album(event, source)] = source
         while len(self._albums_for_us) > _MOST_ALBUMS:
             self._albums_for_us.popitem(last=False)
@@ -435,7 +444,7 @@ def _is_cancelled(message: InboundMessage) -> bool:
 
 
 def _too_late(known: InboundMessage) -> str:
-    """Return the reason why an edit of a message is not read."""
+    """Return the reason why an edit of a message has no effect."""
     unread = known.status in (InboundStatus.RETRACTED, InboundStatus.REJECTED)
     return wording.EDITED_UNREAD if unread else wording.EDITED_TOO_LATE
 

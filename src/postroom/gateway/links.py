@@ -1,4 +1,4 @@
-"""One person in several direct chats: `/link` gives a code in one, and `/link CODE` in another links both.
+"""Links a person's direct chats: `/link` in one chat returns a code, `/link CODE` in another links both.
 
     linked chats ─▶ one conversation for each agent, answered in the chat of each message
                  ─▶ messages of agents to the person go to the chat that is chosen with `/here`
@@ -21,12 +21,12 @@ from postroom.gateway.sessions import Sessions
 from postroom.stores.chats.links import ChatLinks
 
 _SCOPE = "link"
-"""With this the codes of links are hashed, as those of pairing with their platform."""
+"""The prefix with which link codes are hashed; pairing codes are hashed with their platform instead."""
 _APART, _TOGETHER = "apart", "together"
 
 
 class Links:
-    """Links chats, and says which are linked."""
+    """Links the direct chats of a person, and knows which chats are linked."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Links:
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
         """Notify the chat in which the code was given.
 
-        A person who was tricked into giving it must see it.
+        A person who was tricked into giving the code away must see that it was used.
         """
         adapter = self._adapters.get(Platform(giver.platform))
         if adapter is None:

@@ -1,6 +1,6 @@
 """The gateway's metrics. `accepted = finished + queued + running + rejected` holds at every instant.
 
-Messages are counted where this process hands them on; those that wait or run elsewhere are not counted.
+Each process counts only the messages that it hands over, not those that wait or run in other processes.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 @dataclass(frozen=True, slots=True)
 class InboundCounts:
-    """Where the inbound messages that were accepted are now."""
+    """The number of accepted inbound messages in each state."""
 
     accepted: int
     finished: int
@@ -20,7 +20,7 @@ class InboundCounts:
 
     @property
     def adds_up(self) -> bool:
-        """Whether every accepted message is somewhere."""
+        """Whether the states add up to the number of accepted messages, so that none is lost."""
         return self.accepted == self.finished + self.queued + self.running + self.rejected
 
 
@@ -37,7 +37,7 @@ class GatewayMetrics:
             registry=registry,
         )
         self._counted: dict[str, Counter] = {}
-        """The counters of messages by outcome, kept because a look-up costs more than a count."""
+        """The message counters by outcome, cached because looking up a label costs more than counting."""
         self._open = Gauge(
             "postroom_chat_messages_open", "Messages without an answer so far", ["status"], registry=registry
         )
@@ -71,20 +71,20 @@ class GatewayMetrics:
         counter.inc()
 
     def show_open(self, waiting: int, handed_over: int) -> None:
-        """Show how many messages have no answer yet."""
+        """Set the gauges of messages that have no answer yet."""
         self._open.labels("waiting").set(waiting)
         self._open.labels("handed_over").set(handed_over)
 
     def channel(self, platform: str, *, is_up: bool) -> None:
-        """Show whether a channel receives."""
+        """Set the gauge that shows whether a channel is receiving."""
         self._channel_up.labels(platform).set(is_up)
 
     def delivered(self, after_ms: int) -> None:
-        """Record that an answer was delivered this long after it existed."""
+        """Record an answer that was delivered this many milliseconds after it was created."""
         self._delivery_time.observe(max(after_ms, 0) / 1_000)
 
     def delivery_failed(self, kind: str) -> None:
-        """Count a try that failed."""
+        """Count a failed delivery attempt."""
         self._deliveries.labels(kind).inc()
 
     def gave_up(self) -> None:

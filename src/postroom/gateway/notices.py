@@ -1,4 +1,4 @@
-"""Notices of the gateway itself: stored and delivered like answers."""
+"""Notices by the gateway itself, which are stored and delivered like answers."""
 
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
@@ -11,7 +11,7 @@ _LOG = get_logger(__name__)
 
 
 class Notices:
-    """Tells people things that no run has said."""
+    """Sends people notices that do not come from a run."""
 
     def __init__(self, outbox: OutboxStore) -> None:
         self._outbox = outbox
@@ -26,10 +26,10 @@ class Notices:
         is_refusal: bool = False,
         choices: tuple[Button, ...] = (),
     ) -> None:
-        """Send a text to a chat, once per `key`; the first text counts.
+        """Send a text to a chat, once per `key`; a later text with the same key is ignored.
 
-        `answers` is the platform's id of the message that it answers; `is_refusal` says that the message was
-        refused, and the text why.
+        `answers` is the platform's id of the message that the text answers. `is_refusal` means that this
+        message was refused and that the text gives the reason.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -58,7 +58,7 @@ class Notices:
     async def answer(
         self, event: MessageEvent, told: str | Card, *, key: str, is_answer: bool = True
     ) -> None:
-        """Reply to the sender of an inbound message, with the buttons of a card, once per `key`.
+        """Reply to the sender of an inbound message, once per `key`, with the buttons of a card.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -69,19 +69,21 @@ class Notices:
             await self.tell(event.source, card.text, key=key, answers=answers, choices=card.buttons)
 
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
-        """Have a question's card show that it has its answer; after the card itself, however late that is.
+        """Update a question's card to show its answer.
+
+        The update is delivered after the card, however late that is.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: The row could not be stored.
         """
         reply = Reply(kind=ReplyKind.CARD, thread_id=thread_id, text=text, question=number)
         await self._enqueue(reply, f"card/{number}")
 
     async def show_chosen(self, press: ButtonPress, text: str) -> None:
-        """Have a notice's card show this text, and no buttons, because one of them was pressed.
+        """Replace a notice's card with this text and without buttons, because one of them was pressed.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: The row could not be stored.
         """
         source = press.source
         reply = Reply(
@@ -96,10 +98,10 @@ class Notices:
         )
 
     async def keep_dead(self, platform: Platform, account: str, key: str, raw: str, why: str) -> None:
-        """Keep a raw update of a platform that could not be processed as a dead letter, once for each `key`.
+        """Store a platform's raw update that could not be processed as a dead letter, once per `key`.
 
         Raises:
-            StoreError: it could not be kept.
+            StoreError: The row could not be stored.
         """
         thread_id = thread_name(platform.value, account, "update")
         await self._enqueue(
@@ -114,5 +116,5 @@ class Notices:
 
 
 def notice_key(what: str, inbound_id: int | None) -> str:
-    """Return the key of a notice that an inbound message's sender gets once."""
+    """Return the key of a notice that the sender of an inbound message gets only once."""
     return f"{what}/line/{inbound_id}"  # the word of the first build, whose notices are not told again

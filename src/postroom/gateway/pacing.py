@@ -1,13 +1,13 @@
-"""The pace of a bot's calls to its platform: within the published limits, and pausing on request.
+"""Paces a bot's calls to its platform: stays within the published rate limits, and pauses on request.
 
     turn? ─▶ every scope of the call (bot, chat, group, method) has room ─▶ now
               │ soon: waits                       │ later: returns how long; its place in the line is kept
     refused for its rate ─▶ the scope pauses for the requested time
 
-A call counts from its beginning until the scope's time after its end, because the platform may count it at
-any time in between. Calls of low priority (drafts, typing) get a turn only if nobody waits and half of the
-room is left; a refusal of a call without content (typing, marks) pauses only its own kind. The state is not
-stored: after a restart, the platform's first refusal restores it.
+A call counts against a limit from its beginning until one period after its end, because the platform may
+count it at any time in between. Calls of low priority (drafts, typing) get a turn only if no other call waits
+and half of the limit is unused. If the platform refuses a call without content (typing, reactions), only
+calls of that kind pause. The state is not stored; after a restart, the platform's first refusal restores it.
 """
 
 from collections import deque
@@ -19,50 +19,50 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.gateway.capabilities import Rate, RateLimits
 
 PATIENCE_MS = 2_000
-"""How long a turn is waited for here; what comes later is better asked for again then."""
+"""The longest wait for a turn. If the turn comes later, the caller is told to ask again then."""
 KEPT_MS = 5_000
-"""How long after its time the place of a postponed caller is kept."""
+"""How long a postponed caller keeps its place in the line after its turn was due."""
 UNTOLD_MS = 5_000
-"""The pause after a refusal without a duration."""
+"""The pause after a refusal in which the platform names no duration."""
 _MOST_SCOPES = 10_000
 
 
 @dataclass(slots=True)
 class Turn:
-    """The answer to a request for a call; with `wait_ms` 0 the call may be made now."""
+    """The permission for one call. If `wait_ms` is 0, the call may be made now."""
 
     wait_ms: int = 0
     was_refused: bool = False
     quiet_ms: int | None = None
 
     def refused(self, retry_after_ms: int | None) -> None:
-        """Take it that the platform refused the call for its rate, and how long it wants no other."""
+        """Record that the platform refused the call for its rate, and how long the pause should last."""
         self.was_refused, self.quiet_ms = True, retry_after_ms
 
 
 @dataclass(slots=True)
 class _Scope:
-    """The calls that share one limit."""
+    """The calls that count against one rate limit."""
 
     rate: Rate | None
     is_method: bool = False
     under_way: int = 0
     ended: deque[int] = field(default_factory=deque)
-    """When the last calls ended, oldest first, as far as they still count."""
+    """When the calls that still count ended, oldest first."""
     line: dict[Hashable, int] = field(default_factory=dict)
-    """The waiting callers in order, and until when each place is kept."""
+    """The waiting callers in order, each with the time until which its place is kept."""
     quiet: tuple[int, int] = (0, 0)
-    """From when until when the platform wants nothing."""
+    """The beginning and end of a pause that the platform has requested."""
 
     def used(self, now: int) -> list[int]:
-        """Return an instant for each call that counts now."""
+        """Return a time for each call that still counts: its end, or now if it is in progress."""
         per_ms = self.rate.per_ms if self.rate else 0
         while self.ended and not now - per_ms < self.ended[0] <= now:
             self.ended.popleft()
         return [*self.ended, *([now] * self.under_way)]
 
     def wait(self, who: Hashable, now: int) -> int:
-        """Return how long it takes until it is this one's turn."""
+        """Return the time in milliseconds until this caller's turn."""
         self._drop_places(now)
         began, until = self.quiet
         quiet = until - now if began <= now < until else 0
@@ -76,24 +76,24 @@ class _Scope:
         return max(slots[ahead % most] + per_ms * (ahead // most + 1) - now, quiet + ahead // most * per_ms)
 
     def has_half(self, now: int) -> bool:
-        """Return whether nobody waits and half of the room is left."""
+        """Return whether no call waits and half of the limit is unused."""
         self._drop_places(now)
         used = self.used(now)
         return not self.line and (self.rate is None or 2 * len(used) <= self.rate.most - 1)
 
     def _drop_places(self, now: int) -> None:
-        """Remove expired places of the line."""
+        """Remove callers whose place in the line has expired."""
         if self.line:
             self.line = {who: until for who, until in self.line.items() if until >= now}
 
     def is_idle(self, now: int) -> bool:
-        """Return whether its state need not be remembered."""
+        """Return whether the scope has no state that must be remembered."""
         self._drop_places(now)
         return not self.under_way and not self.used(now) and not self.line and self.quiet[1] <= now
 
 
 class Pacing:
-    """Gives one bot's calls their turns."""
+    """Gives the calls of one bot their turns."""
 
     def __init__(self, limits: RateLimits, clock: Clock, timer: Timer) -> None:
         self._limits = limits
@@ -111,7 +111,7 @@ class Pacing:
         key: Hashable = None,
         gives_way: bool = False,
     ) -> AsyncIterator[Turn]:
-        """Wait for a turn if it is soon; make the call within the block, unless `wait_ms` forbids it.
+        """Wait for a turn if it comes soon. Make the call within the block if `wait_ms` is 0.
 
         With `chat_id` the call sends a message there. A caller that returns under the same key has kept its
         place.
@@ -136,7 +136,7 @@ class Pacing:
                 self._quieten(scopes, now, UNTOLD_MS if turn.quiet_ms is None else turn.quiet_ms)
 
     async def _waited(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
-        """Return 0 when it is the caller's turn, else the time until then."""
+        """Return 0 if it is the caller's turn, otherwise the time until then."""
         patience = self._clock.now() + PATIENCE_MS
         who = object() if key is None else key
         while True:
@@ -160,8 +160,8 @@ class Pacing:
     def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
         """Pause the narrowest scope; if two scopes pause at the same time, the platform meant the bot.
 
-        Of two chats the shorter pause counts, because one may have its own limit. A chat and a method have
-        nothing in common but the bot.
+        If two chats pause, the shorter pause counts for the bot, because one of them may have its own limit.
+        A chat and a method share only the bot.
         """
         narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
         narrow.quiet = (now, max(until, narrow.quiet[1]))
@@ -172,7 +172,7 @@ class Pacing:
             bot.quiet = (now, max(until, bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
-        """Return the scopes of a call, the narrowest first and the bot last."""
+        """Return the scopes of a call, from the narrowest to the bot."""
         limits, found = self._limits, []
         if is_alone or method in limits.methods:
             found.append(self._scope("method", method, limits.methods.get(method)))

@@ -1,4 +1,4 @@
-"""The people who may write: only admitted ones. They are identified by the platform's permanent id.
+"""The people who may write. Each must have been admitted, and is identified by the platform's permanent id.
 
 config: allow ──┐
 admitted, kept ─┼─▶ a role ─▶ may write, may use a command, may answer a question
@@ -33,11 +33,11 @@ ROLES_OF_HOLDERS = {
     Platform.WEBHOOK: PersonRole.MEMBER,
     Platform.LOCAL: PersonRole.OWNER,
 }
-"""The role of everybody who has the secret of a channel, on platforms whose adapters ask for one."""
+"""The role of everybody who knows a channel's secret, on platforms whose adapters require one."""
 
 
 class People:
-    """The people who may write, and those who ask to."""
+    """The people who may write, and the strangers who ask for admission."""
 
     def __init__(self, store: ChatPeople, links: ChatLinks, config: GatewayConfig, clock: Clock) -> None:
         self._store = store
@@ -50,7 +50,7 @@ class People:
     async def learn(self, source: SessionSource) -> SessionSource:
         """Read the sender's role, so that `role_of` can return it without waiting.
 
-        Return the source, with the person whose linked chats share a conversation with this one.
+        Return the source. If the chat is linked, its `person` is the one whose chats share the conversation.
 
         Raises:
             StoreError: The person could not be read.
@@ -75,7 +75,10 @@ class People:
         self._linked.clear()
 
     def role_of(self, source: SessionSource) -> PersonRole | None:
-        """Return the sender's role here; None for no rights. Never waits: an unknown sender has no rights."""
+        """Return the sender's role here; None if there is no role, or if it has not been read yet.
+
+        Never waits.
+        """
         config = self._config.platforms.get(source.platform)
         allow = config.allow if config is not None else {}
         if source.user_id is None:
@@ -88,7 +91,7 @@ class People:
         return kept or ROLES_OF_HOLDERS.get(source.platform) or allow.get("*")
 
     def may(self, source: SessionSource, role: PersonRole) -> bool:
-        """Return whether the sender's role includes this one."""
+        """Return whether the sender's role includes the permissions of this role."""
         has = self.role_of(source)
         return has is not None and has.reaches(role)
 
@@ -97,7 +100,7 @@ class People:
         return self.may(source, PersonRole.MEMBER)
 
     async def code_for(self, source: SessionSource) -> str | None:
-        """Return a code with which an owner admits this stranger; None if they get no answer.
+        """Return a code with which an owner can admit this stranger; None if the stranger gets no reply.
 
         Codes are sent only in direct messages, only if the configuration enables them, and no more often than
         the limits allow.
@@ -132,7 +135,10 @@ class People:
         return person
 
     async def shut_out(self, platform: str, user_id: str) -> bool:
-        """Forget a person, here at once, elsewhere within half a minute; False when there was none."""
+        """Remove a person's role; return False if there was none.
+
+        Other processes notice within half a minute.
+        """
         self._known.pop((platform, user_id), None)
         return await self._store.shut_out(platform, user_id)
 
@@ -149,7 +155,7 @@ def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
 
 
 def new_code() -> str:
-    """Return a code that people can type, and nobody can guess in a few tries."""
+    """Return a code that people can type and that cannot be guessed in a few attempts."""
     return "".join(choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
 
 

@@ -1,4 +1,4 @@
-"""The adapters of chat platforms: those of postroom, and those of plug-ins. Each is loaded on demand."""
+"""The adapters of chat platforms, from postroom itself and from plug-ins. Each is loaded on demand."""
 
 import importlib
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ ADAPTERS: Final[Mapping[Platform, str]] = MappingProxyType(
         Platform.API_SERVER: "api_server.ApiServerAdapter",
     }
 )
-"""The platforms of postroom, with the module and the class of each."""
+"""The built-in platforms, with the module and class of each adapter."""
 PLUG_INS: Final = "postroom.channels"
-"""The entry-point group of channel plug-ins: the platform's name, and `module:class` of its adapter."""
+"""The entry-point group of channel plug-ins. Each entry maps a platform to its adapter as `module:class`."""
 
 
 def plug_ins() -> dict[str, EntryPoint]:
-    """Return the installed channel plug-ins by platform; postroom's own platforms cannot be replaced."""
+    """Return the installed channel plug-ins by platform. A plug-in cannot replace a built-in platform."""
     return {one.name: one for one in entry_points(group=PLUG_INS) if one.name not in ADAPTERS}
 
 

@@ -1,27 +1,29 @@
-"""The OpenAI protocol: clients of `/v1/chat/completions` or `/v1/responses` talk to an agent.
+"""The OpenAI protocol: clients talk to an agent through `/v1/chat/completions` or `/v1/responses`.
 
     POST ──▶ stored ──▶ waits for its turn in the session, then is answered ──▶ pieces as they grow ──▶ end
 
-Each request must have `api_key` as its bearer token, of 16 characters or more.
+Each request must send `api_key`, which has at least 16 characters, as its bearer token.
 
-The header `X-Postroom-Session` names a session, or in the body `conversation` or `previous_response_id`. The
-field `user` names a person, not a session. In a session the conversation is stored here: of `messages` or
-`input` only the user's last message and results of tools are read. Without a session, each request contains
-its whole conversation. The holder of the key may write in every session. Instructions, tools and settings go
-to agents that are models; others refuse `tools`, `tool_choice` and `response_format` by name.
+A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
+`previous_response_id`. The field `user` names a person, not a session. In a session, the server stores the
+conversation, so it reads only the user's last message and the tool results from `messages` or `input`.
+Without a session, each request contains its whole conversation. The holder of the key may write in every
+session. Instructions, tools and settings are passed to agents that are models. Other agents refuse `tools`,
+`tool_choice` and `response_format` with an error that names the field.
 
-`Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and no
-question is asked twice. A request that failed or was cancelled has no answer: its repetition starts a new
-run.
+`Idempotency-Key` identifies the message: a request with the same key gets the same answer, or waits for it,
+and no message is processed twice. A request that failed or was cancelled has no answer, so repeating it
+starts a new run.
 
 Without a key, a request that declares itself a retry (`x-stainless-retry-count`) repeats the newest equal
-request of the last hour. So does an equal request with the same history whose caller got no answer. Equal
-words alone are not a repetition: in a session, a request without history is a new message. Each answer and
-each time-out (504) contains the key for a repetition. Requests and answers that are not in memory are read
-from the store: the same rules apply after a restart, for as long as inbound messages are kept.
+request of the last hour. An equal request with the same history is also a repetition if the caller of the
+earlier request got no answer. Equal text alone does not make a repetition: in a session, a request without
+history is a new message. Each answer and each timeout (504) contains the key with which the request can be
+repeated. Requests and answers that are not in memory are read from the store, so the same rules apply after a
+restart, for as long as inbound messages are kept.
 
-A caller that hangs up cancels the run, unless the request asked for `background`, or the run also answers a
-caller who still waits.
+If the caller hangs up, its run is cancelled, unless the request set `background` or the run also answers
+another caller who still waits.
 """
 
 import asyncio
@@ -96,7 +98,7 @@ _RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,1400}")
 
 
 def response_id_of(chat_id: str, message_id: str) -> str:
-    """Return the id of the response to a message. It says which message that is, so that no list is kept."""
+    """Return the response id for a message. The id encodes the message, so no table of ids is needed."""
     names = [message_id] if chat_id == own_session(message_id) else [message_id, chat_id]
     told = "\0".join(names).encode()
     return f"resp_{base64.urlsafe_b64encode(told).decode().rstrip('=')}"
@@ -118,12 +120,12 @@ def read_response_id(response_id: str) -> tuple[str, str] | None:
 
 
 def own_session(key: str) -> str:
-    """Return the session of a request that names none: its own, the same in each repetition."""
+    """Return the session of a request that names no session. Repetitions of the request get the same one."""
     return f"once-{digest(key)}"
 
 
 def digest(*parts: str) -> str:
-    """Return 48 characters that identify these texts, the same each time."""
+    """Return a stable digest of 48 characters for these texts."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:48]
 
 
@@ -131,7 +133,7 @@ def digest(*parts: str) -> str:
 
 
 LONGEST_PART: Final = 64 * 1024
-"""Bytes of one part of text."""
+"""Maximum bytes of one text part."""
 MOST_PARTS: Final = 1_000
 MOST_MESSAGES: Final = 2_000
 MOST_IMAGES: Final = 8
@@ -143,12 +145,12 @@ _IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
 
 
 def wrong(message: str, param: str | None = None, code: str = "invalid_value") -> Refused:
-    """Return the refusal of a request that is wrong as it stands."""
+    """Return the refusal of an invalid request."""
     return Refused(400, code, message, param=param)
 
 
 def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str, Any]:
-    """Return the content of a list of messages, as the fields of `Asked`."""
+    """Parse a list of messages, and return the fields of `Asked`."""
     if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
         raise wrong(f"`{param}` must be a list of messages", param)
     if len(messages) > MOST_MESSAGES:
@@ -177,7 +179,10 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
 
 
 def check_results(told: Sequence[Message]) -> None:
-    """Refuse the result of a tool that no earlier message has called; in a session the calls may be ours."""
+    """Refuse tool results without an earlier tool call.
+
+    In a session, the call may be in the stored history.
+    """
     called = {call.id for message in told for call in message.tool_calls}
     for message in told:
         if message.role is Role.TOOL and message.tool_call_id not in called:
@@ -187,7 +192,7 @@ def check_results(told: Sequence[Message]) -> None:
 
 
 def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
-    """Return one entry of a conversation; None for a skipped entry, such as a model's reasoning."""
+    """Return one entry of a conversation as a message; None if it is skipped, such as a model's reasoning."""
     role, kind = one.get("role"), one.get("type")
     if role in ("system", "developer", "user"):
         text, media = _content(one.get("content"), f"{where}.content", image_bytes)
@@ -310,7 +315,7 @@ def _image(told: Json, where: str, limit: int) -> Attachment:
 
 
 def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
-    """Return a file that came along: `file` of chat completions, or `input_file` of responses."""
+    """Return a file from the request: `file` in chat completions, `input_file` in responses."""
     told = part.get("file") if part.get("type") == "file" else part
     url = told.get("file_data") if isinstance(told, Mapping) else None
     if not isinstance(url, str) or not url.startswith("data:"):
@@ -347,7 +352,7 @@ MOST_TOOLS: Final = 128
 _FORMS: Final = ("text", "json_object", "json_schema")
 LONGEST_SESSION: Final = 200
 _SHOWN: Final = 60
-"""Characters of a wrong value that its refusal shows."""
+"""Maximum characters of an invalid value that its refusal quotes."""
 _TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LARGEST: Final = 2**31 - 1
 _LONGEST_SEED: Final = 2**63 - 1
@@ -355,12 +360,12 @@ _LONGEST_SEED: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of value of a field: its words for people, and the check of a value."""
+    """A type of field values: its description for people, and its validation."""
 
     words: str
     fits: Callable[[Json], bool]
     code: str = "invalid_value"
-    """The code of the refusal of another value."""
+    """The error code if the value is invalid."""
 
 
 def _integer(least: int, most: int) -> _Kind:
@@ -431,12 +436,12 @@ _FIELDS: Final[Mapping[str, _Kind]] = {
     "prompt_cache_key": _TEXT,
     "prompt_cache_retention": _TEXT,
 }
-"""The kind of each field that is not read further below."""
+"""The type of each field that is only validated here."""
 _PASSED_ON: Final = (
     *("tool_choice", "response_format", "parallel_tool_calls", "stop", "seed", "presence_penalty"),
     *("frequency_penalty", "logit_bias", "verbosity"),
 )
-"""The fields that the model's endpoint gets unchanged."""
+"""The fields that are passed to the model's endpoint unchanged."""
 _NOT_IN_CHAT: Final = {
     "functions": "; send `tools`",
     "function_call": "; send `tool_choice`",
@@ -459,7 +464,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         *("prompt_cache_retention", "stream_options"),
     }
 )
-"""Fields without an effect on the answer: accepted, and ignored unless they are shown again."""
+"""Fields that are accepted but do not affect the answer; some of them are echoed in the response."""
 _OF_CHAT: Final = _WITHOUT_EFFECT | {
     *("model", "messages", "n", "stream", "conversation", "tools", "modalities"),
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "reasoning_effort", *_PASSED_ON),
@@ -473,33 +478,36 @@ _OF_RESPONSES: Final = _WITHOUT_EFFECT | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The content of a request."""
+    """The parsed content of a request."""
 
     text: str
-    """The user's last message; empty where a tool's result comes last."""
+    """The user's last message; empty if a tool result comes last."""
     media: tuple[Attachment, ...] = ()
     earlier: tuple[Message, ...] = ()
-    """The conversation before it, from the request."""
+    """The earlier messages of the conversation, from the request."""
     results: tuple[Message, ...] = ()
-    """Those of them that are results of tools which the last answer asked for."""
+    """The tool results among them that the last answer asked for."""
     instructions: str = ""
     tools: tuple[ToolDescriptor, ...] = ()
     overrides: InferenceOverride | None = None
     stream: bool = False
     include_usage: bool = False
     session: str | None = None
-    """The session that the body names."""
+    """The session named in the body."""
     previous: str | None = None
-    """The response that this one continues."""
+    """The id of the previous response that this request continues."""
     store: bool = True
     background: bool = False
-    """Whether its run continues when the caller hangs up."""
+    """Whether the run continues if the caller hangs up."""
     shown: Mapping[str, Json] = field(default_factory=dict)
-    """The fields that a response shows again."""
+    """The request fields that the response echoes."""
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint that two requests with one key must share."""
+        """Return the fingerprint of the content.
+
+        Requests with the same key must have the same fingerprint.
+        """
         told = (
             *(self.text, self.media, self.earlier, self.instructions, self.tools),
             *(self.overrides, self.previous),
@@ -508,7 +516,10 @@ class Asked:
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
-        """Return the context of the message; in a session the conversation is stored here."""
+        """Return the caller's part of the message.
+
+        In a session, it omits the conversation, which the server stores.
+        """
         return CallerRequest(
             instructions=self.instructions,
             context=self.results if in_session else self.earlier,
@@ -518,7 +529,7 @@ class Asked:
 
 
 def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Asked:
-    """Return the content of a chat completion.
+    """Parse a chat completion request.
 
     Raises:
         Refused: The request is invalid, or asks for an unsupported feature.
@@ -541,7 +552,7 @@ def read_chat(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Aske
 
 
 def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> Asked:
-    """Return the content of a request for a response.
+    """Parse a request to the Responses API.
 
     Raises:
         Refused: The request is invalid, or asks for an unsupported feature.
@@ -576,7 +587,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
 
 
 def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: Mapping[str, str]) -> None:
-    """Refuse what there is not, by name."""
+    """Refuse unknown or unsupported fields, naming the field."""
     for name, instead in absent.items():
         if data.get(name) not in (None, False):
             raise wrong(f"`{name}` is not supported{instead}", name, UNSUPPORTED)
@@ -593,7 +604,7 @@ def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: 
 
 
 def _check_value(value: Json, name: str, kind: _Kind) -> None:
-    """Refuse a value of another kind; a field that is null counts as absent."""
+    """Refuse a value of the wrong type. A field that is null counts as absent."""
     if value is not None and not kind.fits(value):
         given = json.dumps(value, ensure_ascii=False)
         shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}…"
@@ -641,7 +652,7 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
 
 
 def _check_choice(more: Mapping[str, Json], tools: Sequence[ToolDescriptor]) -> None:
-    """Refuse the choice of a function that is not among the tools: a model cannot call it."""
+    """Refuse a `tool_choice` that names a function which is not among the tools."""
     choice = more.get("tool_choice")
     if not isinstance(choice, Mapping) or choice.get("type") != "function":
         return
@@ -652,7 +663,7 @@ def _check_choice(more: Mapping[str, Json], tools: Sequence[ToolDescriptor]) -> 
 
 
 def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the settings of a response as those of a chat completion, which is what models speak."""
+    """Convert the settings of a response to those of a chat completion, which model endpoints accept."""
     named = ("parallel_tool_calls", "presence_penalty", "frequency_penalty")
     more = {name: data[name] for name in named if data.get(name) is not None}
     choice, text = data.get("tool_choice"), data.get("text")
@@ -671,10 +682,10 @@ def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def session_name(told: Json, param: str | None) -> str | None:
-    """Return a session's name, None when none was given.
+    """Return the name of a session; None if the request names none.
 
     Raises:
-        Refused: it cannot be one.
+        Refused: The value is invalid.
     """
     if told is None or told == "":
         return None
@@ -684,10 +695,10 @@ def session_name(told: Json, param: str | None) -> str | None:
 
 
 def idempotency_key(told: str | None) -> str | None:
-    """Return the key that a request came with.
+    """Return the idempotency key of a request; None if it has none.
 
     Raises:
-        Refused: it cannot be one.
+        Refused: The value is invalid.
     """
     if told is None:
         return None
@@ -725,7 +736,7 @@ _ECHOED: Final = (
 
 
 def echoed(data: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the fields of the request that its response repeats."""
+    """Return the request fields that the response echoes."""
     return {name: data[name] for name in _ECHOED if data.get(name) is not None}
 
 
@@ -762,12 +773,12 @@ _FAILURES: Final[Mapping[type[errors.PostroomError], tuple[int, str]]] = {
     errors.NoModelEndpoint: (502, "model_endpoint_missing"),
     errors.StoreError: (503, "unavailable"),
 }
-"""The status and code of each error for callers; any other class has those of its nearest base class."""
+"""The HTTP status and code of each error class; other classes use those of their nearest base class."""
 _KINDS: Final = {kind.code: kind for kind in errors.all_errors()}
 
 
 def failure_of(error: str, code: str | None = None) -> Refused:
-    """Return the refusal that an answer is which tells a failure of its run, or that there was none."""
+    """Return the refusal for a request whose run failed, or that was never run."""
     kind = _KINDS.get(code or "", errors.PostroomError)
     status, told = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
     named = re.search(r"`(\w+)`", error) if told == "unsupported_parameter" else None
@@ -778,34 +789,34 @@ def failure_of(error: str, code: str | None = None) -> Refused:
 
 
 def model_named(model: str, created: int) -> dict[str, Any]:
-    """Return the one model that there is."""
+    """Return the description of the only model."""
     return {"id": model, "object": "model", "created": created, "owned_by": "postroom"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer that is whole: its text, the tools that the caller is to use, and the tokens that it took."""
+    """A complete answer: its text, the tools that the caller should call, and the tokens that it used."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
     usage: tuple[int, int] = (0, 0)
     is_cut: bool = False
-    """Whether a limit of the model or of the run cut it off."""
+    """Whether the answer was cut off by a limit of the model or of the run."""
     is_cancelled: bool = False
-    """Whether its caller cancelled it; then the text is the partial answer."""
+    """Whether the caller cancelled the request; the text is then the partial answer."""
     failure: Refused | None = None
-    """Why there is none."""
+    """The reason why there is no answer."""
     reasoning: str = ""
     """The reasoning of the model, which is not part of the text."""
 
     @property
     def is_partial(self) -> bool:
-        """Whether its text may lack an end."""
+        """Whether the text may be incomplete."""
         return self.is_cut or self.is_cancelled
 
     @classmethod
     def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
-        """Return the answer in a channel's details; see `Metadata`."""
+        """Build the answer from its text and a channel's details; see `Metadata`."""
         calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
         read, written = details.get("usage", (0, 0))
         error = details.get("error")
@@ -825,14 +836,14 @@ def _arguments(call: ToolCall) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatShape:
-    """The forms of one chat completion."""
+    """Builds the JSON objects of one chat completion."""
 
     completion_id: str
     model: str
     created: int
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        """Return the whole answer."""
+        """Return the complete answer."""
         content = answer.text if answer.text or not answer.calls else None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if answer.reasoning:
@@ -843,12 +854,15 @@ class ChatShape:
         return {**self._head("chat.completion"), "choices": [choice], "usage": _chat_usage(answer)}
 
     def piece(self, delta: Mapping[str, Any], *, finish: str | None = None) -> dict[str, Any]:
-        """Return a piece of it."""
+        """Return one chunk of a streamed answer."""
         choice = {"index": 0, "delta": dict(delta), "logprobs": None, "finish_reason": finish}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def end(self, answer: Answer, *, include_usage: bool) -> list[dict[str, Any]]:
-        """Return the last pieces; usage is in the last one, or after it if requested."""
+        """Return the last chunks of a stream.
+
+        Usage is in the last chunk, or in a separate one if requested.
+        """
         calls = [{"index": index, **one} for index, one in enumerate(self._calls(answer.calls))]
         pieces = [self.piece({"tool_calls": calls})] if calls else []
         last, usage = self.piece({}, finish=_finish(answer)), _chat_usage(answer)
@@ -889,31 +903,31 @@ def _response_usage(answer: Answer) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ResponseShape:
-    """The forms of one response."""
+    """Builds the JSON objects of one response."""
 
     response_id: str
     chat_id: str
     model: str
     created: int
     asked: Mapping[str, Json] = field(default_factory=dict)
-    """The fields of its request that it repeats: see `echoed`."""
+    """The request fields that the response echoes; see `echoed`."""
 
     @property
     def is_background(self) -> bool:
-        """Whether its run continues when the caller hangs up."""
+        """Whether the run continues if the caller hangs up."""
         return bool(self.asked.get("background"))
 
     @property
     def item_id(self) -> str:
-        """The id of the one message in it."""
+        """The id of the only message in the response."""
         return f"msg_{digest(self.response_id)}"
 
     def part(self, text: str) -> dict[str, Any]:
-        """Return the one part of the message."""
+        """Return the only content part of the message."""
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
     def item(self, parts: Sequence[Mapping[str, Any]], status: str) -> dict[str, Any]:
-        """Return the one message."""
+        """Return the only message of the response."""
         return {
             "id": self.item_id,
             "type": "message",
@@ -923,7 +937,7 @@ class ResponseShape:
         }
 
     def reasoning(self, text: str, status: str = "completed") -> dict[str, Any]:
-        """Return the item with the reasoning of the model; until it is completed it is empty."""
+        """Return the item for the model's reasoning. It is empty until it is completed."""
         return {
             "id": f"rs_{digest(self.response_id)}",
             "type": "reasoning",
@@ -933,7 +947,7 @@ class ResponseShape:
         }
 
     def call(self, call: ToolCall, status: str = "completed") -> dict[str, Any]:
-        """Return a call that the caller is to make."""
+        """Return the item for a tool that the caller should call."""
         return {
             "id": f"fc_{digest(self.response_id, call.id)}",
             "type": "function_call",
@@ -944,7 +958,7 @@ class ResponseShape:
         }
 
     def output(self, answer: Answer) -> list[dict[str, Any]]:
-        """Return the whole answer."""
+        """Return the complete answer."""
         says = answer.text or not answer.calls
         status = "incomplete" if answer.is_cut else "completed"
         thoughts = [self.reasoning(answer.reasoning)] if answer.reasoning else []
@@ -952,7 +966,7 @@ class ResponseShape:
         return [*thoughts, *items, *(self.call(call) for call in answer.calls)]
 
     def whole(self, answer: Answer | None = None, *, unanswered: str = "in_progress") -> dict[str, Any]:
-        """Return the response as it stands; without an answer its status is `unanswered`."""
+        """Return the response in its current state. Without an answer, its status is `unanswered`."""
         failure = None if answer is None else answer.failure
         is_done = answer is not None and failure is None
         named = self.asked.get("conversation")
@@ -1020,7 +1034,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Exchange:
-    """A message and its answer as far as it came."""
+    """A message, and its answer as far as it has been received."""
 
     def __init__(self, chat_id: str, message_id: str) -> None:
         self.chat_id = chat_id
@@ -1028,25 +1042,25 @@ class Exchange:
         self.fingerprint: str | None = None
         """The fingerprint of the message; None if this process did not receive it."""
         self.answer: Answer | None = None
-        """The answer, when it is whole."""
+        """The complete answer; None until it is complete."""
         self.since = 0
-        """When it was asked first, as far as that is known here."""
+        """When the message was first received, as far as this process knows; 0 if it does not know."""
         self.is_collected = False
-        """Whether a caller was given the answer, or the id under which it can be fetched."""
+        """Whether a caller has received the answer, or the id with which it can be fetched."""
         self.is_background = False
-        """Whether its run continues when nobody waits."""
+        """Whether the run continues when no caller waits."""
         self.is_cancelled = False
-        """Whether its caller hung up or cancelled it before there was an answer."""
+        """Whether the caller hung up or cancelled the request before there was an answer."""
         self.has_begun_again = False
-        """Whether a started answer broke off and another attempt wrote it again."""
+        """Whether an attempt failed after it had started the answer, and another attempt wrote it anew."""
         self.reasoning = ""
-        """The reasoning of the model as far as it came."""
+        """The model's reasoning as far as it has been received."""
         self.waits: set[Wait] = set()
         self._parts: list[tuple[str, str]] = []
 
     @property
     def is_final(self) -> bool:
-        """Whether the answer is whole."""
+        """Whether the answer is complete."""
         return self.answer is not None
 
     @property
@@ -1056,12 +1070,12 @@ class Exchange:
 
     @property
     def text(self) -> str:
-        """The answer as far as it came."""
+        """The answer as far as it has been received."""
         return _BETWEEN.join(text for _, text in self._parts if text)
 
     @property
     def size(self) -> int:
-        """The characters that it holds."""
+        """The number of characters that the exchange holds in memory."""
         return len(self.reasoning) + sum(len(text) for _, text in self._parts)
 
     @property
@@ -1074,7 +1088,7 @@ class Exchange:
         return any(known == part_id for known, _ in self._parts)
 
     def add(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
-        """Take another part, or the last one grown; after the final part nothing changes."""
+        """Add a part of the answer, or extend the last one. After the final part, nothing changes."""
         if self.is_final:
             return
         if self._parts and grows_from(self._parts[-1][1], text):
@@ -1083,7 +1097,7 @@ class Exchange:
         self._told(final, details)
 
     def replace(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
-        """Take other words of a part."""
+        """Replace the text of a part."""
         if not self.is_final:
             self._parts = [(known, text if known == part_id else old) for known, old in self._parts]
             self._told(final, details)
@@ -1105,18 +1119,18 @@ class Exchange:
 
 
 class Wait:
-    """One request that waits for the answer to a message."""
+    """A request that waits for the answer to a message."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.thought = ""
-        """The reasoning that came with the newest delta."""
+        """The reasoning that arrived with the newest delta."""
         self._ended: Refused | None = None
         self._beats = False
         self._news = asyncio.Event()
 
     def wake(self) -> None:
-        """Let it look."""
+        """Make the request check its exchange for changes."""
         self._news.set()
 
     def beat(self) -> None:
@@ -1125,37 +1139,37 @@ class Wait:
         self.wake()
 
     def end(self, refusal: Refused) -> None:
-        """End its wait."""
+        """End the wait with this refusal."""
         self._ended = refusal
         self.wake()
 
     async def end_with(self, receive: Receive) -> None:
-        """Wait no longer once the caller hangs up."""
+        """End the wait when the caller hangs up."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.end(Refused(503, _HUNG_UP, "the caller hung up"))
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its end means that the caller hung up: neither an answer nor an error was sent."""
+        """Whether the caller hung up before it was sent an answer or an error."""
         is_refused = self._ended is not None and self._ended.code != _HUNG_UP
         return not self.exchange.is_final and not is_refused
 
     async def answer(self) -> Answer:
-        """Return the answer when it is final.
+        """Wait for the final answer and return it.
 
         Raises:
-            Refused: it was not waited for any longer, or there is none.
+            Refused: The wait was ended, or there will be no answer.
         """
         while self.exchange.answer is None:
             await self._next()
         return self.collected()
 
     def collected(self) -> Answer:
-        """Return the whole answer, and record that its caller has it.
+        """Return the complete answer, and record that its caller has received it.
 
         Raises:
-            Refused: there is none.
+            Refused: There is no answer.
         """
         answer = self.exchange.answer or Answer(text="")
         self.exchange.is_collected = True
@@ -1164,10 +1178,10 @@ class Wait:
         return answer
 
     async def deltas(self) -> AsyncGenerator[str]:
-        """Yield the answer piece by piece as it grows, and an empty text for reasoning and as a sign of life.
+        """Yield the answer in pieces as it grows. An empty piece means new reasoning, or is a heartbeat.
 
         Raises:
-            Refused: it was not waited for any longer, or there is none.
+            Refused: The wait was ended, or there will be no answer.
         """
         told = reasoned = ""
         while True:
@@ -1193,7 +1207,7 @@ class Wait:
                 yield ""
 
     def _broken(self) -> Refused:
-        """Return the failure that says that the caller has the beginning of another answer."""
+        """Return the failure for a caller who has already received the beginning of a different answer."""
         answer = self.exchange.answer
         if answer is not None and answer.failure is not None:
             return answer.failure
@@ -1213,12 +1227,14 @@ class Wait:
 
 
 def _goes_on(told: str, sure: str) -> bool:
-    """Return whether a whole answer continues the sent text, or is the end of it."""
+    """Return whether the complete answer is consistent with the text that was already sent."""
     return sure.startswith(told) or told.endswith(sure)
 
 
 def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
-    """Refuse a key whose earlier request has another fingerprint; None if the earlier response is unknown.
+    """Refuse a key that an earlier request with a different fingerprint used.
+
+    None means an unknown fingerprint, which is accepted.
 
     Raises:
         Refused: The fingerprints differ.
@@ -1228,7 +1244,7 @@ def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
 
 
 class Exchanges:
-    """All messages and their answers that are known."""
+    """The known messages with their answers."""
 
     def __init__(self) -> None:
         self._exchanges: OrderedDict[tuple[str, str], Exchange] = OrderedDict()
@@ -1236,14 +1252,14 @@ class Exchanges:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return self._waiting
 
     def ask(self, chat_id: str, message_id: str, fingerprint: str) -> Wait:
-        """Begin to wait for the answer to a message, which may be there already.
+        """Begin to wait for the answer to a message; the answer may exist already.
 
         Raises:
-            Refused: the message said something else before, or too many wait.
+            Refused: The message id was used for other content, or too many requests wait.
         """
         known = self._exchanges.get((chat_id, message_id))
         if known is not None:
@@ -1260,7 +1276,7 @@ class Exchanges:
         return wait
 
     def leave(self, wait: Wait) -> None:
-        """Wait no longer; harmless when done twice."""
+        """Stop waiting; a second call does nothing."""
         if wait in wait.exchange.waits:
             wait.exchange.waits.discard(wait)
             self._waiting -= 1
@@ -1280,7 +1296,7 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        """Take a part of the answer to messages of a chat, whether anybody waits or not."""
+        """Add a part of the answer to messages of a chat, whether or not a request waits for it."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
             exchange.add(part_id, text, final=final, details=details)
@@ -1297,7 +1313,7 @@ class Exchanges:
     ) -> bool:
         """Replace the text of a sent part; return whether the part is known.
 
-        A message that its run has read since then is answered by it, too.
+        The part then also answers messages that its run has read since it was sent.
         """
         found = [one for one in self._exchanges.values() if one.chat_id == chat_id and one.holds(part_id)]
         for exchange in found:
@@ -1309,7 +1325,7 @@ class Exchanges:
         return bool(found)
 
     def begin_again(self, chat_id: str, part_id: str) -> None:
-        """Note that another attempt writes a part of an answer again."""
+        """Record that another attempt rewrites a part of an answer."""
         for exchange in self._exchanges.values():
             if exchange.chat_id == chat_id and exchange.holds(part_id):
                 exchange.has_begun_again = True
@@ -1319,7 +1335,7 @@ class Exchanges:
         return self._exchanges.get((chat_id, message_id))
 
     def beat(self) -> None:
-        """Request a heartbeat of all waiting callers."""
+        """Request a heartbeat for all waiting callers."""
         for exchange in self._exchanges.values():
             for wait in exchange.waits:
                 wait.beat()
@@ -1346,19 +1362,20 @@ class Exchanges:
 
 
 def data_event(data: Mapping[str, Any]) -> str:
-    """Return one event that holds JSON, as chat completions send it."""
+    """Return one server-sent event with JSON data, in the form of chat completions."""
     return f"data: {json.dumps(data)}\n\n"
 
 
 class _ResponseEvents:
-    """The events of one response, numbered.
+    """Builds the numbered events of one response.
 
-    In a background response a delta counts as many numbers as it has characters. So a number names the same
-    place in each stream of the response, however its text is cut into deltas, and a reader can resume there.
+    In a background response, a delta takes as many numbers as it has characters. So a number denotes the same
+    position in every stream of the response, however its text is divided into deltas, and a reader can resume
+    from it.
     """
 
     def __init__(self, shape: ResponseShape, after: int = -1) -> None:
-        """Leave out the events with numbers up to `after`."""
+        """Events with numbers up to `after` are omitted."""
         self.text = self.reasoning = ""
         self._shape = shape
         self._has_message = False
@@ -1366,7 +1383,7 @@ class _ResponseEvents:
         self._after = after
 
     def event(self, kind: str, **told: Any) -> str:
-        """Return an event; if the reader has it already, return a sign of life."""
+        """Return an event, or a heartbeat if the reader already has the event."""
         number, self._count = self._count, self._count + 1
         if number <= self._after:
             return SIGN_OF_LIFE
@@ -1374,7 +1391,7 @@ class _ResponseEvents:
 
     @property
     def _index(self) -> int:
-        """The number of the message among the items of the response."""
+        """The index of the message among the items of the response."""
         return int(bool(self.reasoning))
 
     @property
@@ -1382,10 +1399,10 @@ class _ResponseEvents:
         return {"item_id": self._shape.item_id, "output_index": self._index, "content_index": 0}
 
     def thought(self, delta: str) -> Iterator[str]:
-        """Yield the events of more reasoning before the text; later reasoning has none: its item is whole.
+        """Yield the events for new reasoning. Once the text has begun, there are none: its item is complete.
 
-        A background response has none at all: reasoning is not kept, and a number would name another place
-        once the server was restarted.
+        A background response has no such events. Reasoning is not stored, so after a restart of the server an
+        event number would denote a different position.
         """
         if not delta or self._has_message or self._shape.is_background:
             return
@@ -1405,7 +1422,7 @@ class _ResponseEvents:
             yield self.event("response.output_item.done", output_index=0, item=item)
 
     def said(self, delta: str) -> Iterator[str]:
-        """Yield what tells more of the text; its message begins with the first."""
+        """Yield the events for more text. The first of them also begins the message."""
         shape = self._shape
         if not self._has_message:
             yield from self._thought_whole()
@@ -1420,7 +1437,7 @@ class _ResponseEvents:
             yield self.event("response.output_text.delta", **self._place, delta=unread, logprobs=[])
 
     def ended(self, answer: Answer) -> Iterator[str]:
-        """Yield what tells that the answer is whole, and the calls in it."""
+        """Yield the events that complete the answer, including its tool calls."""
         if not self._has_message and not answer.calls:
             yield from self.said("")
         if not self._has_message:
@@ -1446,7 +1463,7 @@ class _ResponseEvents:
 
 
 async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> AsyncGenerator[str]:
-    """Yield the events of a response with numbers beyond `after`.
+    """Yield the events of a response whose numbers are greater than `after`.
 
     The last event of a failed response is `response.failed`; without an answer in time it is `error`.
     """
@@ -1475,17 +1492,17 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
 
 
 _LOOK_EVERY_MS: Final = 1_000
-"""How long an answer that another server gave goes unnoticed."""
+"""How often the store is checked for an answer that another server has given."""
 RETRIED_WITHIN_MS: Final = 3_600_000
-"""How long a request without a key may count as a repetition; clients wait for ten minutes and more."""
+"""The period within which a request without a key may be a repetition. Clients wait ten minutes or more."""
 _NEWEST: Final = 6
-"""How many of the newest equal requests may be the repeated one."""
+"""How many of the newest equal requests are considered as the repeated one."""
 _MOST_COUNTS: Final = 2_000
 _MOST_FAILED: Final = 20
 
 
 class Repeats:
-    """Finds earlier requests, also from before this process began."""
+    """Finds earlier requests, including those received before this process started."""
 
     def __init__(
         self,
@@ -1498,10 +1515,10 @@ class Repeats:
         self._clock = clock
         self._began = clock.now()
         self._counts: OrderedDict[tuple[str | None, str, int], int] = OrderedDict()
-        """By session, digest and hour: how many requests like one came at least."""
+        """The known minimum number of equal requests, by session, digest and hour."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
-        """Return whether its message was stored before; an answered one gets its answer.
+        """Return whether the message already has its answer; look for it in the store if necessary.
 
         Raises:
             Refused: The message had other content.
@@ -1518,7 +1535,7 @@ class Repeats:
         return _is_answered(exchange, known)
 
     async def follow(self, exchange: Exchange, timer: Timer) -> None:
-        """Poll until another server has given the answer."""
+        """Poll the store until another server has given the answer."""
         while not exchange.is_final:
             await timer.sleep(_LOOK_EVERY_MS)
             try:
@@ -1529,13 +1546,13 @@ class Repeats:
     async def key_of(
         self, session: str | None, told: str, *, is_again: bool, has_history: bool = False
     ) -> str:
-        """Return the key of a request that brings none.
+        """Return the key for a request that has no key of its own.
 
-        A request that counts itself as a retry gets the key of an equal request whose caller has no answer,
-        otherwise of the newest equal request. Another request gets the key of an equal request whose caller
-        has no answer, if the history in both says that they have the same position in their conversation.
-        Each other request gets a new key, also if the equal request failed or was cancelled. Only the newest
-        six equal requests of the last hour are compared.
+        A request that declares itself a retry gets the key of an equal request whose caller has no answer,
+        otherwise the key of the newest equal request. Any other request gets the key of an equal request
+        whose caller has no answer, provided that their histories show the same position in the conversation.
+        Otherwise, or if the equal request failed or was cancelled, the request gets a new key. Only the
+        newest six equal requests of the last hour are compared.
         """
         now = self._clock.now()
         hour = now // RETRIED_WITHIN_MS
@@ -1587,7 +1604,7 @@ class Repeats:
         return counted
 
     async def key_in_use(self, session: str | None, key: str, fingerprint: str) -> str:
-        """Return a key, or the next one in its place if the request with the key failed or was cancelled.
+        """Return this key, or a successor of it if the request with this key failed or was cancelled.
 
         Raises:
             Refused: The request with the key had other content, or each of twenty such requests failed.
@@ -1611,8 +1628,8 @@ class Repeats:
     ) -> bool:
         """Return whether the caller of a request got no answer and no longer waits for it.
 
-        For a request from before this process began nobody knows that. A retry then takes the newest request,
-        and another request takes this one.
+        This is unknown for requests received before this process started. A retry then repeats the newest
+        request, and any other request repeats this one.
         """
         if exchange is None or exchange.fingerprint is None:  # nobody of this process asked it
             is_background = known is not None and "background" in known.event.metadata
@@ -1621,7 +1638,7 @@ class Repeats:
 
 
 def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:
-    """Give an exchange the stored answer, and return whether it has one."""
+    """Copy the stored answer, if any, into an exchange, and return whether the exchange has an answer."""
     if known is not None and known.is_cancelled:
         exchange.cancel()
     elif known is not None and known.answer is not None:
@@ -1639,9 +1656,9 @@ class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
     """The table [platforms.api_server]."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 590
-    """How long a request waits for its answer. OpenAI's SDK waits for 600 s."""
+    """How long a request waits for its answer. The limit of OpenAI's SDK is 600 s."""
     model: Annotated[str, Meta(min_length=1, extra={"write": "a text that is not empty"})] = "postroom"
-    """The name of the one model that is listed."""
+    """The name of the only model in the list of models."""
     max_image_bytes: Annotated[int, Meta(ge=1, le=5_000_000)] = 1_000_000
     """The largest image."""
 
@@ -1654,7 +1671,7 @@ class ApiServerAdapter(HttpAdapter):
     """Answers requests in OpenAI's protocol.
 
     Raises:
-        ConfigError: the key is missing or too short, or a setting is not known or none.
+        ConfigError: The key is missing or too short, or a setting is unknown or invalid.
     """
 
     platform: ClassVar = Platform.API_SERVER
@@ -1697,14 +1714,14 @@ class ApiServerAdapter(HttpAdapter):
         )
 
     def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
-        """Return a refusal as `HttpAdapter.refuse` does; that of an unknown path names the known paths."""
+        """Return a refusal as `HttpAdapter.refuse` does. For an unknown path, it lists the known paths."""
         if status == HTTPStatus.NOT_FOUND:
             known = dict.fromkeys(route.path for route in self.routes() if isinstance(route, Route))
             message = f"{message}; the paths are {', '.join(known)}"
         return super().refuse(status, code, message, headers)
 
     async def disconnect(self) -> None:
-        """Refuse requests, including waiting ones: their messages are stored and continue."""
+        """Refuse all requests, including waiting ones. Their messages are stored and still get answers."""
         self._exchanges.end(Refused(503, "stopping", "the server is stopping; ask again", retry_after=5))
         await super().disconnect()
 
@@ -1773,7 +1790,10 @@ class ApiServerAdapter(HttpAdapter):
         return json_response(shape.whole(self._answer_of(chat_id, message_id, known)))
 
     async def _cancel(self, request: Request) -> Response:
-        """Cancel the run of a response and return the response; a response with an answer is unchanged."""
+        """Cancel the run of a response and return the response.
+
+        A response that has its answer is unchanged.
+        """
         self._check_key(request)
         found = await self._response(request.path_params["id"])
         if found is None:
@@ -1789,7 +1809,7 @@ class ApiServerAdapter(HttpAdapter):
         return json_response(shape.whole(answer))
 
     def _answer_of(self, chat_id: str, message_id: str, known: KnownMessage) -> Answer | None:
-        """Return the answer to a message, from memory or as it is stored; None if there is none yet."""
+        """Return the answer to a message, from memory or from the store; None if there is none yet."""
         exchange = self._exchanges.find(chat_id, message_id)
         if exchange is not None and exchange.answer is not None:
             return exchange.answer
@@ -1804,7 +1824,7 @@ class ApiServerAdapter(HttpAdapter):
         return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
-        """Return the message of a response; None if it must not be shown."""
+        """Return the session, the id and the message of a response; None if it must not be shown."""
         names = read_response_id(response_id)
         known = None if names is None else await self._look_up(*names)
         if names is None or known is None or known.is_forgotten or "response" not in known.event.metadata:
@@ -1848,7 +1868,7 @@ class ApiServerAdapter(HttpAdapter):
         return reader(parse_object(body), model=self._model, image_bytes=self._options.max_image_bytes)
 
     async def _ask(self, request: Request, asked: Asked) -> tuple[Wait, dict[str, str]]:
-        """Hand the message over and begin to wait for its answer."""
+        """Store the message, and begin to wait for its answer."""
         if (session := await self._session_of(request, asked)) is None:
             check_results(asked.earlier)
         key = idempotency_key(request.headers.get(KEY_HEADER))
@@ -1875,7 +1895,7 @@ class ApiServerAdapter(HttpAdapter):
         return wait, {KEY_HEADER: key} | ({SESSION_HEADER: chat_id} if chat_id.isascii() else {})
 
     async def _watch(self, chat_id: str, message_id: str, known: KnownMessage) -> Wait:
-        """Begin to wait for the answer to a message that was asked before."""
+        """Begin to wait for the answer to an earlier message."""
         wait = self._exchanges.ask(chat_id, message_id, known.event.metadata.get("fingerprint", ""))
         try:
             await self._repeats.is_known(wait.exchange, wait.exchange.fingerprint or "")
@@ -1937,7 +1957,7 @@ class ApiServerAdapter(HttpAdapter):
     # Who waits.
 
     async def _answer(self, request: Request, wait: Wait) -> Answer:
-        """Return the final answer, unless the client disconnects or its time has passed."""
+        """Wait for the final answer and return it, unless the client disconnects or the time limit passes."""
         left = (
             None
             if wait.exchange.is_final
@@ -2003,7 +2023,7 @@ class ApiServerAdapter(HttpAdapter):
             _LOG.warning("run.not_cancelled", message_id=exchange.message_id, reason=str(error))
 
     async def _cancel_run(self, chat_id: str, message_id: str) -> bool:
-        """Cancel the run that answers a message; return False if it continues, or has its answer."""
+        """Cancel the run that answers a message; return False if it continues or already has the answer."""
 
         def is_waited_for(other: str) -> bool:
             exchange = self._exchanges.find(chat_id, other)
@@ -2032,7 +2052,7 @@ class ApiServerAdapter(HttpAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Give a part of an answer to the waiting caller; without one, it stays in the conversation."""
+        """Pass a part of an answer to the waiting caller. If nobody waits, it is only in the conversation."""
         part_id = f"msg_{secrets.token_hex(12)}"
         answered = _answered(metadata, reply_to)
         text = content.removeprefix(f"{wording.POSSIBLE_DUPLICATE}\n")  # who asks by a key has it once
@@ -2045,7 +2065,7 @@ class ApiServerAdapter(HttpAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Let a part of an answer grow."""
+        """Extend a part of an answer."""
         told, answered = metadata or {}, _answered(metadata, None)
         if told.get("begins_again"):
             self._exchanges.begin_again(chat_id, message_id)

@@ -1,11 +1,12 @@
-"""The adapter of one chat platform: its required and its optional functions.
+"""The base class of chat platform adapters, with its required and optional methods.
 
     platform ──▶ adapter: a MessageEvent each ──▶ handle_message: stored ──▶ acknowledged to the platform
     platform ◀── adapter: send, edit, card, typing, react ◀── the gateway
 
-An adapter acknowledges a message to its platform (moves an offset, answers 200, acks an envelope) only after
-`handle_message` has returned: then the message is on disk. When it raises, the adapter does not acknowledge,
-and the platform sends the message again. It does not know sessions, agents or policies.
+An adapter acknowledges a message to its platform (advances an offset, answers 200, acks an envelope) only
+after `handle_message` has returned, because then the message is on disk. If `handle_message` raises, the
+adapter does not acknowledge the message, and the platform sends it again. An adapter knows nothing about
+sessions, agents or policies.
 """
 
 import asyncio
@@ -90,28 +91,28 @@ __all__ = [
 _LOG = get_logger(__name__)
 _LOOK_AGAIN_MS: Final = 1_000
 MOST_TRIES: Final = 3
-"""Attempts at an update that hits a defect of postroom, before it becomes a dead letter."""
+"""How often an update that triggers a bug in postroom is tried before it becomes a dead letter."""
 LONGEST_RAW: Final = 200_000
-"""Characters of a raw update that its dead letter keeps."""
+"""Maximum characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
-"""Fields of a raw update that let their reader act for a person or for us."""
+"""Fields of a raw update with credentials: their reader could act as a person or as the bot."""
 _SECRET_IN_TEXT: Final = re.compile(
     rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
 )
-"""Such a field in an update that is neither a JSON object nor a form."""
+"""Matches such a field in an update that is neither a JSON object nor a form."""
 _BOT_TOKENS: Final = re.compile(
     r"\b[0-9]{6,12}:[A-Za-z0-9_-]{30,50}"  # Telegram
     r"|\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"  # Slack
     r"|\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
 )
-"""Tokens of bots, which people write into messages."""
+"""Matches bot tokens, which people sometimes paste into messages."""
 _MOST_FAILING: Final = 1_000
 _DEFECT: Final = "receive_failed"
-"""The code of a channel whose newest update met a defect and is tried again."""
+"""The error code of a channel whose newest update triggered a bug and is being retried."""
 _LONGEST_PAUSE_MS = 60_000
 _END_SECONDS: Final = 10.0
 TOO_OFTEN = "the platform's limits allow it later"
-"""Why something was not sent that is before its turn; the platform was not asked."""
+"""Why a message was not sent yet: its turn has not come, so the platform was not called."""
 Metadata = Mapping[str, Json]
 """The details of a sent message, as far as they are known:
 
@@ -133,13 +134,13 @@ Metadata = Mapping[str, Json]
 
 
 def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
-    """Return the data that an adapter needs to send in this chat: see `Metadata`."""
+    """Return the metadata that an adapter needs to send a message to this chat; see `Metadata`."""
     metadata: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
     return metadata | more
 
 
 class Inbound(Protocol):
-    """The receiver of an adapter's messages."""
+    """Receives the messages of an adapter."""
 
     async def accept(self, event: MessageEvent) -> None:
         """Store a message; durable when it returns. A known message is ignored.
@@ -151,10 +152,10 @@ class Inbound(Protocol):
         ...
 
     async def edited(self, event: MessageEvent) -> None:
-        """Take it that a message has other words now.
+        """Process an edit that changed the text of a message.
 
         Raises:
-            StoreError: as for `accept`.
+            StoreError: As for `accept`.
         """
         ...
 
@@ -167,10 +168,10 @@ class Inbound(Protocol):
         ...
 
     async def moved(self, source: SessionSource, chat_id: str) -> None:
-        """Take it that a group has another id now, and go on there.
+        """Process the move of a group to a new id: its sessions continue there.
 
         Raises:
-            StoreError: as for `accept`.
+            StoreError: As for `accept`.
         """
         ...
 
@@ -183,10 +184,10 @@ class Inbound(Protocol):
         ...
 
     async def look_up(self, source: SessionSource, message_id: str) -> "KnownMessage | None":
-        """Return a message that was kept, with its answer when there is one; None when it is not known.
+        """Return a stored message, with its answer if there is one; None if the message is unknown.
 
         Raises:
-            StoreError: it could not be looked up.
+            StoreError: The message could not be read.
         """
         ...
 
@@ -207,14 +208,14 @@ class Inbound(Protocol):
         `is_waited_for`. Return False if the run continues, or if the message already has its answer.
 
         Raises:
-            StoreError: The cancel could not be stored.
+            StoreError: The cancellation could not be stored.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMessage:
-    """A stored message, and its answer: None while there is no answer."""
+    """A stored message with its answer, which is None until there is one."""
 
     event: MessageEvent
     received_at: int
@@ -233,20 +234,23 @@ class KnownMessage:
 
 
 UNKNOWN_ACCOUNT: Final = "default"
-"""The account of a bot that was not connected yet, or has no name."""
+"""The account name of a bot that has not been connected yet, or that has no name."""
 
 
 class AdapterState(StrEnum):
-    """How it stands with a platform's adapter."""
+    """The connection state of an adapter."""
 
     STOPPED = "stopped"
     CONNECTING = "connecting"
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
     DEGRADED = "degraded"
-    """Connected, and an update met a defect since it was last connected by hand; only shown."""
+    """Connected, but an update became a dead letter since the last manual connect.
+
+    Only shown, never stored.
+    """
     ELSEWHERE = "elsewhere"
-    """Another server of this database has it."""
+    """Another server on the same database holds the channel."""
     FAILED = "failed"
 
 
@@ -254,25 +258,25 @@ class AdapterState(StrEnum):
 class Liveness:
     """The state of an adapter.
 
-    Its receiving and its sending side are separate, because one may work while the other does not.
+    Receiving and sending are reported separately, because one may work while the other does not.
 
-    Instants in milliseconds since the epoch, None before the first.
+    Times are in milliseconds since the epoch, and None before the first event.
     """
 
     clock: Clock
     since: int | None = None
-    """Since when it has been connected, or not connected."""
+    """When the adapter last became connected or disconnected."""
     inbound_at: int | None = None
-    """When the receiving side last showed a sign of life: a poll returned, a heartbeat was answered."""
+    """When receiving last showed activity, such as a completed poll or an answered heartbeat."""
     outbound_at: int | None = None
-    """When something was last sent."""
+    """When a message was last sent."""
     error_code: str | None = None
     error: str | None = None
     retryable: bool = True
     refused: int = 0
-    """Requests with a wrong signature or secret, and updates that could not be read."""
+    """The number of requests with a wrong signature or secret, and of updates that could not be read."""
     dead_updates: int = 0
-    """Updates that became dead letters by a defect since the channel was last connected by hand."""
+    """The number of updates that became dead letters because of a bug since the last manual connect."""
     degraded_at: int | None = None
     """When the first of these became a dead letter."""
     _state: AdapterState = AdapterState.STOPPED
@@ -280,7 +284,7 @@ class Liveness:
 
     @property
     def state(self) -> AdapterState:
-        """Where its connection is; tries to get it back do not change since when it is gone."""
+        """The state of the connection. Attempts to reconnect do not change `since`."""
         return self._state
 
     @state.setter
@@ -315,28 +319,28 @@ class Liveness:
 
     @property
     def has_failed(self) -> bool:
-        """Whether receiving has ended, and only connecting again can begin it."""
+        """Whether receiving has ended and only a new connect can resume it."""
         return self._state is AdapterState.FAILED
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the platform can be asked; while its receiving side is tried again it mostly can."""
+        """Whether the platform can be called. This usually works even while receiving is being retried."""
         return self._state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 
     @property
     def may_come_back(self) -> bool:
-        """Whether a connection that is not there is to come."""
+        """Whether a missing connection may still be established without a change of the configuration."""
         return self._state is not AdapterState.CONNECTED and (
             self._state is not AdapterState.FAILED or self.retryable
         )
 
     async def reached(self) -> None:
-        """Return when the platform can be asked."""
+        """Wait until the platform can be called."""
         await self._reached.wait()
 
 
 def pause_ms(attempt: int, *, least: int = 0) -> int:
-    """Return the pause after this many failed attempts: up to a minute, partly random."""
+    """Return the pause after this many failed attempts: up to a minute, with random jitter."""
     longest = min(500 * 2 ** min(attempt, 10), _LONGEST_PAUSE_MS)
     return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
 
@@ -344,7 +348,7 @@ def pause_ms(attempt: int, *, least: int = 0) -> int:
 async def bounded(
     pieces: AsyncIterable[bytes], most: int, announced: str | None = None
 ) -> AsyncGenerator[bytes]:
-    """Yield the pieces of a body that comes in; `announced` is its Content-Length, if it has one.
+    """Yield the pieces of an incoming body; `announced` is its Content-Length, if there is one.
 
     Raises:
         TooLarge: The body has, or announces, more than `most` bytes. At most one piece beyond them was read.
@@ -363,11 +367,11 @@ async def bounded(
 
 
 class BasePlatformAdapter(ABC):
-    """Speaks with one platform as one bot. Constructed idle; `connect` begins, `disconnect` ends everything.
+    """Connects one bot to one platform. It is idle until `connect`, and again after `disconnect`.
 
-    A subclass sets `platform`, `capabilities` and `options`, is importable without its extra, and raises
-    `MissingExtra` from `connect` when a library is not there. It never logs a token, a secret or the text of
-    a message.
+    A subclass sets `platform`, `capabilities` and `options`. It can be imported without its extra, and its
+    `connect` raises `MissingExtra` if a library is not installed. It never logs a token, a secret or the text
+    of a message.
     """
 
     platform: ClassVar[Platform]
@@ -375,11 +379,14 @@ class BasePlatformAdapter(ABC):
     options: ClassVar[type[PlatformConfig]] = PlatformConfig
     """The table of the platform in `gateway.toml`."""
     at_root: ClassVar[bool] = False
-    """Whether its routes are at the root of our server, and not below `/channels`."""
+    """Whether the adapter's routes are at the root of the server instead of below `/channels`."""
     largest_body: ClassVar[int] = 1024 * 1024
     """The largest request, in bytes, that its routes accept."""
     passing: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors of the platform's library while the platform does not answer; the update is not at fault."""
+    """Errors that the platform's library raises if the platform does not answer.
+
+    The update is not at fault.
+    """
 
     def __init__(
         self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
@@ -392,27 +399,27 @@ class BasePlatformAdapter(ABC):
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
         self.is_ours: Callable[[], bool] = lambda: True
-        """Whether this server has the channel, of all on one database; the gateway sets it."""
+        """Returns whether this server holds the channel, among all on one database; set by the gateway."""
         self.is_shared = False
-        """Whether other servers of the same database may answer requests to this one; the gateway sets it."""
+        """Whether other servers on the same database may answer a request to this one; set by the gateway."""
         self.may_react = True
-        """False once the platform has said that this bot lacks the right to mark messages."""
+        """False after the platform has reported that the bot has no permission to add reactions."""
         self.files: FileStore | None = None
-        """Where files are kept, for an adapter that shows or takes them itself; the gateway sets it."""
+        """The file store, for adapters that show or receive files themselves; set by the gateway."""
         self.web_chats: WebChats | None = None
-        """Where the chat page keeps its conversations; the gateway sets it."""
+        """The store of the chat page's conversations; set by the gateway."""
         self.keep_dead: Callable[[str, str, str, str], Awaitable[None]] | None = None
-        """Keeps a raw update as a dead letter (the account, its key, its text, why); the gateway sets it."""
+        """Stores a raw update as a dead letter (account, key, text, reason); set by the gateway."""
         self.commands: Sequence[tuple[str, str]] = ()
-        """Name and help of each command, for a platform that shows a menu; the gateway sets it."""
+        """The name and help of each command, for platforms with a command menu; set by the gateway."""
         self.is_held_up = False
-        """Whether an update could not be processed, and later ones wait."""
+        """Whether later updates wait because an update could not be processed."""
         self._failing: OrderedDict[str, int] = OrderedDict()
-        """By the digest of an update that met a defect: how often it was tried."""
+        """The number of attempts at each update that triggered a bug, by the update's digest."""
         self._file_turn = asyncio.Semaphore(2)
-        """Held while a whole file is in memory: a file may have 20 MB, and 32 answers go out at once."""
+        """Limits the whole files in memory: a file may have 20 MB, and 32 answers are sent concurrently."""
         self._pending_messages: dict[str, MessageEvent] = {}
-        """The message that is next in each busy session; a view that the runner keeps."""
+        """The next message of each busy session; a view that the runner maintains."""
 
     # Wiring.
 
@@ -422,23 +429,23 @@ class BasePlatformAdapter(ABC):
 
     @property
     def account(self) -> str:
-        """The permanent name of this bot; known when `connect` has returned."""
+        """The permanent name of this bot, which is known after `connect` has returned."""
         return UNKNOWN_ACCOUNT
 
     def lock_identity(self) -> str | None:
-        """Return the secret that only one process on this machine may receive with; None when several may."""
+        """Return the secret with which only one process on this machine may receive; None if several may."""
         return None
 
     @property
     def lease(self) -> str | None:
-        """The name of the lease of this channel; None if each server answers for itself."""
+        """The name of the channel's lease; None if each server answers its own requests."""
         digest = sha256((self.lock_identity() or self.config.token or "").encode()).hexdigest()[:8]
         return f"channel {self.platform.value} {digest}"
 
     def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
-        """Take note, before `connect`, of the newest message of a place that is kept.
+        """Record the newest stored message of a chat or thread; called before `connect`.
 
-        An adapter whose platform does not send again what we missed asks it for what came after.
+        If a platform does not redeliver missed messages, its adapter requests those after this message.
         """
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -453,11 +460,11 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the credentials and begin to receive; return when messages can arrive.
+        """Check the credentials and start receiving; return when messages can arrive.
 
-        Receiving continues in the background and repairs its own connection, with growing pauses. Other
-        failures are reported by `_fail`; then the channel is connected again, unless a credential was
-        refused.
+        Receiving continues in the background and reconnects by itself, with growing pauses. Failures that it
+        cannot repair are reported with `_fail`; the gateway then reconnects the channel, unless a credential
+        was refused.
 
         Raises:
             CredentialRefused: The platform refuses a token or a password.
@@ -468,7 +475,10 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """End everything; nothing is received or acknowledged after it returns. Harmless when done twice."""
+        """Stop completely: nothing is received or acknowledged after this returns.
+
+        A second call does nothing.
+        """
 
     # Outgoing calls. None of them raises for an answer of the platform: the result contains it.
 
@@ -476,10 +486,10 @@ class BasePlatformAdapter(ABC):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a message in Markdown, at most `capabilities.limit` long. One message, or none.
+        """Send one Markdown message of at most `capabilities.limit`. It is sent as a whole or not at all.
 
-        If the platform refuses its markup, the message is sent as plain text. A caller's
-        `metadata["dedupe_key"]` makes a repetition harmless on platforms that support it.
+        If the platform refuses the markup, the message is sent as plain text. On platforms that support it,
+        `metadata["dedupe_key"]` prevents a repeated call from sending a duplicate.
         """
 
     async def edit_message(
@@ -505,10 +515,10 @@ class BasePlatformAdapter(ABC):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Mark a message as seen; the result's `message_id`, if any, names the mark.
+        """Add a "seen" reaction to a message; the result's `message_id`, if any, is the reaction's id.
 
-        With `takes_back`, which is that name or else the message's id, the mark is removed. Messages have
-        priority over it, and a refusal for its rate delays nothing else.
+        With `takes_back`, which is that id or else the message's id, the reaction is removed. Messages have
+        priority over reactions, and a rate limit on reactions delays nothing else.
         """
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} has no reactions")
 
@@ -524,11 +534,11 @@ class BasePlatformAdapter(ABC):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot send files")
 
     def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a file that came in, piece by piece.
+        """Yield a received file, piece by piece.
 
         Raises:
-            TooLarge: it is larger than `max_bytes`; little more than that was read.
-            ServerUnavailable: it could not be fetched.
+            TooLarge: The file is larger than `max_bytes`; little more than that was read.
+            ServerUnavailable: The file could not be fetched.
         """
         raise InvalidArgument(f"{self.platform.value} cannot receive files", value=attachment.name)
 
@@ -540,13 +550,13 @@ class BasePlatformAdapter(ABC):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a card as it stands now."""
+        """Update a card to its current state."""
         return await self.edit_message(chat_id, message_id, card.text, metadata)
 
     # For subclasses: receiving.
 
     def _start_receiving(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
-        """Report the channel as connected, and receive in the background as `_receive` does."""
+        """Report the channel as connected, and run `_receive` in the background."""
         if self._tasks.closed:
             self._tasks = Tasks(f"channel {self.platform.value}")
         self._connected()
@@ -554,7 +564,7 @@ class BasePlatformAdapter(ABC):
         self._tasks.start(self._receive(look, after_ms=after_ms), name="receive")
 
     async def _end_tasks(self) -> None:
-        """End all tasks of the channel within 10 s; harmless when done twice."""
+        """Stop all tasks of the channel within 10 s; a second call does nothing."""
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self._tasks.close()
@@ -564,7 +574,7 @@ class BasePlatformAdapter(ABC):
             self.liveness.state = AdapterState.STOPPED
 
     async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
-        """Poll the platform for new updates, until that has failed permanently.
+        """Poll the platform for new updates, until polling fails permanently.
 
         `look` gets the number of consecutive failures, and returns the pause in ms until the next poll. After
         a poll that raises, the pause grows. A refused credential ends receiving. The first poll is made after
@@ -625,9 +635,9 @@ class BasePlatformAdapter(ABC):
                 return
 
     async def is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do the work of a request as work of the channel; return whether the request may be acknowledged.
+        """Process a request as a task of the channel; return whether the request may be acknowledged.
 
-        The work continues if the caller hangs up. After `disconnect` nothing is acknowledged.
+        The task continues if the caller hangs up. After `disconnect`, nothing is acknowledged.
         """
         if self._tasks.closed:
             return False
@@ -645,11 +655,11 @@ class BasePlatformAdapter(ABC):
         return not task.cancelled() and task.exception() is None and task.result()
 
     async def handle_message(self, event: MessageEvent) -> None:
-        """Hand a message over; when this returns it is on disk.
+        """Pass a message to the gateway; when this returns, the message is on disk.
 
         Raises:
-            StoreError: it is not; do not acknowledge it.
-            InputError: it never will be; acknowledge it.
+            StoreError: The message was not stored; do not acknowledge it.
+            InputError: The message can never be stored; acknowledge it.
         """
         self._heard()
         if not self.is_ours():  # it was frozen or disconnected while it held this message
@@ -662,9 +672,9 @@ class BasePlatformAdapter(ABC):
         """Process one update; when this returns, it may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
-        would fail too. It does not degrade the channel: anybody can send such an update. An update that hits
-        a defect of postroom is tried three times. Then it becomes a dead letter, and the channel continues,
-        degraded.
+        would fail too. It does not degrade the channel, because anybody can send such an update. An update
+        that triggers a bug in postroom is tried three times. Then it becomes a dead letter, and the channel
+        continues in the degraded state.
 
         Raises:
             PostroomError: The update was not processed: retry after a pause, and do not acknowledge it.
@@ -680,7 +690,7 @@ class BasePlatformAdapter(ABC):
             self._connected()
 
     async def _set_aside(self, update: Json | bytes, error: Exception) -> None:
-        """Count an attempt of an update; make it a dead letter after its last, once in all.
+        """Count a failed attempt at an update; after the last attempt, store the update as a dead letter.
 
         Raises:
             ServerUnavailable: The update must be retried.
@@ -725,35 +735,39 @@ class BasePlatformAdapter(ABC):
         is_group: bool = False,
         gives_way: bool = False,
     ) -> AbstractAsyncContextManager[Turn]:
-        """Wait until the pacing allows a call; with a chat, it sends a message there. See `Pacing`."""
+        """Wait until the pacing allows a call, which with a `chat_id` sends a message there; see `Pacing`."""
         told = metadata or {}
         key, is_draft = told.get("dedupe_key"), told.get("draft") is True
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
 
     async def _until_ours(self) -> None:
-        """Return when this server owns the channel: at once, unless it was frozen.
+        """Wait until this server holds the channel, which it normally does already unless it was frozen.
 
-        It must receive nothing further if another server does; soon after it is disconnected.
+        A server must not receive anything while another server holds the channel. It is soon disconnected
+        then.
         """
         while not self.is_ours():
             await self._timer.sleep(_LOOK_AGAIN_MS)
 
     def _heard(self) -> None:
-        """Record a sign of life of the receiving side."""
+        """Record that the receiving side is alive."""
         self.liveness.inbound_at = self._clock.now()
 
     def _connected(self) -> None:
-        """Note that it is connected, and receives."""
+        """Record that the channel is connected and receiving."""
         self._heard()
         self.liveness.state = AdapterState.CONNECTED
         self.liveness.error_code = self.liveness.error = None
 
     def _said(self) -> None:
-        """Note that something was sent."""
+        """Record that a message was sent."""
         self.liveness.outbound_at = self._clock.now()
 
     def _fail(self, code: str, message: str, *, retryable: bool) -> None:
-        """Report that receiving has ended; the channel is connected again if the failure is `retryable`."""
+        """Report that receiving has ended.
+
+        The gateway reconnects the channel if the failure is `retryable`.
+        """
         self.liveness.state = AdapterState.FAILED
         self.liveness.error_code = code
         self.liveness.error = message
@@ -761,7 +775,7 @@ class BasePlatformAdapter(ABC):
 
 
 def _raw(update: Json | bytes) -> str:
-    """Return an update as text for its dead letter, without the secrets that platforms send with it."""
+    """Return an update as the text of its dead letter, with the platform's secrets removed."""
     if isinstance(update, bytes):
         text = _SECRET_IN_TEXT.sub(r"\1", update.decode("utf-8", "replace"))
     else:
