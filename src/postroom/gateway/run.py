@@ -1,7 +1,7 @@
 """The runner: what becomes of each message of each chat when it has its turn.
 
     accept ─▶ stored ─▶ queue of the chat's worker ─▶ its turn:
-        stranger ─▶ a pairing code, or nothing      command ─▶ done, never prompt text, never queued
+        stranger ─▶ a pairing code, or nothing      command ─▶ performed; of some, an agent reads the words
         message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
 One worker for each chat gives each stored message its turn, in order. A message that comes while its chat is
@@ -542,7 +542,7 @@ class GatewayRunner:
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Perform a command. It never waits for a run and never becomes input of an agent."""
+        """Perform a command; it waits for no run. An agent reads only the words of `gives_words` commands."""
         name = event.get_command() or ""
         command = BY_NAME.get(name)
         if command is None:
