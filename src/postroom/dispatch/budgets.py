@@ -1,4 +1,4 @@
-"""Budgets of runs: checked in the change that claims, under the lock of limits.
+"""Budgets of runs, which are checked in the change that claims a run, under the lock of limits.
 
     used up ─▶ the first run asks ─┬─ yes ─▶ the same amount again: it resumes, and all held runs
     the others are held            ├─ no ──▶ they are held until the window ends; without one it asks again
@@ -12,9 +12,9 @@ Time, tokens and money are known only when a run ends. So only as many runs star
 budget can pay, if each costs as much as the most expensive recent run. As long as no cost is known, at most 4
 start.
 
-Limits for all workers of one database are counted in the same change, under the same lock. Without limits
-there is no cost. With limits, a claim is a change of its own: a submission only stores, and the end of a run
-claims nothing.
+Limits that span all workers of one database are counted in the same change, under the same lock. Without
+limits, these checks cost nothing. With limits, every claim is a separate change: a submission only stores its
+run, and the end of a run does not claim the next one.
 """
 
 from collections import Counter
@@ -44,26 +44,26 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """The remaining room under the limits, at one moment."""
+    """How many more runs each limit allows at one moment."""
 
     limits: tuple[Limit, ...]
     used: Counter[str] = field(default_factory=Counter[str])
     closed: frozenset[str] = frozenset()
-    """Scopes in which nothing begins for a while."""
+    """Scopes in which no run may begin for now."""
 
     def has(self, tenant: str, key: str) -> bool:
-        """Whether one more may execute."""
+        """Return whether one more run may execute."""
         return all(self._has(limit, limit.scope(tenant, key)) for limit in self.limits)
 
     def take(self, tenant: str, key: str) -> bool:
-        """Count one more, if it may execute."""
+        """Count one more run if it may execute; return whether it may."""
         if not self.has(tenant, key):
             return False
         self.used.update(_scopes(self.limits, tenant, key))
         return True
 
     def full_keys(self) -> list[str]:
-        """Return the keys of which none may begin."""
+        """Return the limit keys under which no further run may begin."""
         prefix = f"{LimitScope.KEY}:"
         found = {scope for scope in (*self.used, *self.closed) if scope.startswith(prefix)}
         return sorted(key for scope in found if not self.has("", key := scope.removeprefix(prefix)))
@@ -75,7 +75,7 @@ class Room:
 
 
 def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] = frozenset()) -> Room:
-    """Check the free places of the limits."""
+    """Return how much room the limits leave."""
     room = Room(limits=limits, closed=closed)
     if any(limit.at_once is not None for limit in limits):
         for tenant, key, count in tx.runs.dispatches.claimed_by_limit():
@@ -85,7 +85,7 @@ def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] =
 
 
 def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> Held | None:
-    """Return the limits that keep a dispatch from beginning now; decide under the lock of limits."""
+    """Return the limits that keep a dispatch from beginning now; call it under the lock of limits."""
     room, now = room_in(tx, limits), tx.now()
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)
@@ -106,7 +106,7 @@ def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch)
 
 
 def note_start(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> None:
-    """Count that a dispatch begins, where a limit counts that; under the lock of limits."""
+    """Count the start of a dispatch for the limits that count starts; call it under the lock of limits."""
     most: dict[str, int] = {}
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)
@@ -135,9 +135,9 @@ _UNITS: Final = {
 }
 _MOST_REMEMBERED: Final = 10_000
 _AT_ONCE_AT_FIRST: Final = 4
-"""The number of runs of a scope that may execute at the same time before the cost of a run is known."""
+"""How many runs of a scope may execute at the same time while the cost of a run is still unknown."""
 MAILBOX: Final = "postroom"
-"""By whom a question is answered whose window has ended."""
+"""The name under which the mailbox itself answers a question after the end of its budget window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Reached:
 
     @property
     def text(self) -> str:
-        """The used-up limit, in a sentence."""
+        """A sentence that describes the used-up limit."""
         allowed, spent = self.budget.limits[self.limit], getattr(self.spent, self.limit)
         whose = _WHOSE[self.budget.per].format(self.whose)
         window = "" if self.budget.window is None else f" for this {self.budget.window}"
@@ -159,7 +159,7 @@ class Reached:
         return f"The budget of {whose}{window} is used up: {used}."
 
     def ticket(self, dispatch: RunDispatch, *, now: int) -> RunWaitingTicket:
-        """Return the question for the same amount again; each dispatch asks its own."""
+        """Return the question that asks for the same amount again; its id differs for each dispatch."""
         spent, name = self.spent, f"{BUDGET_TOOL}/{self.spent.scope}/{self.limit}#{dispatch.dispatch_id}"
         until = "" if spent.until is None else f" Otherwise its runs continue at {iso(spent.until)}."
         return RunWaitingTicket(
@@ -181,16 +181,18 @@ class Reached:
 
 
 class Budgets:
-    """The budgets of one mailbox; all methods are parts of changes, under the lock of limits."""
+    """The budgets of one mailbox; call its methods within changes, under the lock of limits."""
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = tuple(budgets)
         self._of_costs = any(budget.limits.keys() - {"runs"} for budget in budgets)
-        """Whether a budget limits costs, which are known when a run ends."""
+        """Whether a budget limits costs, which are known only when a run ends."""
         self._highest = dict[tuple[BudgetScope, str], Spending]()
-        """The highest cost of the runs that ended here, by whose they are; older runs count less and less."""
+        """The highest cost of runs that ended here, by the scope they belong to; the weight of older runs
+        decreases.
+        """
         self.holds_back = False
-        """Whether a run waits here until others of its budget have ended."""
+        """Whether a run here is held until other runs of its budget have ended."""
 
     def __bool__(self) -> bool:
         return bool(self._budgets)
@@ -200,7 +202,8 @@ class Budgets:
     ) -> Held | tuple[RunWaitingTicket, ...]:
         """Return the reason to hold a run that is about to start, or its questions; () if it may start.
 
-        It is held while another run asks. A run that got a yes starts whatever others have used since.
+        It is held while another run asks. An approved run starts even if other runs have used up the amount
+        since.
         """
         if not self._budgets or not is_start(run):
             return ()
@@ -222,9 +225,9 @@ class Budgets:
     def crowded(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, starting: Counter[str] | None = None
     ) -> Held | None:
-        """Return the reason to hold a run until others have ended: the rest of a budget is too small.
+        """Return the reason to hold a run until others have ended, if the rest of a budget is too small.
 
-        `starting` counts runs of each scope that are about to start; a run that may start is added.
+        `starting` counts the runs of each scope that are about to start; if this run may start, it is added.
         """
         allowed, ids, scopes = _allowed(run), _ids(dispatch, run), list[str]()
         starting = Counter() if starting is None else starting
@@ -244,7 +247,7 @@ class Budgets:
         return None
 
     def learn(self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, wall_ms: int) -> None:
-        """Remember what an execution has cost, its steps included, for the runs that start after it."""
+        """Remember the cost of an execution and its steps, to estimate the cost of later runs."""
         ids, cost = _ids(dispatch, run), _costs(used, wall_ms)
         for budget in self._budgets if self._of_costs else ():
             key = (budget.per, ids[budget.per])
@@ -255,7 +258,7 @@ class Budgets:
             self._highest[key] = Spending(scope="", **highest)
 
     def _most_at_once(self, tx: Transaction, budget: Budget, account: Spending, whose: str) -> int | None:
-        """Return how many runs of a budget may execute at once; None: any number."""
+        """Return how many runs of a budget may execute at once; None means any number."""
         limits = {name: limit for name, limit in budget.limits.items() if name != "runs"}
         if not limits or budget.per is BudgetScope.THREAD:
             return None
@@ -273,7 +276,7 @@ class Budgets:
         return min(most, default=None)
 
     def started(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> tuple[Spending, ...]:
-        """Return the additions to budgets for a started run; a run that got a yes was already counted."""
+        """Return what a started run adds to budgets; an approved run was already counted."""
         if not is_start(run):
             return ()
         counted, known = self._counted(dispatch, run, tx.now()), _allowed(run)
@@ -314,7 +317,7 @@ class Budgets:
 def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> int:
     """Count the runs of a scope that execute, on whatever server, or are retried within 10 s.
 
-    Below `at_most` it may count runs of other agents, too.
+    A result below `at_most` may include runs of other agents.
     """
     counted = 0
     for tenant, key, count in tx.runs.dispatches.begun_by_limit():
@@ -328,7 +331,7 @@ def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> i
 def is_start(run: RunRecord) -> bool:
     """Return whether a claimed run starts, or resumes with new input; a retry has already started.
 
-    A run that resumes with an answer to its own question, or after sleeping, is not stopped again.
+    A run that resumes with an answer to its own question, or after sleeping, does not count as a start.
     """
     waiting = run.waiting
     if waiting is None:
@@ -337,7 +340,7 @@ def is_start(run: RunRecord) -> bool:
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:
-    """Return whether the run that is stored as the asker for a scope asks, or is about to ask."""
+    """Return whether the run that is recorded as asking for a scope really asks, or is about to ask."""
     run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
     if run is None or run.status is RunStatus.DONE:
         return False
@@ -355,7 +358,7 @@ def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
 def held_threads(
     tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str], starting: Counter[str] | None = None
 ) -> tuple[list[tuple[str, Held]], list[str]]:
-    """Return which of these threads are held by their next due run, and which wait for others to end.
+    """Return which threads are held because of their next due run, and which wait until other runs end.
 
     `starting` counts the runs of each scope that this decision lets start.
     """
@@ -373,7 +376,7 @@ def held_threads(
 
 
 def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> int:
-    """Hold those of these threads that are; return how many."""
+    """Store the hold of each thread that a budget holds; return their number."""
     tx.lock(*map(thread_lock, thread_ids), LIMITS)
     found, _ = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
     for thread_id, held in found:
@@ -382,13 +385,13 @@ def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]
 
 
 def begin_to_ask(tx: Transaction, run_id: str, tickets: Sequence[RunWaitingTicket]) -> None:
-    """Store that a run asks for all that its budgets hold back."""
+    """Store that a run asks on behalf of all runs that its budgets hold back."""
     for scope, until in {(facts["scope"], facts["until"]) for facts in map(_facts, tickets)}:
         tx.runs.threads.put_asker(scope, until, run_id)
 
 
 def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -> None:
-    """Write the effect of answers to a run: a yes grants the amount again and resumes all held runs.
+    """Write the effect of answers to a run: an approval grants the amount again and resumes all held runs.
 
     `run` already contains the answers. Earlier use is not subtracted from the granted amount.
     """
@@ -412,7 +415,7 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
 
 
 def answers_budget(call_ids: Sequence[str]) -> bool:
-    """Return whether a decision may be about a budget, and so is written under the lock of limits."""
+    """Return whether a decision may concern a budget, so that it must be written under the lock of limits."""
     return any(call_id.startswith(f"{BUDGET_TOOL}/") for call_id in call_ids)
 
 
@@ -429,7 +432,7 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
 
 
 async def release_abandoned(store: SqlStore) -> None:
-    """Resume runs that are held for an impossible answer, because the run that asked has ended.
+    """Resume runs that wait for an answer that cannot come any more, because the run that asked has ended.
 
     Raises:
         StoreError: The runs could not be read or written.
@@ -459,7 +462,7 @@ def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
 
 
 def _once(counted: Iterator[tuple[Budget, Spending]]) -> list[Spending]:
-    """Return each account once: two budgets of the same runs and time count together."""
+    """Return the accounts without duplicates: budgets with the same runs and window share one account."""
     return list({account.scope: account for _, account in counted}.values())
 
 
@@ -489,7 +492,7 @@ def _scope_of(ticket: RunWaitingTicket) -> str | None:
 
 
 def _amount(limit: str, used: int) -> str:
-    """Return how much that is, in the unit that people count it in."""
+    """Return an amount as text in its customary unit."""
     match limit:
         case "wall_ms":  # whole seconds from a minute up, milliseconds below: a small budget is not "0 of 0"
             return f"{used / 1_000:g}" if used < 60_000 else str(used // 1_000)

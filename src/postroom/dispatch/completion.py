@@ -1,4 +1,4 @@
-"""The rows written when a run starts and ends, and the effect of an end on its dispatch.
+"""Writes the rows for the start and end of runs, and decides what the end of a run means for its dispatch.
 
     starts ─▶ executed ─┬─▶ result: messages, run, acknowledgement and effects in one commit
                         ├─▶ temporary failure: queued again with a delay
@@ -76,7 +76,7 @@ _LOG = get_logger(__name__)
 _MOST_DOUBLINGS = 6
 _MOST_SHIFT = 40
 _OUTAGE_SHARES = (1, 2, 4, 8, 16, 16, 16, 16)
-"""The delays of the attempts that wait for an outage to pass, as parts of its length."""
+"""The delays between attempts that wait for an outage to pass, as fractions of the configured outage."""
 _DEFECTS = (
     ArithmeticError,
     AssertionError,
@@ -91,11 +91,11 @@ _DEFECTS = (
     CommandKilled,
     ExecutorFailed,
 )
-"""Failures that do not pass with time."""
+"""Exceptions that indicate a permanent failure, so that a retry would not help."""
 Ended = AgentRunResult | BaseException
 """The result or the error of an executor."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
-"""Dispatches that have ended unacked, each with its run as it has ended with them."""
+"""Dispatches that ended without being acknowledged, each paired with its ended run."""
 _RECONCILIATIONS = {
     RunDispatchStatus.CANCELLED: ("mark_run_cancelled", "cancelled"),
     RunDispatchStatus.SUPERSEDED: ("mark_run_superseded", "superseded"),
@@ -104,7 +104,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """The next step of the queue."""
+    """What the queue does with the dispatch after the execution."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -113,7 +113,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxRunOutcome:
-    """An end, with the error's text and how long the other side asked to be left alone."""
+    """The end of an execution, with the error's text and the retry delay that the other side requested."""
 
     kind: OutcomeKind
     error: str = ""
@@ -125,24 +125,25 @@ class MailboxRunOutcome:
 
     @property
     def metric_label(self) -> str:
-        """The word for it in metrics."""
+        """The value of the metric label for this outcome."""
         return self.kind.value
 
 
 _LONGEST_ERROR = 16 * 1024
-"""Characters of an error's text that are logged and kept."""
+"""Maximum number of characters of an error's text that are logged and stored."""
 COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 
 
 def classify(
     ended: AgentRunResult | BaseException, give_up_on: tuple[type[Exception], ...] = ()
 ) -> MailboxRunOutcome:
-    """Return the effect of an execution's end on its dispatch.
+    """Decide how the end of an execution affects its dispatch.
 
-    A result of any termination is consumed. So are a phase that failed on its own state and a resume of
-    nothing: there is nothing to retry. An error of postroom says by `retryable` whether the run is retried.
-    An exception of `give_up_on` is not retried, alone or in a group. Any other exception, and a failure of
-    the store, is retried as often as the dispatch allows.
+    A result consumes the dispatch, however the run terminated. So do an execution that failed on its own
+    state and a resume of a run that has nothing to resume, because a retry could not help. For a
+    `PostroomError`, `retryable` decides whether the run is retried. An exception listed in `give_up_on` is
+    not retried, alone or in a group. Any other exception, and a failure of the store, is retried as often as
+    the dispatch allows.
     """
     if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):
         return COMPLETED
@@ -170,7 +171,7 @@ def _told_by(error: BaseException) -> str:
 
 
 def backoff_ms(config: MailboxConfig, attempt: int) -> int:
-    """Return the longest delay before attempt number `attempt + 1`: doubled each time, up to the cap."""
+    """Return the maximum delay before attempt `attempt + 1`; it doubles with each attempt, up to the cap."""
     doublings = min(max(attempt - 1, 0), _MOST_DOUBLINGS)
     return min(config.default_retry_delay_ms << doublings, config.max_retry_delay_ms)
 
@@ -184,10 +185,10 @@ def next_try(
     *,
     waits_for_outages: bool = True,
 ) -> tuple[int, int]:
-    """Return the delay after a failure, and the total number of attempts.
+    """Return the delay before the next attempt, and the maximum number of attempts.
 
-    After the mailbox's normal attempts an outage is waited for, with separate delays of at least
-    `config.outage` in total. A submission with its own number of attempts gets no more than those.
+    If the failure may be an outage, more attempts follow the mailbox's normal ones. Their delays add up to at
+    least `config.outage`. A submission that sets its own number of attempts gets only those.
     """
     failed, normal = dispatch.attempt_count + 1, config.default_max_attempts
     most, longest = normal + len(_OUTAGE_SHARES), dispatch.max_attempts
@@ -207,10 +208,11 @@ def next_try(
 
 
 def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
-    """Return the delay after failure number `attempt`: anywhere up to the backoff, never before asked.
+    """Return a random delay after failure number `attempt`: up to the backoff, but at least as requested.
 
-    Full jitter spreads those who failed together
-    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    Full jitter spreads out the retries of runs that failed together (https:
+
+    aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
     """
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
@@ -221,25 +223,25 @@ class LeaseEnd(StrEnum):
     LOST = "lost"
     GIVEN_UP = "given_up"
     GAVE_WAY = "gave_way"
-    """A submission takes the place of the run."""
+    """The run was stopped so that a submission can take its place."""
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
 
 
 class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
-    """A claim of a dispatch: the consumer, the lease, and the rows that start with it."""
+    """A request to claim a dispatch: the consumer, the lease, and the rows to write with the claim."""
 
     instance_id: str
     """The id of the execution that begins."""
     begins: bool = True
     """Whether the execution begins in the change that claims the dispatch."""
     effects: RunEffects | None = None
-    """Writes what belongs to the beginning of a new run."""
+    """Writes the rows that belong to the start of a new run."""
     places: Places = None
-    """The places where this process executes runs; None for every place."""
+    """The places whose runs this process executes; None for all places."""
 
     def is_elsewhere(self, tx: Transaction, thread_id: str) -> bool:
-        """Return whether another process must execute the runs of a thread, because of its place."""
+        """Return whether the runs of a thread belong to a place that another process serves."""
         if self.places is None:
             return False
         place = tx.runs.dispatches.place(thread_id)
@@ -258,13 +260,13 @@ class Claimed(Record, frozen=True, kw_only=True):
     is_first: bool = False
     """Whether the run begins for the first time, so that the change stores the run too."""
     beginning: object | None = None
-    """The result of `RunEffects.begin` in that change."""
+    """What `RunEffects.begin` returned in the claiming change."""
     asks: tuple[RunWaitingTicket, ...] = ()
-    """The questions that the run asks before it begins, because a budget is used up."""
+    """The questions that the run must ask before it begins, because a budget is used up."""
     is_held: bool = False
-    """Whether another run asks these questions already; then the dispatch goes back to the queue."""
+    """Whether another run already asks these questions. If so, the dispatch returns to the queue."""
     spends: tuple[Spending, ...] = ()
-    """The additions of the start to budgets, if they are not written yet."""
+    """What the start of the run adds to the used amounts of budgets, if that is not written yet."""
 
     @property
     def rows(self) -> Beginning:
@@ -272,7 +274,7 @@ class Claimed(Record, frozen=True, kw_only=True):
         return self.dispatch, self.run if self.is_first else None
 
     def noted(self, tx: Transaction, asks: ClaimAsk) -> "Claimed":
-        """Write what belongs to the beginning of a new run, if this is one."""
+        """Write the rows for the start of the run if it is new."""
         if not self.is_first or self.run is None or asks.effects is None:
             return self
         return replace(self, beginning=asks.effects.begin(tx, self.run, self.messages))
@@ -280,29 +282,31 @@ class Claimed(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """A claimed dispatch, its run, and what serves them in this process until the run has ended."""
+    """A claimed dispatch with its run, and everything that this process needs to execute it to its end."""
 
     dispatch: RunDispatch
     begun: Claimed
     sink: ReconnectableEventSink
     stops_at: int
-    """When the work stops if its claim was not renewed: shortly before another process may claim it."""
+    """When the work stops if its claim is not renewed: shortly before another process may claim it."""
     kept_since: int
-    """When the thread took the slot in which its runs follow one another."""
+    """When the thread took its slot, which successive runs of the thread share."""
     concluded: "asyncio.Future[None]"
-    """Has a result when the slot of the run is free."""
+    """A future that is done when the slot of the run is free."""
     has_followers: bool = False
-    """Whether more is queued on the thread, as far as this process knows; the end checks at once."""
+    """Whether this process knows of more queued work on the thread. If so, it looks for that work right after
+    the run.
+    """
     alarm: "asyncio.Task[None] | None" = None
-    """Stops the run when it has executed for the longest time that a run may."""
+    """Timer that stops the run when it exceeds the maximum execution time."""
     run: RunRecord = field(init=False)
-    """The run as its execution began; `Execution.begin` sets this field and the next three."""
+    """The run at the start of its execution; `Execution.begin` sets this field and the next three."""
     activation: RunActivation = field(init=False)
     coordinator: RunCoordinator = field(init=False)
     told: EventSink = field(init=False)
-    """The sink for the executor's events: stores some, and passes all on to `sink`."""
+    """The sink that the executor writes to; it stores some events, and passes all events on to `sink`."""
     started_at: int = 0
-    """When the execution began; 0 before that is stored."""
+    """When the execution began; 0 until the beginning is stored."""
     ended: Ended | None = None
     """The result or error of the executor; None if it was stopped."""
     result: AgentRunResult = field(init=False)
@@ -310,11 +314,11 @@ class Job:
     spends: tuple[Spending, ...] = ()
     drafts: tuple[CanonicalEventDraft, ...] = ()
     asks: ClaimAsk | None = None
-    """The claim that the end makes on the thread."""
+    """The claim for the thread's next dispatch that is made when the run ends."""
     answer_id: str | None = None
-    """The id of the answer as a message; None if there is none, or the executor has stored it itself."""
+    """The message id of the answer; None if there is no answer, or if the executor has stored it itself."""
     ended_at: int = 0
-    """The time at which the end was decided: dispatches due then may come next."""
+    """The time at which the end was decided; a dispatch that is due by then may be claimed next."""
     next: Claimed | None = None
     """The dispatch of the thread that the end of this run has claimed."""
     has_looked: bool = False
@@ -322,21 +326,21 @@ class Job:
     leaves_waiting: bool = True
     """Whether messages may wait on the thread when the run has ended."""
     comes_again: bool = False
-    """Whether the dispatch was queued again."""
+    """Whether the dispatch was queued again, so that the run will be executed again."""
     end: LeaseEnd | None = None
-    """Why the execution was stopped from outside; None if it may go on."""
+    """Why the execution was stopped from outside; None if it may continue."""
     is_cancelled: bool = False
-    """Whether the run was cancelled: then a failure is not retried."""
+    """Whether the run was cancelled; a failure of a cancelled run is not retried."""
     stops: Callable[[], None] | None = None
-    """Interrupts what executes, while something does."""
+    """Interrupts the executor; None while no executor runs."""
     is_executing: bool = False
     has_executed: bool = False
     is_left_behind: bool = False
     can_pause: bool = False
-    """Whether the work waits, and is not stopped, while it is not known if the claim holds."""
+    """Whether the work can pause while it is unknown if the claim still holds; otherwise it is stopped."""
 
     def stop(self, end: LeaseEnd) -> None:
-        """Stop the execution; the first reason stands."""
+        """Stop the execution; if it is called repeatedly, the first reason counts."""
         if self.end is None:
             self.end = end
             if self.stops is not None:
@@ -353,24 +357,26 @@ class WorkerStatus(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class MailboxWorker:
-    """The one place in this process where a thread's run executes."""
+    """The single worker in this process that executes the runs of one thread."""
 
     status: WorkerStatus = WorkerStatus.IDLE
     job: Job | None = None
     """What executes."""
     tenant: str = ""
     is_wanted: bool = False
-    """Whether another caller found the worker reserved and would have started work."""
+    """Whether another caller wanted to start work but found the worker reserved."""
     foreground: int = 0
-    """The number of foreground submissions for the thread; the thread's queued dispatches are not claimed as
-    long as there is one.
+    """The number of foreground submissions for the thread. While there is one, the thread's queued dispatches
+    are not claimed.
     """
     storing: int = 0
-    """How many of them are being stored: their claims may be in the database before they are known here."""
+    """How many foreground submissions are being stored. Their claims may be in the database before this
+    process knows of them.
+    """
 
     @property
     def is_running(self) -> bool:
-        """Whether a run executes."""
+        """Whether the worker is executing a run."""
         return self.status is WorkerStatus.RUNNING
 
     @property
@@ -380,22 +386,22 @@ class MailboxWorker:
 
     @property
     def run_id(self) -> str | None:
-        """The run that executes."""
+        """The id of the run that executes; None if there is none."""
         return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
-        """Note the tenant of the next work, if nothing runs."""
+        """Record the tenant of the next work, unless a run executes."""
         if self.status is WorkerStatus.IDLE:
             self.tenant = tenant
 
 
 class Workers:
-    """The workers by thread."""
+    """The workers of this process, by thread."""
 
     def __init__(self) -> None:
         self._workers: dict[str, MailboxWorker] = {}
         self.executing: dict[str, MailboxWorker] = {}
-        """Those that execute a run, by thread."""
+        """The workers that execute a run, by thread."""
 
     def __contains__(self, thread_id: str) -> bool:
         return thread_id in self._workers
@@ -408,7 +414,7 @@ class Workers:
         return self._workers.get(thread_id)
 
     def get_or_create(self, thread_id: str) -> MailboxWorker:
-        """Return a thread's worker, an idle one if there was none."""
+        """Return a thread's worker; create an idle worker if there is none."""
         worker = self._workers.get(thread_id)
         if worker is None:
             worker = self._workers[thread_id] = MailboxWorker()
@@ -417,7 +423,7 @@ class Workers:
     def stop(self, id: str, *, is_told: bool = False) -> bool:
         """End the execution of this dispatch, run or thread as cancelled; return False if there is none.
 
-        If its executor was already asked to end, it ends by itself.
+        An execution whose executor was already asked to end is left to end by itself.
         """
         for thread_id, worker in self.executing.items():
             if worker.job is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
@@ -438,19 +444,20 @@ class Workers:
     def cancel(self, dispatch_id: str, tell: Callable[[str], bool]) -> bool:
         """End the execution of this dispatch as cancelled; return False if there is none.
 
-        `tell` asks its executor to end. If no executor ends it, the execution is stopped. An execution that
-        was cancelled before is not stopped: it is ending, and its output until then is being stored.
+        `tell` asks the executor to end the run. If no executor does so, the execution is stopped. An
+        execution that was cancelled before is not stopped again, because it is already ending and storing its
+        output.
         """
         known = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
         is_ending = any(job is not None and job.is_cancelled for job in known)
         return self.stop(dispatch_id, is_told=tell(dispatch_id) or is_ending)
 
     def idle_threads(self) -> list[str]:
-        """Return the threads whose workers have nothing to do and are wanted by nobody."""
+        """Return the threads whose workers are idle and not reserved or requested by any caller."""
         return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
 
     def forget(self, thread_id: str) -> None:
-        """Drop a worker if it is still idle."""
+        """Remove a worker if it is still idle."""
         worker = self._workers.get(thread_id)
         if worker is not None and _rests(worker):
             del self._workers[thread_id]
@@ -470,19 +477,21 @@ class Ending(Record, frozen=True, kw_only=True):
     """Whether another dispatch may be queued on the thread; True if that is not known."""
     next: Claimed | None = None
     tells: Callable[[], Awaitable[None]] | None = None
-    """Tells that the run was queued again, because decisions had come before it asked."""
+    """Publishes that the run was queued again, because the decisions arrived before its questions were
+    stored.
+    """
     unasked: tuple[str, ...] = ()
-    """The calls of decisions that the run has not taken, and does not ask about."""
+    """The calls of those decisions that the run has neither used nor asked for."""
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
-    """Claim the thread's next due dispatch and begin it; to be called under the lock of the thread."""
+    """Claim the thread's next due dispatch and begin it; the caller must hold the lock of the thread."""
     found = _next(tx, thread_id, asks, tx.runs.dispatches.due(thread_id))
     return None if found is None else _begun(tx, found, asks)
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return the claim of a due dispatch, as it can be stored; None if nothing is due here."""
+    """Return the claim of a due dispatch, ready to be stored; None if nothing is due here."""
     if due is None or asks.is_elsewhere(tx, thread_id):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -494,7 +503,7 @@ def claimed_within(
 ) -> Claimed | Held | None:
     """Claim the thread's next due dispatch and start it, or return the limit that prevents it.
 
-    A dispatch stopped by a budget is held until the budget allows it, and is not tried before.
+    A dispatch that a budget stops is held until the budget allows it, and is not tried before then.
     """
     tx.lock(thread_lock(thread_id), LIMITS)
     due = tx.runs.dispatches.due(thread_id)
@@ -524,7 +533,7 @@ def budgeted(
     asked: tuple[RunWaitingTicket, ...],
     budgets: Budgets,
 ) -> Claimed:
-    """Return a claim with its questions; without questions, count the start of its run."""
+    """Return a claim with the questions of its budgets; if there are none, count the start of its run."""
     if asked:
         begin_to_ask(tx, run.run_id, asked)
         return replace(claimed, asks=asked)
@@ -541,7 +550,7 @@ def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
-    """Start the claimed dispatch in this change, if possible; else its execution reports the reason."""
+    """Start the claimed dispatch in this change if possible; otherwise its execution reports the reason."""
     return _begun(tx, _looked_up(tx, claimed, asks), asks)
 
 
@@ -575,7 +584,7 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
 
 
 class Completion:
-    """Writes begins and ends of executions."""
+    """Writes the beginning and the end of executions."""
 
     def __init__(
         self,
@@ -585,10 +594,12 @@ class Completion:
         self._core = core
         self._events = events
         self.submissions: Submissions
-        """Set before the first run: ends of runs make submissions, and submissions end runs."""
+        """Set after construction, before the first run, because submissions and the ends of runs depend on
+        each other.
+        """
 
     async def begin(self, job: Job) -> None:
-        """Store that the execution begins; a run that was only prepared is running from now on.
+        """Store that the execution begins; the run changes from prepared to running.
 
         Raises:
             StaleClaim: The dispatch is no longer ours; nothing was written.
@@ -623,9 +634,9 @@ class Completion:
         spends: tuple[Spending, ...] = (),
         asks: ClaimAsk | None = None,
     ) -> None:
-        """Store how the execution ended, acknowledge its dispatch, and claim the thread's next if asked.
+        """Store how the execution ended, acknowledge its dispatch, and on request claim the thread's next.
 
-        While the store is unavailable, the end is written again.
+        While the store is unavailable, the write is repeated.
 
         Raises:
             StaleClaim: The dispatch is no longer ours; nothing was written.
@@ -662,8 +673,7 @@ class Completion:
     def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
         """End the run with its result, and claim the next dispatch, under the thread's lock.
 
-        An executor that commits its own steps has stored the end of the run; the answer of any other becomes
-        the thread's next message.
+        If the executor commits its own steps, the end is stored already; else the answer is stored here.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
         thread_id = dispatch.thread_id
@@ -724,9 +734,9 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return the result that this end wrote before, if only the reply of the store was lost; else None.
+        """Return the result if an earlier try wrote this end and only the store's reply was lost; else None.
 
-        The dispatch that it claimed then is claimed again.
+        The dispatch that the earlier try claimed is claimed again.
         """
         queue, asks = tx.runs.dispatches, job.asks
         row = queue.load(job.dispatch.dispatch_id)
@@ -742,7 +752,7 @@ class Completion:
     def _resumed(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
     ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
-        """Resume the run if its question already has a decision; return the calls that it does not ask."""
+        """Resume the run if its question is already decided; return the other calls with decisions."""
         tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
         if run.status is not RunStatus.WAITING:
             return None, ()
@@ -795,7 +805,7 @@ class Completion:
         cause: CanonicalEventDraft | None = None,
         code: str | None = None,
     ) -> None:
-        """Make the dispatch a dead letter and end its run with the error, in one step."""
+        """Make the dispatch a dead letter and end its run with the error, in one change."""
         await self._tell_failure(dispatch, sink, error)
         failed = RunDispatchResult(
             run_id=dispatch.run_id,
@@ -813,7 +823,7 @@ class Completion:
         await self._moved("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
-        """Give back what failed before it was executed; an attempt counts. False: given up."""
+        """Queue a dispatch again that failed before its execution; return False after the last attempt."""
         attempts = claimed.attempt_count + 1
         delay, outcome = backoff_ms(self._core.config, attempts), classify(error)
         most = attempts if isinstance(error, DeadlinePassed) else None
@@ -847,7 +857,7 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def stop(self, claimed: RunDispatch) -> None:
-        """Give back a dispatch whose execution is cut off because this server stops; an interruption counts.
+        """Queue a dispatch again whose execution this server cuts off by stopping; count an interruption.
 
         Raises:
             StaleClaim: The dispatch is no longer ours; nothing was written.
@@ -855,9 +865,9 @@ class Completion:
         await self._moved("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
 
     async def cut_off(self, claimed: RunDispatch) -> bool:
-        """Give back a dispatch whose execution could not be sure of its claim; an interruption counts.
+        """Queue a dispatch again whose execution stopped with an uncertain claim; count an interruption.
 
-        Return whether it comes again.
+        Return whether the dispatch was queued again.
 
         Raises:
             StaleClaim: The dispatch is no longer ours; nothing was written.
@@ -866,10 +876,10 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def taken_back(self, row: RunDispatch) -> RunDispatch:
-        """Take a dispatch from a process that has ended; an interruption counts.
+        """Queue a dispatch again that an ended process had claimed; count an interruption.
 
         Raises:
-            StaleClaim: it was superseded, and is that now.
+            StaleClaim: The dispatch was superseded; this is now stored.
         """
         return await self._moved(
             "nack", row, lambda row, now: row.lease_ended(now=now, reason=OWNER_GONE), is_failed=False
@@ -878,7 +888,7 @@ class Completion:
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
         """Release a dispatch whose lease has expired, under the lock of its thread; else return None.
 
-        If that makes the run a dead letter, or the run had to end, it ends in the same change.
+        If the dispatch becomes a dead letter, or the run was asked to end, the run ends in the same change.
         """
         row = tx.runs.dispatches.reclaim(dispatch_id, counts=not is_cancelled(tx, dispatch_id))
         return None if row is None else self.ended_in(tx, heeded(tx, row))
@@ -899,13 +909,13 @@ class Completion:
     def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
         """Withdraw a queued dispatch and end its run, under the lock of its thread; None if it is not queued.
 
-        `told_withdrawn` is for after the commit.
+        Call `told_withdrawn` after the commit.
         """
         row = tx.runs.dispatches.cancel(dispatch_id)
         return None if row is None else self.ended_in(tx, row)
 
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
-        """Count a withdrawn run, and let other runs ask the question that it asked for all."""
+        """Count a withdrawn run; if it asked a question for several runs, let another run ask it."""
         cancelled = self.told(dispatch, ended)
         await self._release_abandoned()
         await self._events.dispatch_happened("RunCancelled", cancelled)
@@ -916,8 +926,8 @@ class Completion:
     ) -> tuple[RunDispatch, RunRecord | None]:
         """End the run of a dispatch that has ended unacked, in the change that ends it, under its lock.
 
-        A run that already has another dispatch continues with that dispatch. Return the row, and the ended
-        run; call `told` after the commit.
+        A run that already has another dispatch continues with that dispatch. Return the stored dispatch and
+        the ended run, and call `told` after the commit.
         """
         if dispatch.status not in _RECONCILIATIONS or dispatch.reconciled:
             return dispatch, None
@@ -934,7 +944,7 @@ class Completion:
         return replace(dispatch, reconciled=True), ended
 
     def told(self, dispatch: RunDispatch, ended: RunRecord | None, outcome: str = "") -> RunDispatch:
-        """Count a run that has ended with its dispatch, and say that the effects of that are stored."""
+        """Count a run that ended with its dispatch, and announce that the effects of its end are stored."""
         if ended is not None:
             operation, usual = _RECONCILIATIONS[dispatch.status]
             self._core.metrics.happened(operation)
@@ -949,7 +959,7 @@ class Completion:
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
     async def reconcile(self, dispatch_id: str) -> None:
-        """End the run of a dispatch that was taken from us, if it has ended; a failure is logged."""
+        """End the run of a dispatch that this process lost, if it has ended; a failure is logged."""
         core = self._core
         try:
             row = await core.dispatches.load_dispatch(dispatch_id)
@@ -1023,7 +1033,7 @@ class Completion:
         return run
 
     async def told_cancelled(self, run: RunRecord) -> None:
-        """Count a cancelled run that waited, and let other runs ask its question for all."""
+        """Count a waiting run that was cancelled; if it asked for several runs, let another run ask."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
         self._core.metrics.runs.add("cancelled")
@@ -1031,7 +1041,7 @@ class Completion:
         await self._events.waiting_cancelled(run)
 
     async def _release_abandoned(self) -> None:
-        """If the run that asked for all has ended, let another run ask. If this fails, the sweep does it."""
+        """If the ended run asked for several runs, let another run ask; the sweep repeats a failed try."""
         if not self._core.has_budgets:
             return
         try:
@@ -1049,9 +1059,9 @@ class Completion:
         failed: CanonicalEventDraft | None = None,
         is_failed: bool = True,
     ) -> RunDispatch:
-        """Move a dispatch that this process has claimed, and store the error of its execution, if any.
+        """Change the state of a dispatch claimed by this process, and store its execution's error, if any.
 
-        If that ends the dispatch, its run ends as well, counted as `outcome`.
+        If that ends the dispatch, its run ends as well, and is counted as `outcome`.
         """
         core = self._core
         written: list[tuple[RunDispatch, RunRecord | None]] = []
@@ -1084,7 +1094,7 @@ class Completion:
         return self.told(row, ended, outcome)
 
     async def _written_end(self, operation: str, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
-        """Write an end; also lock the threads whose runs read its answer."""
+        """Write the end of a run; also lock the threads whose runs read its answer."""
         write: Awaitable[T] = self._core.store.write(change, key=thread_id)
         thread_ids = frozenset[str]()
         while True:
@@ -1100,7 +1110,7 @@ class Completion:
 
 
 def is_cancelled(tx: Transaction, dispatch_id: str) -> bool:
-    """Return whether a cancel of the active run of this dispatch is stored."""
+    """Return whether a command to cancel the active run of this dispatch is stored."""
     commands = tx.runs.dispatches.commands((dispatch_id,))
     return any(command.cancels for _, command in commands)
 
@@ -1111,9 +1121,9 @@ def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
 
 
 def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
-    """Perform the commands for an active run, under its thread's lock, when its dispatch is queued again.
+    """Apply the stored commands of an active run when its dispatch is queued again, under its thread's lock.
 
-    A run that had to end is withdrawn; a run with decisions starts with them.
+    A run that was asked to end is withdrawn. A run with unread decisions gets them when it starts again.
     """
     asked = commands_in(tx, row)
     if not asked:
@@ -1131,7 +1141,7 @@ def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
 
 
 def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> RunRecord:
-    """Return the run as it begins when it is executed again, with decisions that it has not taken."""
+    """Return the run as it starts when it is executed again, with the decisions that it has not used yet."""
     kept = run.activation
     if kept is None:
         return run
@@ -1148,7 +1158,7 @@ def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume
 def result_of(
     dispatch: RunDispatch, run: RunRecord | None, result: AgentRunResult, instance_id: str
 ) -> RunDispatchResult:
-    """Return a result as the queue records it."""
+    """Return the form of a result that the queue stores."""
     termination = result.termination
     waits = result.waiting is not None or (run is not None and run.status is RunStatus.WAITING)
     failed = termination.type is TerminationKind.ERROR
@@ -1163,7 +1173,7 @@ def result_of(
 
 
 def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
-    """Return whether this dispatch must still bring the run to an end, or to a wait."""
+    """Return whether the run is still open, so that this dispatch must be executed until it ends or waits."""
     if run.status is RunStatus.WAITING:
         return run.waiting is None or run.waiting.since_dispatch_id != dispatch.dispatch_id
     return run.status is not RunStatus.DONE
@@ -1172,9 +1182,9 @@ def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
 def as_ended(
     run: RunRecord, dispatch: RunDispatch, result: AgentRunResult, answer_id: str | None, *, now: int
 ) -> tuple[RunRecord, Message | None]:
-    """Return the run as an execution with this result leaves it, and its answer as a message of the thread.
+    """Return the run in its state after an execution with this result, and its answer as a message.
 
-    Without an `answer_id` there is no answer, or the executor has stored it itself.
+    `answer_id` is None if there is no answer, or if the executor has stored it itself.
     """
     answer, waiting = None, result.waiting
     if answer_id is not None:
@@ -1204,7 +1214,7 @@ def as_ended(
 
 
 def finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:
-    """Return the last event of an execution."""
+    """Return the final event of an execution."""
     result = None if response is None else {"response": response}
     return RunFinish(
         thread_id=dispatch.thread_id, run_id=dispatch.run_id, termination=termination, result=result
@@ -1218,7 +1228,7 @@ def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
 
 
 def termination_of(dispatch: RunDispatch) -> TerminationReason:
-    """Return why a run ends when its dispatch has ended so."""
+    """Return the reason for the end of a run, derived from how its dispatch ended."""
     if dispatch.status is RunDispatchStatus.DEAD_LETTER:
         if dispatch.termination is not None and dispatch.termination.type is TerminationKind.ERROR:
             return dispatch.termination

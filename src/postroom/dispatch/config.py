@@ -1,4 +1,4 @@
-"""The settings of a mailbox. Defaults suit a person's machine; every bound has a reason."""
+"""The settings of a mailbox. The defaults suit a personal computer; every bound has a reason."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ _KINDS = {
     bool: "True or False",
     NoneType: "None",
 }
-"""How the types of settings are called."""
+"""Names of the setting types for error messages."""
 
 _MORE_THAN_NOTHING = (
     "lease_ms",
@@ -57,10 +57,10 @@ _NOT_NEGATIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxConfig:
-    """Durations in the name's unit, or `timedelta`.
+    """The settings of a mailbox; a duration is a number in the unit that its name states, or a `timedelta`.
 
     Raises:
-        ConfigError: a setting is of another type, or less than it may be.
+        ConfigError: A setting has the wrong type, or is below its minimum.
     """
 
     lease_ms: int = 30_000
@@ -69,23 +69,24 @@ class MailboxConfig:
     lease_renewal_interval: timedelta = timedelta(seconds=10)
     """A lease is renewed after this time, but always within two thirds of `lease_ms`."""
     lease_retry_ms: int = 500
-    """After which a renewal that the store failed is tried again, until the lease ends."""
+    """How long to wait before a renewal that failed in the store is retried; retries end with the lease."""
     sweep_interval: timedelta = timedelta(seconds=30)
     gc_interval: timedelta = timedelta(seconds=60)
     gc_ttl: timedelta = timedelta(hours=24)
     dead_letter_ttl: timedelta = timedelta(days=30)
     poll_interval: timedelta = timedelta(seconds=1)
-    """The longest that due work waits when every hint was lost."""
+    """The maximum time for which due work waits if all hints about it are lost."""
     default_max_attempts: int = DEFAULT_MAX_ATTEMPTS
     default_max_interruptions: int = DEFAULT_MAX_INTERRUPTIONS
-    """How many executions of a run the end of a server, or a lost lease, may cut off.
+    """How many executions of a run may be cut off by the end of a server or by a lost lease.
 
     The next interruption makes the run a dead letter. No interruption counts as a failed attempt.
     """
     outage: timedelta | None = None
-    """The minimum time for which a run is retried after those attempts, if its failures may be an outage.
+    """The minimum time for which a run is retried after its normal attempts, if its failures may be an
+    outage.
 
-    None: twelve minutes; with `default_max_attempts` set, no longer than those attempts.
+    None means twelve minutes; but if `default_max_attempts` is set, there are no more than those attempts.
     """
     default_retry_delay_ms: int = 250
     max_retry_delay_ms: int = 30_000
@@ -96,40 +97,53 @@ class MailboxConfig:
     stop_wait_ms: int = 5_000
     """How long a run that lost its lease has to stop before it is abandoned."""
     max_run_ms: int | None = None
-    """The time after which a run is stopped for good; None: its lease is renewed without end."""
+    """The time after which a run is stopped permanently; None means that its lease is renewed without limit.
+    """
     max_concurrent_runs: int = 256
-    """In this process, as the bound of each tenant. `limits` apply to all workers of the database.
+    """The maximum in this process; the bound for each tenant is per process, too. `limits` apply to all
+    workers of the database.
 
-    A foreground `submit` starts its run at once, also beyond these two bounds: a caller waits for it.
+    A foreground `submit` starts its run at once, even beyond these two bounds, because a caller waits for it.
     """
     max_concurrent_runs_per_tenant: int | None = None
     limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000
-    """How many runs may be queued on a thread; None: any number."""
+    """How many runs may be queued on a thread; None means any number."""
     max_pending_per_thread: int | None = 10_000
-    """How many messages may wait on a thread for a run to read them; None: any number."""
+    """How many messages may be pending on a thread until a run reads them; None means any number."""
     drain_grace: timedelta = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
-    """If one is used up, one run asks whether all may use the same amount again; the others stay queued."""
+    """The budgets of runs. If one is used up, one run asks whether all may use the same amount again, and the
+    others stay queued.
+    """
     give_up_on: tuple[type[Exception], ...] = ()
-    """Exceptions after which neither a run nor a step of it is retried: a retry would raise them again."""
+    """Exceptions after which neither a run nor any of its steps is retried, because a retry would raise them
+    again.
+    """
     pending_zone: bool = True
-    """Whether input for a busy run waits durably until a step reads it."""
+    """Whether input for a busy run is stored durably until a step reads it."""
     places: Callable[[], Collection[str]] | None = None
-    """Names the places that this process is: it claims their runs, and those for anywhere. None: all."""
+    """Returns the names of the places that this process serves. It claims their runs and runs without a
+    place. None claims all runs.
+    """
     gone: Callable[[], Collection[str]] | None = None
-    """Names other consumers that have surely ended: their claims are released, at the start and later."""
+    """Returns the names of other consumers that have certainly ended. Their claims are released, at the start
+    and later.
+    """
     claims_hold: Callable[[int], None] | None = None
     """Called at each claim and renewal with the number of milliseconds for which no other process can claim
-    the runs that execute here. If this process freezes, an outside supervisor knows when to end its work."""
+    the runs that execute here. An external supervisor uses it to end this process's work in time if the
+    process freezes.
+    """
     is_exclusive: bool = False
-    """Whether no other process works on this store: then claims of others are released at the start, and not
-    when their leases expire."""
+    """Whether no other process works on this store. If so, claims of others are released at the start,
+    without waiting for their leases to expire.
+    """
 
     @property
     def outage_ms(self) -> int:
-        """For how long an outage is waited for."""
+        """How long, in milliseconds, runs are retried during an outage."""
         if self.outage is not None:
             return milliseconds(self.outage)
         return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0
@@ -182,14 +196,14 @@ class MailboxConfig:
 
 @cache
 def _kinds() -> dict[str, tuple[type[Any], ...]]:
-    """Return the types that each setting may have, those of tuples left out."""
+    """Return the types that each setting may have, without those of the items of tuples."""
     hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(MailboxConfig).items()}
     return {name: kinds for name, kinds in hints.items() if set(kinds) <= set(_KINDS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRecoveryConfig:
-    """How often recovery is tried before a start that waits for it fails."""
+    """How often recovery is tried before `start_lifecycle_ready` fails."""
 
     max_attempts: int = 1
     retry_delay: timedelta = timedelta(milliseconds=250)

@@ -1,4 +1,4 @@
-"""Access to queued and active runs, here or elsewhere: cancel, interrupt, decide, send input."""
+"""Controls queued and active runs in any process: cancels, interrupts, sends decisions and input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ _Cancelled = RunDispatch | tuple[RunDispatch, RunRecord | None] | RunRecord | Li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteeredRun:
-    """The run that took the input, and its dispatch (the run's id if that is unknown)."""
+    """The run that took the input, and its dispatch, or the run's id if the dispatch is unknown."""
 
     dispatch_id: str
     run_id: str
 
 
 class Control:
-    """Commands to runs."""
+    """Sends commands to runs."""
 
     def __init__(self, core: Core, events: ServerEvents, completion: Completion, workers: Workers) -> None:
         self._core = core
@@ -46,9 +46,9 @@ class Control:
     async def cancel(self, id: str) -> bool:
         """Cancel the run with this dispatch or run id, or the active, waiting or next run of a thread.
 
-        A queued run, and a run that waits for an answer, end at once. For an active run the cancel is stored
-        before this returns True: the run ends as cancelled, also if its process dies before it has stopped.
-        Return False if there is no such run, or if the run has ended.
+        A queued run, and a run that waits for an answer, end at once. For an active run, the cancellation is
+        stored before this returns True. The run then ends as cancelled even if its process dies before it has
+        stopped. Return False if there is no such run, or if the run has ended.
         """
         core, completion = self._core, self._completion
         done = await core.observed("cancel", core.store.write(lambda tx: self._cancelled_in(tx, id)))
@@ -112,10 +112,10 @@ class Control:
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
-        """Stop an active run for a submission; return False if its claim is not released in time.
+        """Stop an active run for the sake of a submission; return False if its claim is not released in time.
 
-        A run that stops is queued again, due after `PLACE_KEPT_MS`: the commit of the submission ends it as
-        cancelled. If there is no such commit, the run continues, and no attempt is counted.
+        A stopped run is queued again, due after `PLACE_KEPT_MS`. The commit of the submission ends it as
+        cancelled. Without that commit, the run continues, and no attempt is counted.
         """
         core, workers = self._core, self._workers
         here = workers.give_way(active.dispatch_id)
@@ -142,8 +142,8 @@ class Control:
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Hand a decision to the active run with this dispatch, run or thread id, in any process.
 
-        If its executor does not accept it, it is stored for the run. False: the run is not active, or has
-        another decision.
+        A decision that the executor does not accept is stored for the run. Return False if the run is not
+        active, or already has another decision.
         """
         target, path = await self._target(id), "local_live"
         if not self.send_decision(id, tool_call_id, resume):
@@ -194,7 +194,7 @@ class Control:
         )
 
     async def steered(self, request: RunActivation, expected_run_id: str | None) -> SteeredRun | None:
-        """Hand the messages to the thread's active run; None if it refuses them, or is another run."""
+        """Hand the messages to the thread's active run; return None if it refuses them or is another run."""
         worker = self._workers.get(request.thread_id)
         is_here = worker is not None and worker.is_running
         if worker is not None and is_here:
@@ -260,7 +260,7 @@ class Control:
             return False  # the caller that submits it gets the error
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
-        """Ask the process that executes a run to stop it; return False if that process surely does not hear.
+        """Ask the process that executes a run to stop it; return False if no process can be listening.
 
         With live channels, a missing answer means that no process listens. The request is stored.
         """
@@ -287,7 +287,7 @@ class Control:
     async def _handed_over(
         self, messages: tuple[Message, ...], target: LiveRunTarget, *, is_here: bool
     ) -> bool:
-        """Give messages to a run: stored, with a hint to the run; or directly, without a pending zone."""
+        """Store messages for a run and notify it; without a pending zone, send them to it directly."""
         executor, run_id = self._core.executor, target.run_id or ""
         if not self._core.config.pending_zone:
             if is_here:
@@ -368,7 +368,7 @@ def fresh_decisions(
     *,
     now: int,
 ) -> list[tuple[str, ToolCallResume]]:
-    """Return the decisions that are new to an active run with others stored; repeated ones are not.
+    """Return those decisions that are not stored for an active run yet; leave out repeated decisions.
 
     Raises:
         StaleDecision: A question already has another answer, has timed out, or is not one of those that a

@@ -1,4 +1,4 @@
-"""The shared parts of a mailbox: its ports, settings and ids, without any decisions."""
+"""The parts that the modules of a mailbox share: ports, settings and ids. Nothing is decided here."""
 
 import re
 from collections import defaultdict
@@ -53,7 +53,7 @@ class Pinning:
         """Return the pin of a new run: the requested pin, else the latest publication, else its own id.
 
         Raises:
-            ResolveFailed: the executor cannot put that together, or could not do it again.
+            ResolveFailed: The executor cannot resolve the agent, or could not resolve it again later.
         """
         pinned = request.hints.resolution_id
         if pinned is None and self._registry is not None:
@@ -68,7 +68,7 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry of a pin; None, for the live registry, if none is attached.
+        """Return the registry of a pin; None stands for the live registry if no registry is attached.
 
         Raises:
             InternalError: The pin is not a number, its publication is gone, or there is no live registry.
@@ -90,7 +90,7 @@ class Pinning:
 
 
 def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:
-    """Return the published form of agents and models; return everything else live."""
+    """Return a registry with agents and models as published, and everything else from the live registry."""
     kinds: dict[str, dict[str, Json]] = defaultdict(dict)
     for entry in manifest.entries:
         kinds[entry.kind][entry.id] = entry.value
@@ -128,7 +128,9 @@ class Core:
         self.budgets = Budgets(config.budgets)
         self.has_budgets = bool(config.budgets)
         self.counts_all = bool(config.limits or config.budgets)
-        """Whether a claim counts the runs of all workers of the database: then it is a separate change."""
+        """Whether a claim counts the runs of all workers of the database. If so, each claim is a separate
+        change.
+        """
         self.timer = timer
         self.random = random
         self.new_id = new_id
@@ -138,14 +140,16 @@ class Core:
         self.live = live
         self.pinning = Pinning(executor)
         self.capture: Capture | None = None
-        """The rules for stored events of executions, if any."""
+        """The rules that decide which events of executions are stored; None if none are."""
         self.tasks = Tasks("mailbox")
         self.claiming = Tasks("the mailbox")
-        """Changes that may claim a dispatch, each with the execution that follows from it."""
+        """Tasks with changes that may claim a dispatch, and with the execution that follows such a claim."""
         self.effects = effects
         """The effects of the start and the end of runs, if any."""
         self.is_leaving = False
-        """Whether this worker no longer waits for an unavailable store; it leaves runs to their leases."""
+        """Whether this worker no longer waits for an unavailable store, and lets the leases of its runs
+        expire.
+        """
 
     @property
     def places(self) -> Places:
@@ -153,7 +157,7 @@ class Core:
         return None if self.config.places is None else self.config.places()
 
     def gives_up(self) -> bool:
-        """Return whether a step of a run is not repeated while the store is unavailable."""
+        """Return whether a step of a run must not be repeated although the store is unavailable."""
         return self.is_leaving
 
     async def retried(self, step: Callable[[], Awaitable[T]]) -> T:

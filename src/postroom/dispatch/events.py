@@ -1,9 +1,9 @@
-"""The mailbox's own events in the event log.
+"""Writes the mailbox's own events to the event log.
 
-They go to a publisher, if there is one. A publisher on the same storage as the run stores writes them in the
-commit that they describe. With any other store, publishing is advisory: a failure is logged and stops no run,
-and failed events about committed messages go to the repair queue. Keys are derived only from ids, so that a
-repeated event equals the stored one.
+The events go to a publisher, if there is one. If the publisher uses the same storage as the runs, each event
+is written in the commit that it describes. Otherwise publishing is best effort: a failure is logged and does
+not stop a run, and failed events about committed messages go to the repair queue. Event keys are derived only
+from ids, so that a repeated event has the key of the stored one.
 """
 
 from collections import deque
@@ -28,20 +28,20 @@ WRITER = "mailbox"
 
 
 class ServerEventPublisher(Protocol):
-    """Takes the mailbox's events for the log."""
+    """Stores the mailbox's events in the log."""
 
     @property
     def storage_identity(self) -> str | None:
-        """The identity of its storage, if events can be written there together with the described commit."""
+        """The identity of the storage, if events can be written there in the commit that they describe."""
         ...
 
     async def publish(self, draft: CanonicalEventDraft) -> None:
-        """Store an event, once a key."""
+        """Store an event; an event whose key is already stored is ignored."""
         ...
 
 
 class StoreEventPublisher:
-    """Publishes straight into an event store."""
+    """Publishes directly into an event store."""
 
     def __init__(self, events: EventStore, *, storage_identity: str | None = None) -> None:
         self._events = events
@@ -51,14 +51,14 @@ class StoreEventPublisher:
         """Append the event.
 
         Raises:
-            StoreError, StateError: the store's own.
+            StoreError, StateError: The store could not append the event.
         """
         await self._events.append(draft)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRepairTask:
-    """Committed messages of a run of which the log may not know."""
+    """Committed messages of a run that may be missing from the event log."""
 
     thread_id: str
     run_id: str
@@ -67,7 +67,7 @@ class CheckpointRepairTask:
 
 
 class ServerEvents:
-    """Makes the mailbox's events and has them written, when anybody listens."""
+    """Creates the mailbox's events and publishes them, if there is a publisher."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class ServerEvents:
         self._origin = origin
         self._metrics = metrics
         self.is_on = publisher is not None
-        """Whether anybody listens."""
+        """Whether there is a publisher."""
         self.in_commits = publisher is not None and place is not None and publisher.storage_identity == place
         """Whether events are written in the commit that they describe."""
         self.repairs: deque[CheckpointRepairTask] = deque()
 
     async def publish(self, *drafts: CanonicalEventDraft) -> bool:
-        """Hand over events in order; False when one failed, which was logged. The rest is not tried then."""
+        """Publish events in order; after a failure, log it, skip the rest and return False."""
         if self._publisher is None:
             return True
         for draft in drafts:
@@ -116,7 +116,7 @@ class ServerEvents:
     async def messages_committed(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> None:
-        """Publish committed messages, unless their commit did; failures are repaired later."""
+        """Publish committed messages unless their commit already did; failures are repaired later."""
         if not self.is_on or self.in_commits or not messages:
             return
         task = CheckpointRepairTask(
@@ -128,7 +128,7 @@ class ServerEvents:
     def of_commit(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> tuple[CanonicalEventDraft, ...]:
-        """Return the events that the commit of these messages writes; none if they are published later."""
+        """Return the events to write in the commit of these messages; none if they are published later."""
         if not self.in_commits or not messages:
             return ()
         last_seq = first_seq + len(messages) - 1
@@ -138,7 +138,7 @@ class ServerEvents:
         return self.of_messages(task, messages)
 
     def repair_later(self, task: CheckpointRepairTask) -> None:
-        """Put a task onto the repair queue; one too many is dropped and counted: the next start finds it."""
+        """Queue a repair; if the queue is full, count and drop it, because the next start finds it again."""
         if len(self.repairs) >= REPAIR_QUEUE_LIMIT:
             self._metrics.happened("checkpoint_repair_queue", "dropped")
             return
@@ -147,7 +147,7 @@ class ServerEvents:
     async def decision_received(
         self, thread_id: str, run_id: str, call_id: str, resume: ToolCallResume, *, path: str
     ) -> None:
-        """Publish a decision and, if it is a yes or a no, the permission."""
+        """Publish a decision and, if it approves or denies a permission, the permission event."""
         if not self.is_on:
             return
         payload: dict[str, Json] = decision_facts(call_id, resume) | {
@@ -251,7 +251,7 @@ class ServerEvents:
 
 
 def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
-    """Return a decision as an event tells it."""
+    """Return the facts about a decision for an event."""
     return {
         "tool_call_id": call_id,
         "decision_id": resume.decision_id,
@@ -262,7 +262,7 @@ def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
 
 
 def message_kind(message: Message) -> str:
-    """Return the name of such a message in events."""
+    """Return the name that events use for this kind of message."""
     if message.role in (Role.ASSISTANT, Role.TOOL):
         return "assistant_output" if message.role is Role.ASSISTANT else "tool_result"
     said = "system" if message.role is Role.SYSTEM else "user_input"
@@ -272,7 +272,7 @@ def message_kind(message: Message) -> str:
 
 
 class CheckpointRepair:
-    """Publishes committed messages again that the log may lack; a repeat has no effect."""
+    """Publishes committed messages that may be missing from the log; a repetition has no effect."""
 
     def __init__(self, events: ServerEvents, threads: ThreadStore) -> None:
         self._events = events
@@ -292,7 +292,7 @@ class CheckpointRepair:
         await self._events.publish(*self._events.of_messages(task, messages))
 
     async def repair_all(self, statuses: tuple[RunStatus, ...] = ()) -> int:
-        """Publish the input of every run, or of those in a status; return how many messages that covers.
+        """Publish the input of all runs, or of the runs in one status; return the number of messages.
 
         A run that cannot be published is logged and skipped, so that it does not block the others.
         """
@@ -304,7 +304,7 @@ class CheckpointRepair:
         return covered
 
     async def drain(self) -> None:
-        """Perform the tasks of the repair queue; a task whose messages are missing stays in it."""
+        """Perform the tasks of the repair queue; a task stays queued if its messages are missing."""
         for _ in range(len(self._events.repairs)):
             task = self._events.repairs.popleft()
             if not await self._perform(task):
@@ -340,7 +340,7 @@ class CheckpointRepair:
 
 
 def _stretches(records: Sequence[MessageRecord]) -> list[tuple[int, list[Message]]]:
-    """Return the messages in stretches without a gap, each with the number of its first."""
+    """Group messages into gap-free sequences, each paired with the number of its first message."""
     found: list[tuple[int, list[Message]]] = []
     for record in records:
         if found and record.seq == found[-1][0] + len(found[-1][1]):

@@ -1,4 +1,4 @@
-"""Queries of the queue by people: why a dispatch waits, dead letters, and their replay."""
+"""Queries and commands for operators: why a dispatch waits, which dead letters exist, and their replay."""
 
 import uuid
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _NONE_HERE: Final = "this process executes no runs; another process executes it"
 
 
 def replayed_as(dispatch_id: str) -> str:
-    """Return the id of the run that tries a dead letter again."""
+    """Return the id of the run that retries a dead letter."""
     return str(uuid.uuid5(_REPLAYS, dispatch_id))
 
 
@@ -55,7 +55,7 @@ class WhyNot(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """The reason in one word and in a sentence; `until` is the instant after which it ends, if known."""
+    """The reason as one word and as a sentence; `until` is the instant at which it ends, if known."""
 
     why: WhyNot
     text: str
@@ -64,7 +64,7 @@ class Reason:
 
 
 class Inspection:
-    """Looks at the queue for people."""
+    """Inspects the queue on behalf of operators."""
 
     def __init__(self, core: Core, dispatcher: Dispatcher, submissions: Submissions) -> None:
         self._core = core
@@ -72,7 +72,7 @@ class Inspection:
         self._submissions = submissions
 
     async def why_not(self, dispatch_id: str) -> Reason:
-        """Return why a dispatch is not executing; it may be named by its run, in any process.
+        """Return why a dispatch, given by its own id or its run's, is not executing in any process.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -88,7 +88,7 @@ class Inspection:
         return await self._of_queued(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return the dead letters that wait for an operator, oldest first, after the last one seen."""
+        """Return the dead letters that await an operator, oldest first, starting after the last one seen."""
         return await self._core.dispatches.list_by_status(
             RunDispatchStatus.DEAD_LETTER,
             limit=MAX_PAGE,
@@ -98,8 +98,8 @@ class Inspection:
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
         """Retry a dead letter as a new run on the same messages, and remove it.
 
-        It may be repeated after a lost answer: the new run's id is derived from the dead letter's, so that
-        there is only one.
+        A caller that lost the answer can safely repeat the call: the new run's id is derived from the dead
+        letter's, so only one run is created.
 
         Raises:
             UnknownDispatch, UnknownRun: The dispatch does not exist, or its run is gone.
@@ -138,10 +138,10 @@ class Inspection:
         )
 
     async def hasten(self, dispatch_id: str) -> None:
-        """Have a queued dispatch that is due later tried at once.
+        """Make a delayed queued dispatch due at once.
 
         Raises:
-            IllegalTransition: it is not queued, or it is due already.
+            IllegalTransition: The dispatch is not queued, or is due already.
         """
         if await self._core.dispatches.hasten(dispatch_id) is None:
             raise IllegalTransition(
@@ -216,14 +216,14 @@ class Inspection:
         return held or self._of_capacity(row)
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
-        """Return the place for which it waits, unless it is this process."""
+        """Return why the dispatch waits for another place; None if this process can execute it."""
         place, places = tx.runs.dispatches.place(thread_id), self._core.places
         if places is None or not place or place in places:
             return None
         return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))
 
     def _held(self, tx: Transaction, row: RunDispatch) -> Reason | None:
-        """Return which limit or budget keeps it from beginning."""
+        """Return the limit or budget that keeps the dispatch from beginning."""
         held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
         if held is not None:
             return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)

@@ -1,4 +1,4 @@
-"""The mailbox: accepts work for conversations and executes it, one run per thread at a time, without loss.
+"""The mailbox: durably accepts work for conversations and executes it, one run per thread at a time.
 
 Read the modules in the order of a submission: `submission` checks it, plans it and stores the run with its
 dispatch; `worker` claims and executes it; `completion` writes its end; `recovery` handles unfinished work.
@@ -54,9 +54,9 @@ _COMMITS: Final = "use an executor that commits its steps with their events, suc
 class Mailbox:
     """A durable queue of runs over an executor and stores.
 
-    `async with Mailbox(...) as mailbox:` starts its rounds, recovery first, and drains at the end. It also
-    works without the block. Then nothing looks for due, unfinished or expired work unless you call
-    `start_lifecycle`, and you must call `aclose`.
+    `async with Mailbox(...) as mailbox:` first recovers unfinished work, then starts the background rounds,
+    and drains at the end. Without this block, nothing looks for due, unfinished or expired work unless you
+    call `start_lifecycle`, and you must call `aclose`.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -74,11 +74,11 @@ class Mailbox:
         metrics: MailboxMetrics | None = None,
         effects: RunEffects | None = None,
     ) -> None:
-        """Put a mailbox together; `consumer_id` names it in claims and is unique when it is not given.
+        """Create a mailbox; `consumer_id` identifies it in claims. Default: a unique id.
 
         Raises:
-            InvalidSubmission: the executor commits to another place than `stores`.
-            InvalidRecord: the consumer's id, or the events' origin, is blank.
+            InvalidSubmission: The executor commits to a different storage than `stores`.
+            InvalidRecord: The consumer id or the origin of the events is blank.
         """
         _refuse_other_place(executor, stores)
         random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
@@ -118,11 +118,12 @@ class Mailbox:
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
-        """Run this now and stream its events; unless `strategy` says otherwise the active run is ended.
+        """Run the request now and stream its events; by default, this ends the active run of the thread.
 
         Raises:
-            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
-                SubmissionRejected, QueueFull: The strategy `reject` or `queue` refused it.
+            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not
+                fit the state of its thread.
+            SubmissionRejected, QueueFull: The strategy `reject` or `queue` refused the request.
             ActiveRunConflict: The active run did not end; nothing was written.
             DeliveryBlocked: A pending barrier precedes the message; nothing was written.
         """
@@ -136,10 +137,10 @@ class Mailbox:
         strategy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Accept work for its turn; `strategy` decides what happens if the thread is busy.
+        """Queue work until its turn; `strategy` decides what happens if the thread is busy.
 
-        `first` runs before it in the transaction that stores it: its errors are raised here, and nothing is
-        written. It cannot be combined with `steer`.
+        `first` runs in the same transaction, before the work is stored. If it raises an error, nothing is
+        written, and the error is raised here. It cannot be combined with `steer`.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
@@ -153,17 +154,16 @@ class Mailbox:
     async def submit_many(
         self, requests: Sequence[RunActivation], *, progress: Callable[[int, int], None] | None = None
     ) -> list[tuple[str, str, bool]]:
-        """Accept work for many threads, each to be done in its turn.
+        """Queue work for many threads; each request waits for its turn.
 
-        Return of each, in order, its thread, its run, and whether this call made the run. It is stored in
-        commits of some hundreds. All requests are checked before the first is written. After each commit
-        `progress` is called with how many are stored, and of how many. A request whose hints name a run that
-        exists was accepted before: nothing is written for it.
+        For each request, in order, return its thread, its run, and whether this call created the run. All
+        requests are checked before the first is written; then they are stored in commits of up to 500. After
+        each commit `progress` is called with the number of stored requests and the total. If the hints of a
+        request name a run that exists, the request was accepted earlier, and nothing is written for it.
 
         Raises:
-            InvalidSubmission: one does not fit, as the text says, which begins with its place; nothing was
-                written.
-            QueueFull, DedupeKeyInUse, DuplicateRecord: one cannot be had; the commits before stand.
+            InvalidSubmission: A request is invalid; the text begins with its index. Nothing was written.
+            QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
         self._refuse_closed()
         return await self._submissions.submit_many(requests, progress)
@@ -173,7 +173,7 @@ class Mailbox:
     ) -> MailboxSubmitResult:
         """Hand the messages to the thread's active run, or queue them if it does not accept them.
 
-        At least once: a lost acceptance leads to both.
+        Delivery is at least once: if the run's acceptance is lost, the messages are queued as well.
         """
         self._refuse_closed()
         return await self._submissions.submit_live_then_queue(request, expected_run_id)
@@ -185,7 +185,7 @@ class Mailbox:
         return await self._control.cancel(id)
 
     async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
-        """End a run that waits for a person, for this reason.
+        """End a run that waits for a person, and record this reason.
 
         Return False if it has changed since it was read.
 
@@ -203,7 +203,10 @@ class Mailbox:
         return self._control.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to an active run anywhere; if none accepts it, return False: then submit it."""
+        """Hand a decision to an active run in any process; return False if none accepts it.
+
+        The caller then submits the decision.
+        """
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
@@ -211,7 +214,7 @@ class Mailbox:
         return await self._control.take_back_decision(thread_id, run_id, decision_id)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
-        """Stream the events of the thread's run to another reader; False when none executes here."""
+        """Stream the events of the thread's run to another reader; return False if none executes here."""
         return self._dispatcher.reconnect(thread_id, stream)
 
     # Pending messages.
@@ -223,7 +226,7 @@ class Mailbox:
     async def append_pending(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Put messages where the thread's next run reads them; starts none."""
+        """Store pending messages for the thread's next run, without starting a run."""
         request = self._submissions.checked(RunActivation.new(thread_id, messages), background=True)
         return await self._core.threads.append_pending(
             request.thread_id, request.messages, mode or DeliveryMode()
@@ -239,9 +242,9 @@ class Mailbox:
 
         A message with `starts_run` starts a run.
 
-        Return the started run; None if they wait: for the active run, or for their turn. They wait durably,
-        can be edited and withdrawn until a run reads them, and survive a crash of any process. Messages with
-        known ids are ignored, so a repetition after a lost answer is safe.
+        Return the started run, or None if the messages wait for the active run or for their turn. Waiting
+        messages are durable, and can be edited and withdrawn until a run reads them. Messages with known ids
+        are ignored, so it is safe to repeat the call if its answer was lost.
 
         Raises:
             InvalidSubmission: As for `submit_background`; nothing was written.
@@ -252,14 +255,14 @@ class Mailbox:
     async def accepting(
         self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""
     ) -> T:
-        """Run a change that may have runs of these threads read messages: all of it is stored, or nothing.
+        """Run a change that may deliver messages to runs of these threads, in one transaction.
 
-        The change is given a function that takes thread, message and mode, and does what `deliver` does; the
-        threads are locked before it. Runs begin once it is committed. No thread's state makes it fail; a
-        mailbox that drains queues runs for another.
+        The change gets a function that takes thread, message and mode, and delivers the message as `deliver`
+        does. The threads are locked before the change; runs begin after its commit. The change never fails
+        because of a thread's state. A draining mailbox queues the runs for another mailbox.
 
         Raises:
-            StoreError, or whatever the change raises: nothing was written.
+            StoreError, or any error of the change: Nothing was written.
         """
         return await self._submissions.accepting(thread_ids, change, key=key)
 
@@ -269,17 +272,18 @@ class Mailbox:
         """Replace a message that no run has read yet.
 
         Raises:
-            AlreadyConsumed, UnknownMessage, VersionConflict: it is too late, unknown, or was edited before.
+            AlreadyConsumed, UnknownMessage, VersionConflict: The message has been read, does not exist, or
+                was edited in the meantime.
         """
         return await self._core.threads.edit_pending(thread_id, message, expected_revision=expected_revision)
 
     async def retract_pending(
         self, thread_id: str, message_id: str, *, expected_revision: int | None = None
     ) -> PendingMessage:
-        """Take back a message that no run has read yet.
+        """Withdraw a message that no run has read yet.
 
         Raises:
-            AlreadyConsumed, UnknownMessage, VersionConflict: as for `edit_pending`.
+            AlreadyConsumed, UnknownMessage, VersionConflict: As for `edit_pending`.
         """
         return await self._core.threads.retract_pending(
             thread_id, message_id, expected_revision=expected_revision
@@ -291,7 +295,8 @@ class Mailbox:
         """Change the order of the pending messages of a thread.
 
         Raises:
-            VersionConflict, InvalidRecord: They have changed, or the order names others.
+            VersionConflict, InvalidRecord: The pending messages have changed, or the order names other
+                messages.
         """
         return await self._core.threads.reorder_pending(thread_id, order, expected=expected)
 
@@ -305,7 +310,7 @@ class Mailbox:
         limit: int = 100,
         offset: int = 0,
     ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches by priority, then age."""
+        """Return a thread's dispatches, ordered by priority, then by age."""
         return await self._core.dispatches.list_dispatches(thread_id, statuses, limit=limit, offset=offset)
 
     async def why_not(self, dispatch_id: str) -> Reason:
@@ -330,32 +335,32 @@ class Mailbox:
         return await self._inspection.dead_letters(after=after)
 
     async def replay_dead_letter(self, dispatch_id: str) -> MailboxSubmitResult:
-        """Have a dead letter tried again as a new run on the same messages.
+        """Retry a dead letter as a new run on the same messages.
 
         Raises:
-            UnknownDispatch, UnknownRun, IllegalTransition: there is no such dead letter.
+            UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run is gone.
         """
         self._refuse_closed()
         return await self._inspection.replay(dispatch_id)
 
     async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
-        """Remove a dead letter for good.
+        """Remove a dead letter permanently.
 
         Raises:
-            UnknownDispatch, IllegalTransition: there is no such dead letter.
+            UnknownDispatch, IllegalTransition: No dead letter has this id.
         """
         return await self._inspection.discard(dispatch_id)
 
     # Its life.
 
     async def recover(self) -> int:
-        """Recover everything that a crash left, and start due work; return how much was recovered."""
+        """Recover work that a crash left unfinished, and start due work; return how much was recovered."""
         taken_up = await self._recovery.recover()
         await self._rounds.poll()
         return taken_up
 
     async def run_sweep(self) -> None:
-        """Take back ended leases and tell runs how their dispatches ended."""
+        """Release expired leases, and end runs whose dispatches have ended."""
         await self._rounds.sweep()
 
     async def unexecuted_claims(self) -> tuple[RunDispatch, ...]:
@@ -364,19 +369,19 @@ class Mailbox:
         A claim that is just being written or executed may be among them for a moment.
 
         Raises:
-            StoreError: the store cannot be read.
+            StoreError: The store cannot be read.
         """
         return await self._dispatcher.unexecuted()
 
     async def release_unexecuted_claims(self) -> None:
-        """Release those whose claim nobody here is about to execute, without counting an attempt.
+        """Release the claims of this mailbox that it is not about to execute, without counting an attempt.
 
-        A running mailbox does so at each `poll_interval`, also while no slot is free.
+        A running mailbox does this at each `poll_interval`, even while no slot is free.
         """
         await self._dispatcher.release_unexecuted()
 
     async def run_gc(self) -> None:
-        """Remove ended rows that have had their time, and idle workers."""
+        """Delete ended rows whose retention period is over, and remove idle workers."""
         await self._rounds.collect_garbage()
 
     async def poll(self) -> int:
@@ -384,10 +389,10 @@ class Mailbox:
         return await self._rounds.poll()
 
     def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
-        """Start the rounds, recovery first, in the background; harmless when they are made already.
+        """Start recovery and then the rounds, in the background; has no effect if they already run.
 
         Raises:
-            LifecycleBusy: they are being started or stopped at this moment.
+            LifecycleBusy: They are being started or stopped at the moment.
         """
         self._refuse_closed()
         return self._lifecycle.start(config or MailboxLifecycleConfig())
@@ -412,9 +417,9 @@ class Mailbox:
     ) -> None:
         """Stop claiming runs, give active runs the grace time to end, then stop them and queue them again.
 
-        `waits_for` returns for the id of a thread whether its run gets the grace time; without it, each run
-        gets it. An execution that ignores the stop is abandoned after `stop_wait_ms`; its run is queued
-        again. A stop counts as an interruption, and not as a failed attempt.
+        `waits_for` decides by thread id whether a run gets the grace time; without it, every run does. An
+        execution that ignores the stop is abandoned after `stop_wait_ms`; its run is queued again. A stop
+        counts as an interruption, and not as a failed attempt.
         """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
@@ -431,9 +436,9 @@ class Mailbox:
             alarm.cancel()
 
     async def aclose(self, grace: timedelta | None = None) -> None:
-        """Stop the rounds, drain and end; harmless when done twice. The stores are the caller's.
+        """Stop the rounds, drain and end; a repeated call has no effect. The caller must close the stores.
 
-        A caller that is cancelled ends the mailbox at once, as `abandon` does.
+        If the caller is cancelled, the mailbox ends at once, as with `abandon`.
         """
         if self._core.tasks.closed:
             return
@@ -444,7 +449,7 @@ class Mailbox:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """End at once and release nothing, as in a crash: active runs are recovered as after one."""
+        """End at once and release nothing, as in a crash; active runs are then recovered as after a crash."""
         await self._lifecycle.shutdown()
         await self._core.claiming.close()
         await self._core.tasks.close()
@@ -475,11 +480,11 @@ class Mailbox:
         return self
 
     def with_runtime_event_capture(self, durability: RuntimeEventDurability, origin: str) -> Self:
-        """Keep what executions tell in the event log; `disabled` ends that.
+        """Store the runtime events of executions in the event log; `disabled` turns this off.
 
         Raises:
-            InvalidSubmission: the executor does not commit its steps with their events.
-            InvalidRecord: the origin is blank.
+            InvalidSubmission: The executor does not commit its steps together with their events.
+            InvalidRecord: The origin is blank.
         """
         if durability is RuntimeEventDurability.DISABLED:
             self._core.capture = None
@@ -500,16 +505,17 @@ class Mailbox:
 
     @property
     def runtime_event_capture(self) -> Capture | None:
-        """The rules for stored events of executions, if any."""
+        """The rules that decide which events of executions are stored; None if none are."""
         return self._core.capture
 
     # The steps of a submission, for those who build on them.
 
     async def prepare_run_for_dispatch(self, request: RunActivation) -> Prepared:
-        """Store the run of a request and its messages, and no dispatch.
+        """Store the run of a request and its messages, without a dispatch.
 
         Raises:
-            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
+            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not fit
+                the state of its thread.
         """
         return await self._submissions.prepare(Submission(request=request, is_queued=False))
 
@@ -519,19 +525,19 @@ class Mailbox:
         Each end of its server counts as a failed attempt, unless `max_interruptions` is set on it.
 
         Raises:
-            InternalError: it was not prepared.
+            InternalError: The request was not prepared.
         """
         core = self._core
         dispatch = build_dispatch(request, config=core.config, new_id=core.new_id, now=core.now())
         return replace(dispatch, max_interruptions=request.delivery.max_interruptions)
 
     async def reusable_waiting_run_id(self, thread_id: str) -> str | None:
-        """Return the run that new input to the thread would let go on."""
+        """Return the id of the waiting run that new input to the thread would resume."""
         run = reusable_waiting_run(await self._core.threads.submission_state(thread_id))
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry of a pin; None when no registry is attached.
+        """Return the registry of a pin; None if no registry is attached.
 
         Raises:
             InternalError: The pin names no registry.
@@ -547,7 +553,7 @@ class Mailbox:
         return await self._dispatcher.try_dispatch_next(thread_id)
 
     async def recover_prepared_runs_missing_dispatch(self, queued_thread_ids: Sequence[str] = ()) -> int:
-        """Give a dispatch to prepared runs without one, except on the named threads."""
+        """Create dispatches for prepared runs that have none, except on the named threads."""
         return await self._recovery.dispatch_prepared_runs(queued_thread_ids)
 
     async def repair_thread_message_checkpoint_events(self) -> int:
@@ -572,11 +578,11 @@ class Mailbox:
         return inner if capture is None else capture.sink(inner, buffer, dispatch, resumed=resumed)
 
     async def gc_idle_workers(self) -> None:
-        """Drop the workers of threads that have nothing open."""
+        """Remove the workers of threads without open work."""
         await self._rounds.forget_idle_workers()
 
     async def settled(self) -> None:
-        """Return when nothing executes here; for tests and scripts without the rounds."""
+        """Wait until nothing executes here; for tests, and for scripts that do not start the rounds."""
         await self._dispatcher.idle()
 
     async def _after(self, grace_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""The mailbox's numbers, and how Prometheus reads them. Labels are few and come from fixed lists."""
+"""The mailbox's metrics in the text format of Prometheus. Label values come from short fixed lists."""
 
 import time
 from bisect import bisect_left
@@ -22,7 +22,7 @@ _FAST: Final = BUCKETS[:13]
 
 
 class _Number:
-    """Counts or gauges of one name, by the values of its labels."""
+    """Counters or gauges with one name, by label values."""
 
     def __init__(self, name: str, said: str, *labels: str, is_gauge: bool = False) -> None:
         self.name = name
@@ -36,11 +36,11 @@ class _Number:
         self.values[labels] = self.values.get(labels, 0) + amount
 
     def set(self, value: float, *labels: str) -> None:
-        """Show this value."""
+        """Set the gauge to this value."""
         self.values[labels] = value
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the recorded values, by the names of samples and the values of their labels."""
+        """Return the recorded values, by sample name and label values."""
         return {self.name if self.is_gauge else f"{self.name}_total": self.values}
 
     def collect(self) -> "Metric":
@@ -56,7 +56,7 @@ class _Number:
 
 
 class _Seconds:
-    """How long something took, by the values of its labels."""
+    """A histogram of durations with one name, by label values."""
 
     def __init__(self, name: str, said: str, *labels: str, bounds: tuple[float, ...] = BUCKETS) -> None:
         self.name = f"{name}_seconds"
@@ -80,7 +80,7 @@ class _Seconds:
         self._sums[labels] += seconds
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the recorded values, by the names of samples and the values of their labels."""
+        """Return the recorded values, by sample name and label values."""
         counts = {labels: sum(several) for labels, several in self._counts.items()}
         return {f"{self.name}_sum": self._sums, f"{self.name}_count": counts}
 
@@ -99,7 +99,7 @@ class _Seconds:
 
 
 class MailboxMetrics:
-    """The numbers of one mailbox, shown in the registry that is given."""
+    """The metrics of one mailbox, exported through the given registry."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         self.active_runs = _Number("postroom_active_runs", "Active runs in this process.", is_gauge=True)
@@ -149,10 +149,10 @@ class MailboxMetrics:
         return [kept.collect() for kept in self._kept()]
 
     def value(self, name: str, **labels: str) -> float:
-        """Return one number, 0 when it was never recorded.
+        """Return the value of one metric; 0 if it was never recorded.
 
         Raises:
-            InvalidArgument: no number is called so, or it has other labels.
+            InvalidArgument: No metric has this name, or it has other labels.
         """
         for kept in self._kept():
             recorded = kept.samples().get(name)

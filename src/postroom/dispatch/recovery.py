@@ -1,13 +1,13 @@
-"""Recovers unfinished work, and runs the rounds: due work, expired leases, old rows.
+"""Recovers unfinished work, and runs the rounds that handle due work, expired leases and old rows.
 
-Recovery closes everything that a crash left open. The store finds broken rows: queued work and history cost
-nothing.
+Recovery completes everything that a crash left unfinished. The store selects only the affected rows, so
+queued work and history cost nothing.
 
     1. expired leases are released              4. prepared runs without a dispatch get one
     2. runs get the ends of their dispatches    5. runs that waited for their own tasks are woken
     3. the event log gets open runs             6. messages for an ended run go to a new one
 
-Queued work is claimed by the rounds, as many runs as slots are free.
+The rounds claim queued work, as many runs as there are free slots.
 
     stopped ──▶ starting (recovery) ──▶ running (rounds) ──▶ stopping ──▶ stopped
 """
@@ -54,11 +54,11 @@ from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 _READ_AGAIN_MS: Final = 3_600_000
-"""One hour: then a row that could not be read is read again, because its writer may have changed it."""
+"""One hour, after which an unreadable row is read again, because its writer may have changed it."""
 CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
 _CLAIMED_AGAIN_WITHIN_MS: Final = 1_500
-"""Milliseconds: the longest that due work waits for the next claim while claims fail.
+"""The maximum time in milliseconds that due work waits for the next try while claims fail.
 
 So work starts within 2 s of the end of an outage.
 """
@@ -92,13 +92,13 @@ class Recovery:
         self._submissions = submissions
         self.repair = CheckpointRepair(events, core.threads)
         self._gone = frozenset[str]()
-        """Ended processes, which hold no claims."""
+        """Processes that have ended and hold no claims any longer."""
 
     async def recover(self) -> int:
         """Recover all unfinished work; return the number of dispatches, runs and threads.
 
         Raises:
-            StoreError: The store could not be read; finished recoveries stay.
+            StoreError: The store could not be read; completed recoveries remain.
         """
         config = self._core.config
         await self._core.store.read_again()  # an earlier start may have met rows that this release can read
@@ -136,7 +136,7 @@ class Recovery:
         return reclaimed
 
     async def _reclaimed(self, expired: RunDispatch) -> RunDispatch | None:
-        """Release one lease; if the run is out of attempts, it becomes a dead letter in the same step."""
+        """Release one lease; after too many interruptions the run becomes a dead letter in the same step."""
 
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             tx.lock(thread_lock(expired.thread_id))
@@ -146,9 +146,9 @@ class Recovery:
         return None if done is None else self._completion.told(*done)
 
     async def dispatch_prepared_runs(self, queued_threads: Collection[str] = ()) -> int:
-        """Give prepared runs whose dispatch was never written one under the same id; return how many.
+        """Create the missing dispatches of prepared runs, with the same ids; return how many were created.
 
-        The store finds the runs that no open dispatch delivers: runs that are queued cost nothing here.
+        The store selects only runs without an open dispatch, so queued runs cost nothing here.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
         while page := await self._read_runs(partial(_undelivered, after=after)):
@@ -163,7 +163,7 @@ class Recovery:
         return enqueued
 
     async def take_up_left_over(self) -> int:
-        """Give messages for ended runs to new ones; return the number of started runs.
+        """Start new runs for unread messages of ended runs; return the number of started runs.
 
         Messages that no executor here can run keep waiting.
         """
@@ -183,14 +183,14 @@ class Recovery:
         return taken_up
 
     async def take_over_from_gone(self) -> None:
-        """Take back, once, what processes hold that are known to have ended."""
+        """Release, once, the claims of processes that are known to have ended."""
         gone = frozenset(() if self._core.config.gone is None else self._core.config.gone()) - self._gone
         if gone:
             await self._take_over(gone.__contains__)
             self._gone |= gone
 
     async def _take_over(self, is_gone: Callable[[str], bool]) -> None:
-        """Take back what processes hold that have ended; an interruption counts, as when a lease ends."""
+        """Release the claims of ended processes; as with an expired lease, this counts as an interruption."""
         after: tuple[int, str] | None = None
         while rows := await self._core.dispatches.list_by_status(RunDispatchStatus.CLAIMED, after=after):
             after = (rows[-1].updated_at, rows[-1].dispatch_id)
@@ -238,7 +238,7 @@ class Recovery:
         return 1
 
     async def _wake_waiting_runs(self) -> int:
-        """Resume runs that wait for their own tasks, but have none in this process; return their number."""
+        """Resume runs that wait for their own tasks but have none in this process; return their number."""
         woken, after = 0, ""
         while page := await self._read_runs(partial(_unquestioning, after=after)):
             after = page[-1].run_id
@@ -264,7 +264,7 @@ class Recovery:
 
 
 class Rounds:
-    """The repeated tasks of a mailbox, one round each."""
+    """The periodic tasks of a mailbox; each method performs one round of a task."""
 
     def __init__(
         self,
@@ -280,15 +280,15 @@ class Rounds:
         self._dispatcher = dispatcher
         self._recovery = recovery
         self._is_held_up = False
-        """Whether due work could not be started: an immediate retry would not help."""
+        """Whether due work could not be started, so that an immediate retry would not help either."""
         self._due_at: int | None = None
         """When the next delayed run is due, in milliseconds since the epoch, as the last poll found it."""
         self._clock = ClockWatch()
 
     async def poll(self) -> int:
-        """Start due work on any thread, as far as there are slots; return how many runs were started.
+        """Start due work on any thread while slots are free; return how many runs were started.
 
-        Claims of processes that have ended are due as well.
+        The claims of processes that have ended count as due work, too.
         """
         slots, self._due_at = self._dispatcher.slots, None
         await self._follow_clock()
@@ -318,7 +318,7 @@ class Rounds:
         return started
 
     async def _follow_clock(self) -> None:
-        """Keep the length of short delays and leases if the clock was set back since the last round.
+        """If the clock was set back since the last round, shift short delays and leases to keep their length.
 
         A run that is due in 5 s must not wait for hours.
         """
@@ -330,10 +330,10 @@ class Rounds:
         self._clock.remember(now)
 
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
-        """Hold what budgets keep from beginning, many threads in a change; return how many were held.
+        """Hold the threads that budgets keep from starting, many per change; return how many were held.
 
-        Behind a used-up budget there may be thousands: each would be a change that finds it used up. Return
-        also the threads that wait until others of their budget have ended.
+        Thousands of threads may wait for a used-up budget; without this, each would need its own change to
+        find that out. Also return the threads that wait until other runs of their budget have ended.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):
@@ -347,7 +347,7 @@ class Rounds:
         return held, frozenset(crowded)
 
     async def _end_windows(self) -> None:
-        """Resume runs that ask about the budget of an ended window; one worker is enough."""
+        """Resume runs that ask about a budget whose window has ended; one worker does this for all."""
         core = self._core
 
         def ended(tx: Transaction) -> list[tuple[RunRecord, str, str]]:
@@ -398,7 +398,7 @@ class Rounds:
         return due, None if due else queue.later_due_at(places)
 
     async def until_due(self) -> None:
-        """Return when something may be started: a slot is free again, a hint came, or an instant did."""
+        """Wait until work can be started: a slot is free, a hint has arrived, or delayed work is due."""
         if not self._dispatcher.slots.free:
             await self._dispatcher.slots.freed()
             await self._dispatcher.ends_are_stored()
@@ -418,7 +418,7 @@ class Rounds:
         await core.stores.wakeups.wait(timedelta(milliseconds=pause))
 
     async def sweep(self) -> None:
-        """Release expired leases, store the ends of dispatches in their runs, repair the event log.
+        """Release expired leases, end the runs of ended dispatches, and repair the event log.
 
         Failures are logged; the next round tries again.
         """
@@ -438,7 +438,7 @@ class Rounds:
             _LOG.warning("mailbox.sweep_failed", reason=error.describe())
 
     async def collect_garbage(self) -> None:
-        """Remove ended rows that have had their time, and workers that have nothing to do."""
+        """Delete ended rows whose retention period is over, and remove idle workers."""
         now, config, dispatches = self._core.now(), self._core.config, self._core.dispatches
         purge = dispatches.purge_terminal(
             older_than=now - milliseconds(config.gc_ttl),
@@ -460,7 +460,7 @@ class Rounds:
         await self.forget_idle_workers()
 
     async def forget_idle_workers(self) -> None:
-        """Drop the workers of threads that have nothing open; those that cannot be looked up stay."""
+        """Remove the workers of threads without open work; keep those whose threads cannot be read."""
         workers = self._dispatcher.workers
         idle = workers.idle_threads()
         for first in range(0, len(idle), _MOST_DUE):
@@ -496,14 +496,14 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return when the next window ends for which something is held, or a run asks."""
+    """Return when the next budget window ends for which a run is held or asks."""
     asked = [one.until for one in tx.runs.threads.asked() if one.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*asked, *(() if held is None else (held,))), default=None)
 
 
 class Lifecycle:
-    """The background work of one mailbox: recovery first, then the rounds."""
+    """Manages the background work of one mailbox: first recovery, then the rounds."""
 
     def __init__(self, core: Core, recovery: Recovery, rounds: Rounds, dispatcher: Dispatcher) -> None:
         self._core = core
@@ -516,14 +516,14 @@ class Lifecycle:
 
     @property
     def is_running(self) -> bool:
-        """Whether the rounds are made."""
+        """Whether the rounds are running."""
         return bool(self._tasks)
 
     def start(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
-        """Start in the background, recovery first; harmless when it runs already.
+        """Start recovery and then the rounds, in the background; has no effect if they already run.
 
         Raises:
-            LifecycleBusy: it is being started or stopped at this moment.
+            LifecycleBusy: The lifecycle is being started or stopped at the moment.
         """
         if self._stopping or (not self._tasks and self._transition.locked()):
             raise LifecycleBusy("mailbox lifecycle transition is already running")
@@ -583,7 +583,7 @@ class Lifecycle:
             self._tasks.add(self._core.tasks.start(self._kept_up(name, work), name=name))
 
     async def _kept_up(self, name: str, serve: Callable[[], Awaitable[None]]) -> None:
-        """Serve; after a failure that nobody foresaw, again: one bad round must not be the last."""
+        """Run the rounds, and restart them after an unexpected failure."""
         while True:
             try:
                 return await serve()
@@ -592,7 +592,7 @@ class Lifecycle:
             await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
     async def _poll(self) -> None:
-        """Start due work as soon as it is due; retry later while the store fails."""
+        """Start work as soon as it is due; while the store fails, retry later."""
         while True:
             try:
                 if not await self._rounds.poll():
@@ -632,7 +632,7 @@ class Lifecycle:
 
 
 class MailboxLifecycleHandle:
-    """A hold on the lifecycle. Letting go of it stops nothing."""
+    """A handle to the lifecycle; dropping the handle does not stop the lifecycle."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -641,5 +641,5 @@ class MailboxLifecycleHandle:
 
     @property
     def is_running(self) -> bool:
-        """Whether the rounds are made."""
+        """Whether the rounds are running."""
         return self._lifecycle.is_running

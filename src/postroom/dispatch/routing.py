@@ -1,4 +1,4 @@
-"""One executor in front of several: the thread's name, or the run itself, selects the executor."""
+"""An executor that delegates to several others, selected by the thread's name or by the run itself."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class SeveralExecutors(RunDispatchExecutor):
     Each run has one executor, which also gets all later calls for the run.
 
     Executors commit through the context of the run. You can combine executors that end their runs themselves
-    with executors that do not: the mailbox ends only the runs that are left open.
+    with executors that do not, because the mailbox ends only runs that are still open.
     """
 
     @abstractmethod
@@ -52,7 +52,7 @@ class SeveralExecutors(RunDispatchExecutor):
         return await executor.run(activation, sink)
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """A run that was cut off is resumed; its executor decides how."""
+        """Return that an interrupted run is resumed; its executor decides how."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
@@ -67,11 +67,11 @@ class SeveralExecutors(RunDispatchExecutor):
         return False
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to whichever runs it."""
+        """Pass a decision to the executor that runs it."""
         return any(one.send_decision(id, tool_call_id, resume) for one in self.each())
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to whichever runs it."""
+        """Pass messages to the executor that runs it."""
         return any(one.send_messages(id, messages) for one in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
@@ -89,10 +89,10 @@ class SeveralExecutors(RunDispatchExecutor):
 
 
 class ExecutorsByThread(SeveralExecutors):
-    """Chooses by the beginning of the thread's name."""
+    """Chooses the executor by the prefix of the thread's name."""
 
     def __init__(self, routes: Mapping[str, RunDispatchExecutor]) -> None:
-        """Keep what runs which threads."""
+        """Store the executors by thread prefix."""
         self._routes = dict(routes)
 
     def add(self, prefix: str, executor: RunDispatchExecutor) -> None:
@@ -103,7 +103,7 @@ class ExecutorsByThread(SeveralExecutors):
         """Return the executor of the thread's runs.
 
         Raises:
-            AgentNotFound: nothing here runs such threads.
+            AgentNotFound: No executor here runs such threads.
         """
         thread_id = activation.thread_id
         executor = self._route(thread_id)
@@ -116,7 +116,7 @@ class ExecutorsByThread(SeveralExecutors):
         return iter(dict.fromkeys(self._routes.values()))
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether the thread's runs are retried for minutes if their failure may be an outage."""
+        """Return whether runs of the thread are retried for minutes if a failure may be an outage."""
         executor = self._route(thread_id)
         return executor is not None and executor.waits_for_outages(thread_id)
 
@@ -136,13 +136,13 @@ class ExecutorsByThread(SeveralExecutors):
 
 
 class JoinedEffects(RunEffects):
-    """The effects of several rooms; each handles only its own threads."""
+    """Combines the effects of several parts of the server, each of which handles only its own threads."""
 
     def __init__(self, *parts: RunEffects) -> None:
         self._parts = list(parts)
 
     def add(self, part: RunEffects) -> None:
-        """Add a room that may write rows at a run's end."""
+        """Add a part that may write rows at the end of a run."""
         self._parts.append(part)
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
@@ -151,25 +151,25 @@ class JoinedEffects(RunEffects):
         return next((one for one in begun if one is not None), None)
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write each room's rows for the end of a run."""
+        """Write the rows of each part for the end of a run."""
         for part in self._parts:
             part.write(tx, run, accept)
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Write each room's rows for the end of an execution whose run is retried."""
+        """Write the rows of each part for the end of an execution whose run is retried."""
         for part in self._parts:
             part.put_back(tx, row)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write each room's rows for the withdrawal of a run's questions."""
+        """Write the rows of each part for the withdrawal of a run's questions."""
         for part in self._parts:
             part.withdraw(tx, run)
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the effects of a run that is done, or waits."""
+        """Return the combined effects of a run that is done or waits."""
         return tuple(draft for part in self._parts for draft in part.of(tx, run))
 
     def stored(self, run: RunRecord) -> None:
-        """Notify each room that the effects of a run are stored."""
+        """Notify each part that the effects of a run are stored."""
         for part in self._parts:
             part.stored(run)

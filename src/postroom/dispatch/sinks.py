@@ -1,12 +1,13 @@
-"""The paths of an execution's live events: to the reader who asked, to observers, and to the output log.
+"""Passes the live events of an execution to the reader who asked, to observers, and to the output log.
 
 A slow or absent reader never delays a run. A run's output is stored in the event log, so that people can
 watch it:
 
     text, calls ─▶ buffered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
-If the database is unavailable, the output is buffered and stored later. An execution that ends before that
-loses its buffer. The log reports either once per outage. The answer of a run is stored when it ends.
+If the database is unavailable, the output is buffered and stored later. If the execution ends before the
+database is back, its buffer is lost. Delayed or lost output is logged once per outage. The answer of a run is
+stored when it ends.
 
 `Capture` selects the events to store. Stored events are staged in a buffer and written together with the
 run's next checkpoint: a step and its events become durable together, or not at all. The live stream never
@@ -64,7 +65,7 @@ WRITER = "runtime"
 
 
 class Fidelity(StrEnum):
-    """The kind of fact in an event; observations are the first to be left out."""
+    """The kind of fact in an event; if events must be left out, observations are left out first."""
 
     OBSERVED = "observed_runtime_event"
     COMMITTED = "committed_runtime_event"
@@ -195,7 +196,7 @@ class Capture:
 
 @dataclass(slots=True, eq=False)
 class RunCoordinator:
-    """The coordinator of an execution: each commit proves the claim and contains the staged events."""
+    """The coordinator of an execution; each commit proves the claim and contains the staged events."""
 
     inner: CommitCoordinator
     claim: Claim | None
@@ -241,25 +242,26 @@ CALL: Final = "ToolCallReady"
 CALL_DONE: Final = "ToolCallDone"
 MODEL_CALL: Final = "InferenceComplete"
 MOST_CALLS: Final = 2_000
-"""Events about tool calls and model calls of one execution, at most."""
+"""Maximum number of stored events about tool calls and model calls of one execution."""
 LONGEST_DETAIL: Final = 4_000
-"""Characters of a tool call's arguments, or of its result, that are kept."""
+"""Maximum number of stored characters of a tool call's arguments, or of its result."""
 PAUSE_MS: Final = 1_000
 PIECE: Final = 16 * 1024
-"""Characters of one event."""
+"""Maximum number of characters in one stored event."""
 KEPT: Final = 256 * 1024
-"""Characters of one execution that are kept."""
+"""Maximum number of stored characters of one execution."""
 MORE_NOTE: Final = "\n[further output was not stored]\n"
 SHOWN: Final = 64 * 1024
-"""Characters of a run that are shown: the last ones."""
+"""How many characters of a run's output are shown, counted from its end."""
 ALL_KEPT: Final = 64 * KEPT
-"""Characters: more than all executions of a run are kept with, and a bound of memory."""
+"""A bound on memory, in characters: more than is stored for all executions of a run together."""
 
 
 class EventStream:
     """Events for one reader: `async for event in stream`, until the run ends.
 
-    When the reader is slower than the run, the oldest events are dropped and counted; the last one never is.
+    If the reader is slower than the run, the oldest events are dropped and counted, but never the last event
+    of the run.
     """
 
     def __init__(self, capacity: int = 256) -> None:
@@ -269,7 +271,7 @@ class EventStream:
         self.dropped = 0
 
     def put(self, event: AgentEvent) -> None:
-        """Take an event; one for a closed stream is dropped."""
+        """Add an event; an event for a closed stream is dropped."""
         if self._closed:
             return
         if len(self._waiting) == self._waiting.maxlen:
@@ -278,7 +280,7 @@ class EventStream:
         self._changed.set()
 
     def close(self) -> None:
-        """End the stream: its content may still be read."""
+        """End the stream; events that it contains can still be read."""
         self._closed = True
         self._changed.set()
 
@@ -299,13 +301,13 @@ class EventStream:
 
 @dataclass(slots=True, eq=False)
 class ReconnectableEventSink:
-    """Passes the events of an execution on to one reader; a later reader takes the place of the former."""
+    """Passes the events of an execution on to one reader; a later reader replaces the earlier one."""
 
     stream: EventStream | None = None
     suspended: bool = False
     """Whether a tool call is suspended; the lease of such a run is longer."""
     finished: bool = False
-    """Whether the execution has told its end."""
+    """Whether the execution has reported its end."""
 
     def reconnect(self, stream: EventStream) -> None:
         """Pass events on to this reader from now on; the former reader's stream ends."""
@@ -313,7 +315,7 @@ class ReconnectableEventSink:
         self.stream = stream
 
     async def emit(self, event: AgentEvent) -> None:
-        """Look at an event, and pass it on if there is a reader."""
+        """Record what an event says about the run, and pass it on if there is a reader."""
         if isinstance(event, ToolCallDone) and event.outcome is ToolCallOutcome.SUSPENDED:
             self.suspended = True
         elif isinstance(event, ToolCallResumed):
@@ -329,7 +331,7 @@ class ReconnectableEventSink:
 
 
 class OutputKept(ExecutorAround):
-    """Keeps the texts and tool calls of an executor's executions, and passes all their events on."""
+    """Stores the texts and tool calls of an executor's executions, and passes all events on."""
 
     def __init__(self, within: RunDispatchExecutor, events: EventStore, timer: Timer) -> None:
         super().__init__(within)
@@ -368,7 +370,7 @@ class OutputKept(ExecutorAround):
             await self._timer.sleep(PAUSE_MS)
 
     async def _write(self, gathered: "_Gathered") -> PostroomError | None:
-        """Write what waits; return why some of it still waits."""
+        """Write the buffered events; return the error if some of them could not be written."""
         async with gathered.writing:
             while (draft := gathered.next()) is not None:
                 try:
@@ -390,7 +392,7 @@ class OutputKept(ExecutorAround):
 
 
 class _Gathered:
-    """Texts of one execution that wait to be kept; passes every event on."""
+    """Buffers the texts of one execution until they are stored, and passes every event on."""
 
     def __init__(self, activation: RunActivation, inner: EventSink) -> None:
         self.run_id = activation.run_id
@@ -402,12 +404,14 @@ class _Gathered:
         self._count = 0
         self.has_some = asyncio.Event()
         self.writing = asyncio.Lock()
-        """Held by the one task that writes: the rounds, or a run that stores something else next."""
+        """A lock for the one task that writes: the periodic writer, or a run whose next stored event must
+        follow the texts.
+        """
         self.on_first: Callable[[], object] | None = None
-        """Called when there is something to keep for the first time."""
+        """Called when the first event is buffered."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Gather a text and pass every event on."""
+        """Buffer the text in an event, and pass the event on."""
         if isinstance(event, TextDelta):
             self._gather(event.delta)
         elif isinstance(event, StreamReset):
@@ -420,7 +424,7 @@ class _Gathered:
         await self._inner.emit(event)
 
     def next(self) -> CanonicalEventDraft | None:
-        """Return the next event to be kept; None when there is none."""
+        """Return the next event to store; None if there is none."""
         if not self._waiting:
             self.has_some.clear()
             return None
@@ -437,7 +441,7 @@ class _Gathered:
         )
 
     def written(self) -> None:
-        """Drop the event that was kept."""
+        """Remove the event that was stored from the buffer."""
         self._waiting.pop(0)
         self._count += 1
 
@@ -484,7 +488,7 @@ def _detail(value: Json) -> str:
 
 
 async def output_after(events: EventStore, scope: EventScope, after: int) -> tuple[str, int]:
-    """Return a page of a run's output after a number of its log, and the number to continue from.
+    """Return a page of a run's output after a log position, and the position to continue from.
 
     Raises:
         CursorAhead, CursorExpired: As in `EventStore.list`.

@@ -1,4 +1,4 @@
-"""Accepts work: checked, planned on the state of the thread, and written in one commit.
+"""Accepts work: checks a request, plans it from the state of its thread, and writes it in one commit.
 
     submit ────────────▶ the active run ends ─▶ interrupt, run, dispatch and claim ─▶ executes here
     submit_background ─▶ run and dispatch, claimed if thread and slot are free ─▶ executes in its turn
@@ -123,17 +123,19 @@ T = TypeVar("T")
 _LOG = get_logger(__name__)
 
 MOST_TOGETHER: Final = 500
-"""Most submissions of one commit: some 50 ms, within which no other writer is answered."""
+"""Maximum number of submissions in one commit, which takes about 50 ms and blocks all other writers
+meanwhile.
+"""
 _AT_ONCE: Final = 100
-"""Submissions that are prepared before others of the event loop have their turn: some milliseconds."""
+"""Number of submissions to prepare, within a few milliseconds, before control returns to the event loop."""
 
 
 _LONGEST_ID = 512
 _SHOWN_OF_ID = 40
 _NAMES = ("agent id", "dedupe key", "tenant", "limit key")
-"""Names that people read in lists and logs."""
+"""The fields whose values people read in lists and logs."""
 _MOST = 2**53
-"""The limit up to which every store keeps numbers exactly."""
+"""The largest integer that every store keeps exactly."""
 DEFAULT_AGENT = "default"
 _NO_OPTIONS = DeliveryOptions()
 
@@ -192,10 +194,10 @@ def validate_run_inputs(
 
 
 def refuse_odd_id(name: str, value: str) -> None:
-    """Refuse an id that not every store can keep.
+    """Refuse an id that some store cannot keep.
 
     Raises:
-        InvalidSubmission: it is too long, or holds NUL or half of a character.
+        InvalidSubmission: The id is too long, or contains NUL or a lone surrogate.
     """
     if len(value) > _LONGEST_ID or "\x00" in value or storable(value) != value:
         raise InvalidSubmission(
@@ -293,7 +295,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
 
 
 def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
-    """Refuse a deadline before which the run cannot begin: it could only fail.
+    """Refuse a deadline that passes before the run can begin, because such a run could only fail.
 
     Raises:
         InvalidSubmission: The deadline is before `now`, in milliseconds since the epoch, or before the end of
@@ -320,7 +322,7 @@ def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
 
 
 def normalized_mode(request: RunActivation, *, background: bool) -> RunActivation:
-    """Return the request in the mode it is meant in; only `foreground`, the default, is ever replaced."""
+    """Return the request with its effective run mode; only `foreground`, the default, is ever replaced."""
     if request.trace.run_mode is not RunMode.FOREGROUND:
         return request
     if request.decisions or request.continue_run_id:
@@ -335,38 +337,38 @@ class GaveWay(NamedTuple):
 
     interrupt: Interrupt
     ended: EndedRuns
-    """The queued dispatches, each with its run."""
+    """The superseded queued dispatches, each paired with its run."""
     cancelled: RunRecord | None
-    """The run that waited for an answer."""
+    """The run that was waiting for an answer and is now cancelled."""
 
 
 class Prepared(Record, frozen=True, kw_only=True):
     """The rows of a submission, planned and written."""
 
     activation: RunActivation
-    """The request with all decisions about it."""
+    """The request, completed with everything that the plan decided about it."""
     run: RunRecord
-    """The run that fulfils it."""
+    """The run that executes the request."""
     commit: ThreadCommit
     """The step that stores the run and its messages, without a dispatch."""
     queued_at: int
-    """The time from which it counts as queued: after all earlier work of the thread, whatever the clocks of
-    others say.
+    """The time at which the dispatch counts as queued. It is later than that of all earlier work of the
+    thread, even if the clocks of other servers run ahead.
     """
     joins: RunDispatch | None = None
-    """The queued dispatch that it becomes part of."""
+    """The queued dispatch that this submission joins."""
     answers: tuple[AnsweredTicket, ...] = ()
     """The new answers for the run."""
     dispatch: RunDispatch | None = None
-    """Its dispatch as stored, if it was queued."""
+    """The stored dispatch, if the run was queued."""
     claimed: Claimed | None = None
-    """The dispatch claimed with it; it may be an older dispatch of the thread."""
+    """The dispatch that was claimed in the same change; it may be an older dispatch of the thread."""
     gave_way: GaveWay | None = None
     """The run that was ended to make room for this submission; None if its policy ends nothing."""
 
     @property
     def run_id(self) -> str:
-        """The run that fulfils it."""
+        """The id of the run that executes the request."""
         return self.run.run_id
 
     @property
@@ -381,7 +383,7 @@ class Prepared(Record, frozen=True, kw_only=True):
 
 
 def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
-    """Return the run that waits for input: the thread's open one, else the latest."""
+    """Return the run that waits for input: the thread's open run, else its latest; None if neither waits."""
     thread_id = state.thread.id if state.thread else None
     for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
@@ -390,13 +392,13 @@ def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
 
 
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
-    """Return whether a request resumes a waiting run; requests that answer no question of it come later."""
+    """Return whether a request resumes a waiting run; requests that answer none of its questions wait."""
     is_for_it = request.run_id is not None or bool(request.decisions)
     return is_for_it or not run.open_tickets or not request.messages
 
 
 def boundary_of(request: RunActivation) -> Boundary | None:
-    """Return the boundary at which a request reads the messages that wait; None if it reads none."""
+    """Return the boundary at which a request reads pending messages; None if it reads no pending messages."""
     return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
 
 
@@ -404,8 +406,8 @@ def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None
     """Return the stored run that the request is for, or None when it asks for a new one.
 
     Raises:
-        UnknownRun: it names a run to continue that does not exist.
-        ForeignThread: the run is another thread's.
+        UnknownRun: The request names a run to continue, and that run does not exist.
+        ForeignThread: The run belongs to another thread.
         RunNotOpen: the run is running, or done.
     """
     if request.run_id is None:
@@ -425,11 +427,11 @@ def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None
 def selected_messages(
     request: RunActivation, state: ThreadState, run_id: str, *, pending_zone: bool, now: int
 ) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
-    """Return the first input of the run, and the part of it that waited on the thread.
+    """Return the first input of the run, and the part of that input that was pending on the thread.
 
     Raises:
-        DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
-        AlreadyConsumed: it brings no messages, and nothing waits that it could read.
+        DeliveryBlocked: A barrier precedes the new messages, or one of the messages must be read alone.
+        AlreadyConsumed: The request has no messages, and there is no pending message that it could read.
     """
     asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
     boundary = boundary_of(request)
@@ -548,7 +550,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
 
 
 def agent_of(request: RunActivation, before: RunRecord | None) -> str:
-    """Return the agent of a request: the named one, else that of the run before it."""
+    """Return the agent that a request names, else the agent of the thread's previous run."""
     return request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
 
 
@@ -560,7 +562,7 @@ def build_dispatch(
     now: int,
     queued_at: int | None = None,
 ) -> RunDispatch:
-    """Return the dispatch of a prepared request; `queued_at` decides its turn on the thread.
+    """Return the dispatch of a prepared request; `queued_at` decides its place in the queue of its thread.
 
     Raises:
         InternalError: it was not prepared.
@@ -594,13 +596,13 @@ def max_interruptions(options: DeliveryOptions | None, config: MailboxConfig) ->
 
 
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Return the request in the form that resumes a run; the mark of a self-woken run is kept."""
+    """Turn a request into one that resumes a run; keep the mode of a run that woke itself."""
     activation = activation.continuing(run_id)
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
-    """Return a request that resumes a run, with the limits and retries of that run."""
+    """Return a request that resumes a run, with the limit keys and retry options of that run."""
     if run.activation is None:
         return request
     before = run.activation.delivery
@@ -641,7 +643,7 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
 
 
 def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
-    """Return the queued request with more to read and to decide; each message and decision counts once."""
+    """Merge new messages and decisions into the queued request; duplicates count once."""
     known = {resume.decision_id for _, resume in queued.seeded_decisions}
     fresh = tuple(one for one in more.seeded_decisions if one[1].decision_id not in known)
     return replace(
@@ -671,35 +673,37 @@ class MailboxSubmitResult:
 
 
 class _Known(NamedTuple):
-    """A request whose run was stored before."""
+    """Raised if the run of a request has been stored already."""
 
     thread_id: str
     run_id: str
 
 
 class _PinNeeded(Exception):
-    """A new run must be created, but the executor was not asked for its pin."""
+    """Raised if a new run must be created, but the executor has not been asked for its pin."""
 
 
 class _Acceptable(Exception):
-    """A submission would be stored if the active run of its thread ended; the change is undone."""
+    """Raised to roll back a trial: the submission could be stored if the active run of its thread ended."""
 
 
 class _LeftWaiting(Exception):
-    """A run of the thread waits, and the messages may not let it go on."""
+    """Raised if a run of the thread is waiting, and the messages are not allowed to resume it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Submission:
-    """A request on its way into the queue: its policy, its ids, and its written rows."""
+    """A request that is being queued: its policy, its ids, and the rows that were written for it."""
 
     request: RunActivation
     policy: BusyPolicy = BusyPolicy.QUEUE
-    """The policy if the thread is busy; steering is tried before."""
+    """What to do if the thread is busy; steering is tried first."""
     claims: ClaimAsk | None = None
-    """Claims the thread's next due dispatch in the same change, if no dispatch is claimed."""
+    """Claims the thread's next due dispatch in the same change, unless the thread has a claimed dispatch
+    already.
+    """
     is_now: bool = False
-    """Whether a caller waits for the run: its dispatch is claimed, or nothing is written."""
+    """Whether a caller waits for the run. If so, its dispatch is claimed at once, or nothing is written."""
     is_queued: bool = True
     """Whether a dispatch is stored with the run."""
     queue_cap: int | None = None
@@ -707,17 +711,17 @@ class Submission:
     is_reserved: bool = False
     """Whether the thread's worker and a slot are reserved for the claim."""
     run_id: str = ""
-    """The id of a new run. It is made before the change, so that the change may run again."""
+    """The id of a new run. It is generated before the change, so that the change can be repeated."""
     dispatch_id: str = ""
     """The id of a new dispatch."""
     pin: str | PostroomError | None = None
     """The pin of a new run, or why there is none; None if the executor was not asked."""
     prepared: Prepared | None = None
-    """What was queued; None if the messages wait."""
+    """The rows that were written; None if the messages became pending instead."""
     wakes: bool = False
-    """Whether the messages wait for the next step of an active run."""
+    """Whether the messages are pending and the active run reads them at its next step."""
     looks_again: bool = False
-    """Whether the thread's messages are examined again, because it may be idle."""
+    """Whether to check the thread's pending messages again, because the thread may be idle."""
 
 
 class Submissions:
@@ -738,10 +742,10 @@ class Submissions:
         self._control = control
 
     def checked(self, request: RunActivation, *, background: bool) -> RunActivation:
-        """Return the request in its mode, with a thread id and an id for each message.
+        """Return the valid request with its run mode, a thread id and an id for each message.
 
         Raises:
-            InvalidSubmission: as the text says; nothing was looked up or written.
+            InvalidSubmission: The request is invalid for the reason in the text; nothing was read or written.
         """
         request = normalized_mode(request, background=background)
         refuse_bad_delivery(request)
@@ -769,13 +773,14 @@ class Submissions:
     ) -> MailboxSubmitResult:
         """Accept work; the strategy decides what happens if the thread is busy.
 
-        `first` runs before it in the same transaction, unless an active run takes the messages. Decisions
-        alone are stored for an active run, in any process: it gets them there, or when it waits or restarts.
+        `first` runs before it in the same transaction, unless an active run takes the messages. A request
+        that contains only decisions is stored for the active run, in whichever process it executes. The run
+        gets the decisions there, or the next time it waits or restarts.
 
         Raises:
             StaleDecision: A call already has a decision, or its question has timed out.
             SubmissionRejected: The thread is busy and the strategy is `reject`.
-            QueueFull: The maximum number of messages waits on the thread.
+            QueueFull: The thread already has the maximum number of pending messages or queued runs.
             DedupeKeyInUse: An open dispatch of the thread has the key.
         """
         request = self.checked(request, background=True)
@@ -803,10 +808,10 @@ class Submissions:
     ) -> list[tuple[str, str, bool]]:
         """Accept work for many threads, in commits of at most `MOST_TOGETHER`.
 
-        Return for each its thread, its run, and whether this call created the run.
+        For each request, return its thread, its run, and whether this call created the run.
 
         Raises:
-            InvalidSubmission: A request is invalid, which the text names by its place; nothing was written.
+            InvalidSubmission: A request is invalid; the text gives its position. Nothing was written.
                 QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
         checked = list[RunActivation]()
@@ -828,7 +833,7 @@ class Submissions:
     async def _stored_together(
         self, requests: Sequence[RunActivation], first: int
     ) -> list[tuple[str, str, bool]]:
-        """Store requests in one commit; none is claimed with it: a poll begins them, as slots are free."""
+        """Store requests in one commit without claiming them; a poll starts them as slots become free."""
         core, dispatcher = self._core, self._dispatcher
         cap = core.config.max_queued_per_thread
         asked = list[Submission]()
@@ -874,7 +879,7 @@ class Submissions:
     ) -> Prepared | _Known:
         """Add a new run with its dispatch.
 
-        A request that depends on more than its thread is submitted alone.
+        A request that depends on more than the state of its thread is submitted in a commit of its own.
         """
         request, run_id, cap = submission.request, submission.run_id, submission.queue_cap
         thread_id, trace = request.thread_id, request.trace
@@ -912,12 +917,12 @@ class Submissions:
     ) -> MailboxSubmitResult:
         """Hand the messages to the active run, or queue them if none accepts them.
 
-        At least once: after a lost acceptance they are queued as well.
+        Delivery is at least once: if the run's acceptance is lost, the messages are queued as well.
         """
         return await self._steered_or_queued(self.checked(request, background=True), expected_run_id)
 
     async def submit_committed(self, request: RunActivation) -> MailboxSubmitResult:
-        """Queue a run on messages that are committed already."""
+        """Queue a run that reads messages which are already committed."""
         return await self._queued(request)
 
     async def _steered_or_queued(
@@ -939,7 +944,7 @@ class Submissions:
         policy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
+        """Write the run with its dispatch; if the thread is free here, also claim its next dispatch."""
         submission = self._arriving(request, policy)
 
         async def queue() -> MailboxSubmitResult:
@@ -950,7 +955,7 @@ class Submissions:
         return await self._core.claiming.complete(queue(), name="a submission")
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> Submission:
-        """Reserve worker and slot for a request if they are free, so that it is claimed when it is stored."""
+        """Reserve a worker and a slot if they are free, so that storing the request also claims it."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
         # Under limits it is stored first: a claim waits for those of other workers.
@@ -968,7 +973,8 @@ class Submissions:
     def _reserved(self, submissions: Sequence[Submission]) -> Iterator[None]:
         """Release reservations without a claim.
 
-        If the store fails, the change may still be stored, with its claims: a read of the store shows it.
+        If the store reports a failure, the change and its claims may still have been stored; a read finds
+        out.
         """
         is_unknown = False
         try:
@@ -1019,12 +1025,13 @@ class Submissions:
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
-        """Run this and stream its events; unless the strategy says otherwise, end the active run for it.
+        """Run the request at once and stream its events; by default, this ends the active run of its thread.
 
         Raises:
             ActiveRunConflict: The active run did not end; nothing was written.
             DeliveryBlocked: A pending barrier precedes the message; nothing was written.
-            InvalidSubmission: The strategy makes it part of another run, whose events others read.
+            InvalidSubmission: The strategy would add the request to another run, which already has a reader
+                of its events.
         """
         if strategy in (BusyPolicy.STEER, BusyPolicy.COLLECT):
             raise InvalidSubmission(
@@ -1121,9 +1128,9 @@ class Submissions:
             worker.storing -= 1
 
     async def _refuse_unfit(self, submission: Submission, active: RunDispatch) -> None:
-        """Raise the refusal of a request that could not be stored even if the active dispatch had ended.
+        """Raise an error if the request could not be stored even after the end of the active dispatch.
 
-        A change tries that and is undone.
+        To find out, a change ends the dispatch, stores the request, and is rolled back.
         """
         request = submission.request
         await self._make_ids(submission, is_new=True)
@@ -1148,7 +1155,7 @@ class Submissions:
 
     @asynccontextmanager
     async def _wanting(self, thread_id: str) -> AsyncIterator[None]:
-        """Keep this process from claiming the thread's queued dispatches while a caller waits for it."""
+        """Keep this process from claiming the thread's queued dispatches while a caller waits."""
         worker = self._dispatcher.workers.get_or_create(thread_id)
         worker.foreground += 1
         try:
@@ -1177,9 +1184,9 @@ class Submissions:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Store messages where their mode says; return the run that was started for them, if any.
+        """Store messages as their delivery mode requires; return the run that was started for them, if any.
 
-        Messages with known ids are ignored, so that the call may be repeated.
+        Messages with known ids are ignored, so it is safe to repeat the call.
 
         Raises:
             QueueFull: More than `max_pending_per_thread` messages would wait on the thread; none was stored.
@@ -1209,10 +1216,10 @@ class Submissions:
         key: str,
         within: str | None = None,
     ) -> T:
-        """Run a change that may put messages where runs of these threads read them.
+        """Run a change that may deliver messages to runs of these threads.
 
-        A message that cannot start a run waits, and is examined again. `within` is the thread of a run whose
-        end the change writes; it is locked with them.
+        A message that cannot start a run becomes pending, and is checked again later. If the change writes
+        the end of a run, `within` is the thread of that run; it is locked together with the others.
 
         Raises:
             ThreadsNeeded: The change needs more threads; nothing was written.
@@ -1262,7 +1269,7 @@ class Submissions:
     async def _stored_arrivals(
         self, arrivals: Sequence[Submission], change: Callable[[Transaction], T | StaleClaim], key: str
     ) -> T:
-        """Write a change that puts messages on the threads of arrivals, and go on with each of them."""
+        """Write a change that delivers messages to threads, then start or notify the runs of the threads."""
         core = self._core
         with self._reserved(arrivals):
             for arrival in arrivals:
@@ -1277,7 +1284,7 @@ class Submissions:
         return done
 
     async def _make_ids_of_arrival(self, arrival: Submission) -> None:
-        """Make the ids of a new run; the executor is not asked while a run of the thread executes here."""
+        """Generate the ids of a new run; ask for its pin only if no run of the thread executes here."""
         worker = self._dispatcher.workers.get_or_create(arrival.request.thread_id)
         await self._make_ids(arrival, is_new=not worker.is_running)
 
@@ -1289,9 +1296,9 @@ class Submissions:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> None:
-        """Start a run on messages without a predecessor, or store them as pending, under the thread's lock.
+        """Under the thread's lock, start a run on the messages, or store them as pending behind another run.
 
-        A run on one known message is refused as a whole; pending messages are checked one by one.
+        If a message is already known, the whole run is refused; pending messages are checked one by one.
         """
         arrival.prepared, arrival.looks_again = None, mode.starts_run
         arrival.wakes = mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP)
@@ -1315,7 +1322,7 @@ class Submissions:
                     tx.runs.put_waiting(arrival.request.thread_id, (message,), mode, most)
 
     async def _arrived(self, arrival: Submission) -> MailboxSubmitResult | None:
-        """Continue with the written rows: execute them, or tell the active run that messages wait."""
+        """Continue after the write: execute the new run, or notify the active run of its pending messages."""
         if arrival.prepared is not None:
             await self._told(arrival.prepared)
             return await self._gone_on(arrival, arrival.prepared)
@@ -1326,16 +1333,16 @@ class Submissions:
         return started
 
     async def after_run(self, thread_id: str) -> None:
-        """Start a run for the input that an ended run left. A failure is logged, and recovery tries again."""
+        """Start a run for input that an ended run left unread; a failure is logged, and recovery retries."""
         try:
             await self.take_up_left_over(thread_id)
         except PostroomError as error:
             _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
 
     async def take_up_left_over(self, thread_id: str) -> MailboxSubmitResult | None:
-        """Give an idle thread's pending messages to a new run, if they are meant to start one.
+        """Start a new run on an idle thread's pending messages, if any of them is allowed to start a run.
 
-        These are messages for a run that has ended without reading them, and messages that start runs.
+        Those are messages that start runs, and messages for a run that ended without reading them.
         """
         if not self._core.config.pending_zone:
             return None
@@ -1358,9 +1365,9 @@ class Submissions:
     def resumed_in(
         self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
     ) -> Callable[[], Awaitable[None]]:
-        """Queue a waiting run again with decisions, under the lock of its thread.
+        """Queue a waiting run again together with decisions, under the lock of its thread.
 
-        The returned function publishes it, after the commit.
+        Call the returned function after the commit, to publish the events.
         """
         request = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=decisions)
         checked = self.checked(request, background=True)
@@ -1373,12 +1380,13 @@ class Submissions:
     async def prepare(self, submission: Submission, first: Joined | None = None) -> Prepared:
         """Store the run of a request and its messages and, if it is queued, its dispatch, in one transaction.
 
-        `first` is done before them, in that transaction.
+        `first` runs before these writes, in the same transaction.
 
         Raises:
-            UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: the request does not fit the thread.
-            ResolveFailed: the agent cannot be put together.
-            ActiveRunConflict, QueueFull, DedupeKeyInUse: the dispatch cannot be queued so.
+            UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: The state of the thread does not allow the
+                request.
+            ResolveFailed: The executor cannot resolve the agent.
+            ActiveRunConflict, QueueFull, DedupeKeyInUse: The dispatch cannot be queued now.
         """
         core, request = self._core, submission.request
         parent = request.trace.parent_thread_id or request.thread_id
@@ -1414,7 +1422,7 @@ class Submissions:
         return prepared
 
     def _budgeted(self, tx: Transaction, claimed: Claimed) -> Claimed:
-        """Return a claim for a waiting caller, with the decision of its budgets."""
+        """Return a claim for a waiting caller, together with what its budgets allow."""
         run, budgets = claimed.run, self._core.budgets
         if run is None or not budgets or is_late(tx, claimed.dispatch):
             return claimed
@@ -1424,7 +1432,7 @@ class Submissions:
         return budgeted(tx, claimed, run, asked, budgets)
 
     async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
-        """Return the refusal of a message that is known with the run that has it."""
+        """Return the error for a duplicate message, extended by the id of the run that has the message."""
         message_id = str(error.value)
         run = await self._core.store.read(lambda tx: tx.runs.messages.given_to(thread_id, message_id))
         if run is None:
@@ -1434,7 +1442,7 @@ class Submissions:
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
     async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
-        """Make the ids of a new run and dispatch, and get the pin of a new run from the executor."""
+        """Generate the ids of a new run and its dispatch, and get the pin of the run from the executor."""
         core, request = self._core, submission.request
         submission.run_id, submission.pin = request.run_id or core.new_id(), None
         if is_new:
@@ -1451,7 +1459,7 @@ class Submissions:
         request: RunActivation,
         mode: DeliveryMode | None = None,
     ) -> Prepared:
-        """Look, decide and write, under the lock of the thread; `mode` is that of messages that may wait."""
+        """Read, decide and write under the thread's lock; `mode` applies to messages that become pending."""
         request = asked = self._as_its_agent(request)
         state, gave_way = tx.runs.state(_look_for(request, submission)), None
         if submission.is_queued and (submission.is_now or submission.policy is not BusyPolicy.QUEUE):
@@ -1483,10 +1491,11 @@ class Submissions:
         state: ThreadState,
         mode: DeliveryMode | None,
     ) -> tuple[RunActivation, ThreadState, GaveWay | None]:
-        """Return the request and the thread as the policy has them, and what gave way to the request.
+        """Apply the policy; return the resulting request and thread state, and the work that it ended.
 
         Raises:
-            ActiveRunConflict: The thread is not idle, or not free for a caller who waits.
+            ActiveRunConflict: The policy requires an idle thread, or the waiting caller a free one, and it is
+                busy.
         """
         run, asked, policy = state.run, request, submission.policy
         # A run that is stored already is not kept out by itself.
@@ -1514,7 +1523,7 @@ class Submissions:
         *,
         is_free: bool,
     ) -> Prepared:
-        """Store a run with its dispatch, claimed and started with them if it is its thread's next."""
+        """Store a run with its dispatch; claim and start it in the same change if it is the thread's next."""
         claims, dispatch, run = submission.claims, self._dispatch_of(tx, plan), plan.run
         if claims is not None and claims.is_elsewhere(tx, dispatch.thread_id):
             claims = None
@@ -1550,7 +1559,7 @@ class Submissions:
     def _committed(
         self, tx: Transaction, plan: Prepared, commit: ThreadCommit, state: ThreadState | None
     ) -> Committed:
-        """Write the decided rows, with their events if those are in the same place."""
+        """Write the planned rows, and their events if the event log is in the same database."""
         if plan.answers:
             settle(tx, plan.run, plan.answers)
         in_commits = self._events.in_commits
@@ -1617,10 +1626,10 @@ class Submissions:
         run_id: str,
         resumed: RunRecord | None,
     ) -> ThreadState:
-        """Return the state with the messages that wait in front, as far as the request may read them.
+        """Return the state, with the leading pending messages that the request may read.
 
         Raises:
-            DuplicateRecord: One of its messages waits on the thread already.
+            DuplicateRecord: One of its messages is already pending on the thread.
         """
         messages, boundary = tx.runs.messages, boundary_of(request)
         message_ids = [message.id for message in request.messages if message.id]
@@ -1633,7 +1642,7 @@ class Submissions:
         return replace(state, pending=pending)
 
     async def _told(self, prepared: Prepared) -> None:
-        """Count and publish the written rows."""
+        """Count the written rows in the metrics, and publish their events."""
         metrics, events = self._core.metrics, self._events
         if prepared.gave_way is not None:
             for dispatch, run in prepared.gave_way.ended:
@@ -1668,7 +1677,7 @@ class Submissions:
 
 
 def _look_for(request: RunActivation, submission: Submission) -> Look:
-    """Return the read for everything on which a request, and the commit of its new run, depends."""
+    """Return the query for all state on which a request, and the commit of its new run, depends."""
     return state_look(
         request.thread_id,
         run_id=request.run_id or submission.run_id,
@@ -1683,7 +1692,7 @@ def _look_for(request: RunActivation, submission: Submission) -> Look:
 def _going_on(
     tx: Transaction, request: RunActivation, existing: RunRecord, mode: DeliveryMode | None
 ) -> tuple[RunRecord | None, RunDispatch | None, RunRecord | None]:
-    """Return the stored run that a request resumes, its queued dispatch, and the run if it waits.
+    """Return the stored run that a request resumes, its queued dispatch, and the run again if it is waiting.
 
     Raises:
         RunNotOpen: The request names the run, and the run is claimed.
@@ -1705,7 +1714,7 @@ def _going_on(
 
 
 def _hurried(active: RunDispatch, tx: Transaction) -> None:
-    """Make a dispatch that gave way due at once, under the lock of its thread."""
+    """Make a dispatch that was stopped for a submission due at once, under the lock of its thread."""
     tx.lock(thread_lock(active.thread_id))
     tx.runs.dispatches.hurry(active.dispatch_id, not_before=tx.now())
 
@@ -1724,10 +1733,10 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
 
 
 def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
-    """Return the request without its messages if its named run is already queued with them.
+    """Return the request without its messages if the run that it names is already queued with them.
 
-    A repeated request with the id of its run, after a lost answer, has no ids for its messages: their
-    contents are compared.
+    A caller that lost the answer repeats the request with the run id, but without message ids. So the
+    contents of the messages are compared.
     """
     run = state.run
     if run is None or run.activation is None or run.dispatch_id is None or run.thread_id != request.thread_id:
@@ -1745,9 +1754,10 @@ def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> 
 
 
 def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[Message]) -> None:
-    """Refuse a request whose key names a run that was enqueued with other content.
+    """Refuse a request if its key already refers to a run that was enqueued with different content.
 
-    A run whose messages were deleted cannot be compared: the request counts as the same.
+    If the messages of the run were deleted, they cannot be compared, and the request is accepted as a
+    repetition.
 
     Raises:
         IdempotencyConflict: The content differs; nothing was written.
@@ -1764,14 +1774,14 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
 
 
 def _messages_of(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
-    """Return the messages that started a run, as far as they are stored."""
+    """Return those messages that started a run and are still stored."""
     run = tx.runs.threads.load_run(run_id)
     ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
     return [record.message for record in tx.runs.messages.named(thread_id, ids)]
 
 
 def _words(message: Message) -> bytes:
-    """Return the content of a message as it is stored: a tuple and a list are the same content."""
+    """Return the content of a message as the store encodes it, so that a tuple equals a list."""
     return msgspec.json.encode(_said(message), order="sorted")
 
 
@@ -1788,10 +1798,11 @@ def _as_policy_says(
     is_now: bool,
     asking: str | None,
 ) -> RunActivation:
-    """Return the request as the policy has it on a thread that is busy, or on which a run is `asking`.
+    """Apply the policy to a request for a busy thread, or for a thread on which a run is `asking`.
 
     Raises:
-        ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
+        ActiveRunConflict: The policy requires an idle thread, or the waiting caller a free one, and it is
+            busy.
     """
     queue, thread_id = tx.runs.dispatches, request.thread_id
     if is_now and state.claimed is not None:
@@ -1814,7 +1825,7 @@ def _as_policy_says(
 def _may_join(
     request: RunActivation, state: ThreadState, row: RunDispatch, run: RunRecord, *, now: int
 ) -> bool:
-    """Return whether a queued run may read a request as well: it is due, and has the request's options."""
+    """Return whether a request may join a queued run: the run must be due and have the same options."""
     queued = run.activation
     if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
         return False  # a started run has its input
@@ -1824,6 +1835,6 @@ def _may_join(
 
 
 def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:
-    """Return the request with these runs out of its sight."""
+    """Return the request, changed so that it does not see these runs."""
     gone = {*request.options.without_runs, *run_ids} - {request.run_id}
     return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))

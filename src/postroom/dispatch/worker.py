@@ -1,4 +1,4 @@
-"""Claims due dispatches, keeps the claims, and executes them, with a result as the only outcome.
+"""Claims due dispatches, renews the claims, and executes the runs; every execution ends with a result.
 
     free ─▶ reserved ─▶ claimed ─▶ request rebuilt ─▶ started ─▶ executor ─▶ ended ─▶ the thread's next
                                      │ impossible                  │ lease lost
@@ -6,7 +6,7 @@
                                    dead letter                   stopped, nothing written
 
 One task serves a run from its claim to its end, and one timer renews all claims. An executor that ignores its
-cancellation is abandoned with its task; the steps after the end are done without it.
+cancellation is abandoned together with its task; the final steps are performed without it.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class PendingInput:
     run_id: str
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Return the messages that the run would read at this boundary, in order; they keep waiting."""
+        """Return the messages that the run would read at this boundary, in order; they stay pending."""
 
         def look(tx: Transaction) -> tuple[PendingMessage, ...]:
             return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
@@ -118,7 +118,7 @@ class PendingInput:
     ) -> tuple[Message, ...]:
         """Commit and return the messages that the run reads at this boundary, in order.
 
-        With `group` only that group, with `only` only the messages with these ids.
+        `group` selects only the messages of that group, `only` only the messages with these ids.
 
         Raises:
             StaleClaim: The worker no longer owns the run; pending messages stay.
@@ -150,7 +150,7 @@ class PendingInput:
         return messages
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add messages that arrived live to the waiting messages, for this run; ignore known ids."""
+        """Add messages that arrived live to the pending messages of this run; ignore known ids."""
         mode = DeliveryMode(boundary=boundary, target_run_id=self.run_id)
         for message in messages:
             try:
@@ -178,7 +178,7 @@ class PendingInput:
 
 
 def _with_input(run: RunRecord, messages: Sequence[Message], first_seq: int) -> RunRecord:
-    """Return the run with more that it was given to read."""
+    """Return the run with these messages added to its input."""
     before = run.input or RunMessageInput(thread_id=run.thread_id)
     last_seq = first_seq + len(messages) - 1
     from_seq = before.range.from_seq if before.range else first_seq
@@ -198,19 +198,19 @@ _MOST_SAFETY_MS = 1_000
 _TOGETHER_S = 0.002
 _LONGEST_END_S = 0.1
 PLACE_KEPT_MS = 250
-"""How long a run that gave way to a submission stays queued, if the submission is not stored."""
+"""Delay after which a run that was stopped for a submission restarts, if the submission is not stored."""
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""
 _TRACEBACK_KEPT = 16 * 1024
-"""Maximum characters of a traceback: the last ones, with the place of the error."""
+"""Maximum length of a stored traceback. Its end is kept, because it shows where the error was raised."""
 ATTEMPT_FAILED = "RunAttemptFailed"
 
 
 class Slots:
     """The slots for executions, in total and for each tenant, and the threads that wait for them.
 
-    A thread without a slot waits in the line of its tenant. The next free slot goes to the tenant with the
-    fewest, so that neither a busy thread nor a busy tenant delays others.
+    A thread that gets no slot waits in its tenant's queue. The next free slot goes to the waiting tenant that
+    uses the fewest slots, so that neither a busy thread nor a busy tenant delays others.
     """
 
     def __init__(self, total: int, per_tenant: int | None) -> None:
@@ -228,26 +228,26 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many more may."""
+        """How many more runs may execute."""
         return max(self._total - self.used, 0)
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether the owner of a slot may continue with it: nobody waits, and the limit is kept."""
+        """Whether the owner of a slot may keep it: no thread waits, and the limit is not exceeded."""
         return not self._waiting and self.used <= self._total
 
     def used_by(self, tenant: str) -> int:
-        """How many of them are a tenant's."""
+        """How many slots a tenant uses."""
         return self._by_tenant[tenant]
 
     def waits(self, thread_id: str) -> bool:
-        """Return whether the thread is in a line."""
+        """Return whether the thread waits for a slot."""
         return thread_id in self._waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or join the line. The tenant '' means that it is unknown.
+        """Take a slot, or join the queue for one; return whether a slot was taken. '' is an unknown tenant.
 
-        A thread without a turn takes no slot for which a thread in the line is eligible.
+        Unless it is its turn, a thread does not take a slot that a waiting thread could use.
         """
         is_free = self.used < self._total and self.has_room(tenant)
         if is_free and (has_turn or not any(map(self.has_room, self._lines))):
@@ -260,12 +260,12 @@ class Slots:
         return False
 
     def overdraw(self, tenant: str) -> None:
-        """Take a slot that may not be there: a person waits for this run."""
+        """Take a slot even if none is free, because a person waits for this run."""
         self.used += 1
         self._by_tenant[tenant] += 1
 
     def has_room(self, tenant: str) -> bool:
-        """Whether the tenant may have one more."""
+        """Return whether the tenant may use one more slot."""
         return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
 
     def move(self, tenant: str, other: str) -> bool:
@@ -285,18 +285,18 @@ class Slots:
         self._freed.set()
 
     async def freed(self) -> None:
-        """Return when a slot was given back since the last call."""
+        """Return as soon as a slot has been given back since the last call."""
         await self._freed.wait()
         self._freed.clear()
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
-        """Put a thread at the end of its tenant's line, if it does not stand in one."""
+        """Put a thread at the end of its tenant's queue, unless it is queued already."""
         if thread_id not in self._waiting:
             self._waiting[thread_id] = tenant
             self._lines.setdefault(tenant, {})[thread_id] = None
 
     def next_in_line(self) -> str | None:
-        """Take the first thread out of the line whose tenant has the fewest slots and may have one more."""
+        """Remove and return the next thread: the first of the eligible tenant that uses the fewest slots."""
         if not self.free:
             return None
         may = [tenant for tenant in self._lines if self.has_room(tenant)]
@@ -324,12 +324,12 @@ class Commands:
         self._core = core
         self._workers = workers
         self._taken: set[tuple[str, str]] = set()
-        """The calls of active dispatches whose decisions the executor has accepted."""
+        """For each active dispatch, the calls whose decisions the executor has accepted."""
         self.is_served = False
-        """Whether it listens."""
+        """Whether it listens for commands."""
 
     def serve(self) -> None:
-        """Listen from now on, until the mailbox is closed; harmless when done twice."""
+        """Listen for commands until the mailbox is closed; a repeated call has no effect."""
         if not self.is_served:
             self.is_served = True
             self._core.tasks.start(self._serve(), name="commands")
@@ -402,17 +402,19 @@ class Dispatcher:
         self.accepting = True
         """False while the mailbox drains: nothing new is claimed."""
         self.is_polled = False
-        """Whether due work of all threads is polled; then a freed slot needs no attempt here."""
+        """Whether due work of all threads is polled. If so, nothing has to be started here when a slot
+        becomes free.
+        """
         self.failed_claims = 0
-        """How often in a row a claim failed."""
+        """How many claims in a row have failed."""
         self.held: dict[str, int] = {}
-        """Scopes of limits in which nothing may begin before an instant."""
+        """For each scope of a limit, the instant before which no run may begin in it."""
         self._readers: dict[str, ReconnectableEventSink] = {}
         """The readers of queued dispatches that execute here, by dispatch."""
         self._failed = dict[str, StoreError]()
-        """Why the end of an execution could not be stored, by the token of its claim."""
+        """Why the end of an execution could not be stored, by claim token."""
         self._ending = set[asyncio.Future[None]]()
-        """One for each run whose end is being stored."""
+        """One entry for each run whose end is being stored."""
         self._executing = 0
         self._idle = asyncio.Event()
         self._was_full = False
@@ -420,7 +422,8 @@ class Dispatcher:
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
         """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
 
-        A thread without a turn waits for the threads in the line: the first of them takes a free slot.
+        Unless it is its turn, a thread waits behind those already queued: the first of them takes a free
+        slot.
         """
         worker = self.workers.get(thread_id)
         if worker is None:
@@ -437,8 +440,8 @@ class Dispatcher:
     async def try_all(self, thread_ids: Sequence[str]) -> int:
         """Claim the next due dispatch of each thread while slots are free; return how many were started.
 
-        The claims are handed to the store at once, which writes them in one commit. A thread for which no
-        slot is free waits in the line for one.
+        The store gets all claims together and writes them in one commit. A thread that finds no free slot is
+        queued for one.
         """
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
@@ -447,7 +450,7 @@ class Dispatcher:
         return sum(claim.result() is DispatchAttempt.CLAIMED for claim in claims)
 
     async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
-        """Write the claim of a reservation, and start the claimed dispatch."""
+        """Write the claim for a reserved slot, and start the claimed dispatch."""
         core, limits, asks = self._core, self._core.config.limits, self.asks()
 
         def claim(tx: Transaction) -> Claimed | Held | None:
@@ -479,9 +482,9 @@ class Dispatcher:
         return DispatchAttempt.NO_ELIGIBLE
 
     def look_for_unexecuted(self) -> None:
-        """Release soon, in the background, claims of this process without an execution.
+        """Schedule a background release of claims that this process does not execute.
 
-        A reply may be lost.
+        Such claims arise when the store's reply to a claim is lost.
         """
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
@@ -507,7 +510,7 @@ class Dispatcher:
             _LOG.warning("claims.not_looked_at", reason=error.describe())
 
     def claim_tokens(self) -> frozenset[str]:
-        """Return the tokens of the claims whose runs execute here and may go on."""
+        """Return the tokens of the claims whose runs execute here and may continue."""
         return frozenset(
             job.dispatch.claim_token or "" for job in self._leases.jobs.values() if job.end is None
         )
@@ -516,7 +519,7 @@ class Dispatcher:
         """Return the dispatches that are claimed in the name of this process and are not executed in it.
 
         Raises:
-            StoreError: the store cannot be read.
+            StoreError: The store cannot be read.
         """
         consumer, tokens = self._core.consumer_id, self._leases.claim_tokens()
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
@@ -524,9 +527,11 @@ class Dispatcher:
     def reserve(
         self, thread_id: str, worker: MailboxWorker, tenant: str | None = None, *, has_turn: bool = False
     ) -> bool:
-        """Take the thread's worker and a slot for a claim; False when either is taken. No await within.
+        """Reserve the thread's worker and a slot for a claim; return False if either is taken.
 
-        Without a turn, the thread takes no slot while older work waits for one.
+        The function awaits nothing.
+
+        Unless it is its turn, the thread takes no slot while older work waits for one.
         """
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
@@ -546,7 +551,7 @@ class Dispatcher:
         return wanted
 
     def asks(self, *, is_now: bool = False) -> ClaimAsk:
-        """Return a claim of this process; it starts at once unless its tenant must be checked first.
+        """Return a claim for this process; the run starts with it unless the tenant must be checked first.
 
         `is_now`: a caller waits for it, and it is claimed before its budgets are checked.
         """
@@ -561,10 +566,10 @@ class Dispatcher:
         )
 
     def asks_next(self, job: Job) -> ClaimAsk | None:
-        """Return the claim that the end of a run makes on its thread; None if others come first.
+        """Return the claim that the end of a run makes for its thread; None if other threads come first.
 
-        If all slots are taken, a busy thread keeps its own for a while. Then threads that wait unknown to
-        this process, for an instant or from elsewhere, get their turn.
+        If all slots are taken, a busy thread keeps its slot for a limited time. Then it yields to threads of
+        whose work this process does not know: delayed work, and work that other processes queued.
         """
         asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(job.dispatch.thread_id)
@@ -580,7 +585,7 @@ class Dispatcher:
         return asks
 
     async def begin_or_release(self, begun: Claimed) -> DispatchAttempt:
-        """Execute a claim of a reservation, or release it if its tenant is at the limit."""
+        """Execute a claim in its reserved slot, or release it if its tenant has reached the limit."""
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
@@ -601,7 +606,7 @@ class Dispatcher:
         self._begin(worker, begun, ReconnectableEventSink(stream))
 
     def read_along(self, dispatch_id: str, stream: EventStream) -> None:
-        """Stream the events of a dispatch that is about to be queued, when it executes here."""
+        """Return a stream for a dispatch about to be queued; it gets events if the run executes here."""
         self._readers[dispatch_id] = ReconnectableEventSink(stream)
 
     def stop_reading(self, dispatch_id: str) -> None:
@@ -611,7 +616,7 @@ class Dispatcher:
             reader.close()
 
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
-        """Pass the events of the thread's run on to this reader; False when none executes here."""
+        """Pass the events of the thread's run on to this reader; return False if none executes here."""
         worker = self.workers.get(thread_id)
         if worker is None or worker.job is None:
             return False
@@ -619,7 +624,7 @@ class Dispatcher:
         return True
 
     async def next_in_line(self) -> None:
-        """Give free slots to the threads that have waited longest."""
+        """Give free slots to waiting threads, in the order of their turns."""
         while (thread_id := self.slots.next_in_line()) is not None:
             attempt = await self.try_dispatch_next(thread_id, has_turn=True)
             if attempt is DispatchAttempt.BUSY and self.slots.waits(thread_id):
@@ -629,7 +634,7 @@ class Dispatcher:
     async def end_readers(self) -> None:
         """Close the streams of dispatches that ended while queued, or that execute elsewhere.
 
-        The last event of a stream contains the end of its run. A failure is logged.
+        The last event of each stream reports the end of its run. A failure is logged.
         """
         try:
             rows = await self._core.store.read(
@@ -653,27 +658,27 @@ class Dispatcher:
             self.stop_reading(ended.dispatch_id)
 
     def hold(self, held: Held | None) -> None:
-        """Know until when nothing may begin in the scope of a limit."""
+        """Remember the instant before which no run may begin in the scope of a limit."""
         if held is not None and held.until is not None:
             self.held[held.scope] = held.until
 
     def closed_scopes(self) -> frozenset[str]:
-        """Return the scopes of limits in which nothing may begin yet."""
+        """Return the scopes of limits in which no run may begin yet."""
         now = self._core.now()
         self.held = {scope: until for scope, until in self.held.items() if until > now}
         return frozenset(self.held)
 
     async def ends_are_stored(self) -> None:
-        """Return when the ends that are being stored have freed their slots, after 2 ms to 102 ms.
+        """Wait 2 ms to 102 ms until the runs whose ends are being stored have freed their slots.
 
-        Short runs that begin together end together: then their slots are filled in one commit, too.
+        Short runs that begin together also end together, so their slots can be filled again in one commit.
         """
         await asyncio.sleep(_TOGETHER_S)
         if self._ending:
             await asyncio.wait(tuple(self._ending), timeout=_LONGEST_END_S)
 
     async def idle(self) -> None:
-        """Return when nothing executes here."""
+        """Return as soon as nothing executes here."""
         while self._executing:
             self._idle.clear()
             await self._idle.wait()
@@ -681,7 +686,7 @@ class Dispatcher:
     def leave(self, stays: Callable[[str], bool] | None = None) -> None:
         """Stop every execution and queue its run again.
 
-        It counts as an interruption, not as a failed attempt.
+        This counts as an interruption, not as a failed attempt.
 
         An execution of a thread for which `stays` returns True continues.
         """
@@ -721,7 +726,7 @@ class Dispatcher:
         return job
 
     async def _serve(self, job: Job) -> None:
-        """Bring a claimed dispatch to its end, and go on with its thread."""
+        """Execute a claimed dispatch to its end, and continue with the next work of its thread."""
         try:
             if await self._guarded(job, self._execution.begin(job)):
                 await self._isolated(job)
@@ -737,7 +742,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _isolated(self, job: Job) -> None:
-        """Run the executor in this task until it ends or its lease does."""
+        """Run the executor in this task until it ends or its lease is lost."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine is run by a task
         alarms: list[asyncio.Task[None]] = []
@@ -776,7 +781,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guarded(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return the step's result; False when it failed, after which the dispatch goes its way alone."""
+        """Return the step's result, or False if it failed and the dispatch is handled elsewhere."""
         try:
             return await step
         except StaleClaim as error:
@@ -796,7 +801,7 @@ class Dispatcher:
         return False
 
     def _rest(self, job: Job) -> None:
-        """Free the worker, unless it already executes another run, and its slot."""
+        """Free the slot, and also the worker unless it already executes another run."""
         self._leases.let_go(job)
         self._ending.discard(job.concluded)
         job.concluded.set_result(None)
@@ -836,7 +841,7 @@ class Dispatcher:
             self._over()
 
     async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
-        """Execute the run that the end of another has claimed, in the slot of that run."""
+        """Execute the run that was claimed when another run ended, in the slot of the ended run."""
         claimed = begun.dispatch
         if not self.accepting:
             await self._execution.give_back(claimed)
@@ -852,9 +857,9 @@ class Dispatcher:
 
 
 async def isolated(run: Awaitable[AgentRunResult], job: Job) -> AgentRunResult | BaseException | None:
-    """Await an executor and return its result, or whatever it raised; None when the job was stopped.
+    """Await an executor and return its result or the exception that it raised; None if the job was stopped.
 
-    Only a cancellation of the task that does not stop the job passes.
+    A cancellation is raised only if it cancels the task without stopping the job.
     """
     try:
         result: object = await run
@@ -886,7 +891,7 @@ class LeaseKeeper:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.jobs: dict[int, Job] = {}
-        """What executes here."""
+        """The jobs that execute here."""
         self._keeper: asyncio.Task[None] | None = None
 
     def claim_tokens(self) -> list[str]:
@@ -894,7 +899,7 @@ class LeaseKeeper:
         return [job.dispatch.claim_token or "" for job in self.jobs.values()]
 
     def keep(self, job: Job) -> None:
-        """Renew this claim until it is let go."""
+        """Renew this claim until `let_go` is called."""
         self.jobs[id(job)] = job
         if (most := self._core.config.max_run_ms) is not None:
             ends_at = self._core.now() + most
@@ -931,18 +936,19 @@ class LeaseKeeper:
             self._keeper = None
 
     def is_late(self, job: Job) -> bool:
-        """Whether its work must pause until it is certain that nobody else has the claim."""
+        """Whether the work must pause until it is certain that no other process has its claim."""
         return job.end is None and self._core.now() >= job.stops_at
 
     async def settled(self, job: Job) -> None:
-        """Return when the claim of late work is renewed, or the work is stopped."""
+        """Wait until the claim of late work is renewed or the work is stopped."""
         while self.is_late(job) and not await self.renewed([job]):
             await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
-        """Renew these claims in one change, whenever they began; return False if the store failed.
+        """Renew these claims in one change, regardless of their age; return False if the store failed.
 
-        It takes at most as long as the claims last: work whose claim was not renewed in that time is stopped.
+        The renewal takes at most as long as the claims last. Work whose claim is not renewed in time is
+        stopped.
         """
         if not jobs:
             return True
@@ -987,7 +993,7 @@ class LeaseKeeper:
         return True
 
     def _tell(self) -> None:
-        """Report for how long all executions here surely run nowhere else."""
+        """Report for how long no other process can execute the runs that execute here."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
@@ -1001,7 +1007,7 @@ class LeaseKeeper:
                 self._lost(job, "the lease ends and could not be renewed")
 
     async def _superseded(self, job: Job) -> None:
-        """End the dispatch of a claim that an interrupt has made stale, under the lock of its thread."""
+        """End the dispatch of a claim that an interrupt made stale, under the lock of its thread."""
         claim, thread_id = job.dispatch.claim_proof, job.dispatch.thread_id
 
         def supersede(tx: Transaction) -> None:
@@ -1019,10 +1025,10 @@ class LeaseKeeper:
 
 
 class _Held:
-    """Work of an executor that makes no step while its claim is uncertain.
+    """An awaitable around an executor's work that makes no step while the claim is uncertain.
 
-    A process that was frozen or disconnected may continue at any point of its work, after another process has
-    claimed the work: it checks its claim before the next step.
+    A process that was frozen or disconnected may wake up at any point of its work, when another process has
+    already claimed that work. So it checks its claim before each step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
@@ -1031,7 +1037,7 @@ class _Held:
         self._leases = leases
 
     def __await__(self) -> Generator[Any, Any, AgentRunResult]:
-        """Make the steps of the work one after another."""
+        """Perform the steps of the work one after another, each only with a certain claim."""
         work = cast("Generator[Any, None, AgentRunResult]", self._run().__await__())
         step = partial(work.send, None)
         while True:
@@ -1069,7 +1075,7 @@ class Execution:
         completion: Completion,
         asks_next: Callable[[Job], ClaimAsk | None],
     ) -> None:
-        """Keep the given parts.
+        """Store the parts that an execution needs.
 
         `asks_next` returns the query for the thread's next dispatch at the end of a run.
         """
@@ -1079,7 +1085,7 @@ class Execution:
         self._asks_next = asks_next
 
     async def begin(self, job: Job) -> bool:
-        """Store that the execution begins; return False if there is nothing to execute.
+        """Store the start of the execution; return False if there is nothing to execute.
 
         Raises:
             StaleClaim: The dispatch is no longer ours; nothing was written.
@@ -1204,7 +1210,7 @@ class Execution:
         core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _prepare(self, job: Job) -> None:
-        """Set the run of a job, and the request for the executor if there is something to execute.
+        """Load the run of a job, and build the executor's request if there is something to execute.
 
         Raises:
             DeadlinePassed: The deadline of the dispatch has passed. UnknownRun, ForeignThread: The dispatch
@@ -1255,7 +1261,7 @@ class Execution:
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
-    """Log a failed execution, and return the event with the reason, and the place in foreign code.
+    """Log a failed execution; return the event with the reason, and where in the user's code it was raised.
 
     An unavailable store has no such place. The log contains no traceback for a known kind of model failure;
     the event does.
@@ -1290,10 +1296,10 @@ async def rebuild(
     instance_id: str,
     messages: tuple[Message, ...] | None = None,
 ) -> RunActivation:
-    """Return the request that the run was accepted with, its messages read from the thread if not given.
+    """Return the request with which the run was accepted; its messages are read from the thread unless given.
 
     Raises:
-        InvalidActivation, UnknownMessage, ResolveFailed: the request cannot be put together.
+        InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
     """
     kept = run.activation
     if kept is None:

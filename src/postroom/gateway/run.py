@@ -1,7 +1,7 @@
 """The runner: processes the messages of each chat, one at a time.
 
     accept ─▶ stored ─▶ queue of the chat's worker ─▶ its turn:
-        stranger ─▶ a pairing code, or nothing      command ─▶ done, never prompt text, never queued
+        stranger ─▶ a pairing code, or nothing      command ─▶ performed; of some, an agent reads the words
         message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
 Each chat has one worker, which gives each stored message its turn, in order. A message that arrives while its
@@ -327,7 +327,7 @@ class GatewayRunner:
     async def begin(self, event: MessageEvent, draft: InboundMessage, worker: ChatWorker) -> bool:
         """Store a message and hand it over in one change, if its chat and its session are idle.
 
-        Return False if the message must be stored separately. In this case nothing was written.
+        Return False if the message must be stored separately instead.
         """
         source, key, services = event.source, draft.session_key, self.services
         if event.is_command() or event.is_empty or album_of(event) or "automatic" in event.metadata:
@@ -550,7 +550,10 @@ class GatewayRunner:
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Perform a command. A command never waits for a run and never becomes input for an agent."""
+        """Perform a command, without waiting for a run.
+
+        An agent reads only the words of `gives_words` commands.
+        """
         name = event.get_command() or ""
         command = BY_NAME.get(name)
         if command is None:

@@ -85,7 +85,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
         return ChatAddress(platform=self.platform.value, chat_id=self.chat_id)
 
     def to_dict(self) -> dict[str, Json]:
-        """Return the source as plain data, without fields that are None."""
+        """Return the source as plain data, without fields that are None or False."""
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @classmethod
