@@ -88,7 +88,8 @@ def _iso_second(second: int) -> str:
 def from_iso(text: str) -> int:
     """Parse an ISO 8601 date and time; without a time zone, it is taken as UTC.
 
-    Raises:         ValueError: `text` is not a date and time, or is outside the years 1 to 9999.
+    Raises:
+        ValueError: `text` is not a date and time, or is outside the years 1 to 9999.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -147,8 +148,8 @@ _ISO_UNITS: Final = {**_UNITS, "d365": timedelta(days=365), "d30": timedelta(day
 def duration_of(value: object) -> timedelta:
     """Parse a duration with a unit, such as `90s`; a bare number is refused.
 
-        Raises:         ValueError: The value is not a text with a unit, or the duration is 0 or longer than
-    36,500 days.
+    Raises:
+        ValueError: The value is not a text with a unit, or the duration is 0 or longer than 36,500 days.
     """
     found = value if isinstance(value, timedelta) else _parsed(value) if isinstance(value, str) else None
     if found is None:

@@ -105,9 +105,10 @@ class RunFiles(Protocol):
 
         Repeating the call, for example after a crash, still results in only one file.
 
-                Raises:             InvalidArgument: The name has no usable character, or the text is empty.
-        TooLarge: The text exceeds the size limit of files, or the run has already stored `MOST_LEFT` other
-        files.
+        Raises:
+            InvalidArgument: The name has no usable character, or the text is empty.
+            TooLarge: The text exceeds the size limit of files, or the run has already stored `MOST_LEFT`
+                other files.
         """
         ...
 

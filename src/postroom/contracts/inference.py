@@ -151,7 +151,7 @@ class Model(Protocol):
     def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
         """Yield the answer piece by piece; the last piece is `InferenceStop`.
 
-                Raises:             InferenceError: The call failed; the error class shows whether a retry can
-        help.
+        Raises:
+            InferenceError: The call failed; the error class shows whether a retry can help.
         """
         ...

@@ -288,7 +288,8 @@ def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> Pe
 def refuse_broken_delta(delta: Sequence[Message]) -> tuple[str, ...]:
     """Raise if the messages cannot be appended to a thread; otherwise return their ids.
 
-    Raises:         InvalidRecord: An id is missing or repeated, or a tool message has no call id.
+    Raises:
+        InvalidRecord: An id is missing or repeated, or a tool message has no call id.
     """
     ids: list[str] = []
     for message in delta:

@@ -165,7 +165,8 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     def refuse_late(self, now: int) -> None:
         """Raise if the run has already continued without an answer.
 
-        Raises:             StaleDecision: The run has already continued.
+        Raises:
+            StaleDecision: The run has already continued.
         """
         if self.goes_on(now):
             raise StaleDecision(

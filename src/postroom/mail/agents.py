@@ -55,7 +55,7 @@ class WayView(TypedDict):
 
 
 def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
-    """Return the ways to an agent in the order in which they are tried, up to the first that is taken."""
+    """Return the ways to reach an agent in the order in which they are tried, up to the first one used."""
     if agent.retired_at is not None:
         return [WayView(way=INBOX, taken=False, why="it is retired and receives no messages")]
     found = list[WayView]()
@@ -116,7 +116,7 @@ def _by_hook(*, has_session: bool) -> str:
 
 GENERATION_TRIES = 32
 MOST_COMPARED = 1_000
-"""Maximum number of agents whose names a new name is compared with."""
+"""Maximum number of existing agents whose names are compared with a new name."""
 
 
 class AgentsView(TypedDict):
@@ -212,21 +212,21 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
 
 
 def _note_names(context: WriteContext, project: Project, folders: Iterable[str]) -> None:
-    """Add folders as names of a project, so that later calls need only the database."""
+    """Store folders as aliases of a project, so that later calls only need to read the database."""
     for folder in sorted(folders):
         if folder != project.human_key:
             context.projects.add_project_alias(project.id, folder)
 
 
 def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> None:
-    """Store the repository identities of projects that had none."""
+    """Store the repository identities of projects that had none so far."""
     for project_id, identity in identities.items():
         if identity:
             context.tx.set_git_identity(project_id, identity)
 
 
 def register_agent(context: WriteContext, asked: RegisterAgent) -> AgentView:
-    """Register an agent, or update the description of the existing agent with that name."""
+    """Register an agent, or update the description of the agent that already has the name."""
     project = find_project(context.projects, asked.project_key)
     return agent_view(_registered(context, project, asked))
 
@@ -269,7 +269,7 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
 
 
 def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> None:
-    """Refuse a name that looks like that of one of the most recently active agents of the project.
+    """Raise if a name looks like the name of one of the project's most recently active agents.
 
     Raises:
         NameTaken: The name looks like an existing one, such as `Ben.` or `B-en` for `Ben`.
@@ -287,7 +287,7 @@ def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> No
 
 
 def create_agent_identity(context: WriteContext, asked: CreateAgentIdentity) -> AgentView:
-    """Create an agent with a generated name."""
+    """Register an agent under a generated name."""
     project = find_project(context.projects, asked.project_key)
     refuse_to_speak_for(context, project)
     return agent_view(_made(context, project, asked))
@@ -328,7 +328,7 @@ def _free_name(context: WriteContext, project: Project) -> str:
 
 
 def start_session(context: WriteContext, asked: StartSession) -> SessionView:
-    """Create project and agent if they are missing, reserve paths and return the head of the inbox."""
+    """Create project and agent if missing, reserve paths, and return the first messages of the inbox."""
     known = context.projects.project(asked.project_key)
     project = _project_of(context, asked.project_key if known is None else known.human_key)
     agent = _registered(context, project, asked)
@@ -348,7 +348,7 @@ def start_session(context: WriteContext, asked: StartSession) -> SessionView:
 
 
 def whois(context: ReadContext, asked: Whois) -> WhoisView:
-    """Return an agent's identity, its reservations, and the ways in which a new message would reach it."""
+    """Return an agent's identity, its reservations, and the ways by which a new message would reach it."""
     home = find_project(context.projects, asked.project_key)
     project, agent = find_address(context, home, asked.agent_name)
     held = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id, limit=200)
@@ -375,7 +375,7 @@ def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
 
 
 def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
-    """Retire an agent and end its reservations and claims; no effect if it is retired."""
+    """Retire an agent and end its reservations and claims; no effect if it is already retired."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
         context.tx.set_agent_retired(agent.id, context.now, now=context.now)
@@ -389,7 +389,7 @@ def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
 
 
 def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
-    """Unretire an agent; no effect if it is active."""
+    """Unretire an agent; no effect if it is not retired."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is not None:
         context.tx.set_agent_retired(agent.id, None, now=context.now)
@@ -398,7 +398,7 @@ def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
 
 
 def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentView:
-    """Set whose mail the agent accepts."""
+    """Set from whom the agent accepts mail."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     context.tx.set_contact_policy(agent.id, asked.policy, now=context.now)
     to_archive(context, "agent", agent.id, project.id)
@@ -406,7 +406,7 @@ def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentV
 
 
 def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
-    """Return that the database answers, and its number of records."""
+    """Return that the database answers, with the number of its records."""
     del asked
     counts = context.projects.counts(unread=False)  # may be asked often
     return {
@@ -419,7 +419,7 @@ def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
 
 
 def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
-    """Stand in the table for an operation that also needs a file, so that the service does it."""
+    """A placeholder in the table for an operation that the service performs, because it also needs a file."""
     raise StateError(
         "tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform"
     )

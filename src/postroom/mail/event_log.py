@@ -1,4 +1,4 @@
-"""The operation that reads a project's log, and the rules for who sees which entries.
+"""The operation that reads a project's log, and the rules for which entries each reader may see.
 
 | reader | sees |
 |---|---|
@@ -6,7 +6,7 @@
 | an agent, by its token | agents, reservations and, at home, runs; messages and contacts of its own |
 | a person at the pages | everything except contacts and entries about hidden copies |
 
-Only its sender, its reader and the operator learn of a hidden copy.
+Only the sender, the recipient and the operator can see that a blind copy exists.
 """
 
 from collections.abc import Sequence
@@ -66,13 +66,13 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
 
 
 def newest_of(context: ReadContext, project_key: str) -> EventsView:
-    """Return no entries, with the cursor for later events."""
+    """Return an empty list with the cursor from which later events can be read."""
     bounds = context.tx.log_bounds(find_project(context.projects, project_key).id)
     return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
 
 
 def _reader(context: ReadContext) -> Agent | None:
-    """Return the calling agent, by its token or its run; None for the operator and for people."""
+    """Return the calling agent, identified by its token or its run; None for the operator and people."""
     token, own_id = context.caller.agent_token, context.caller.agent_id
     if own_id is not None:
         return context.tx.agents_by_id([own_id]).get(own_id)
@@ -80,7 +80,7 @@ def _reader(context: ReadContext) -> Agent | None:
 
 
 def check_cursor(after: int, bounds: LogBounds) -> None:
-    """Refuse a cursor that the log cannot continue from.
+    """Raise if the log has no entries from which this cursor could continue.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
@@ -134,7 +134,7 @@ def _is_open(event: ProjectEvent) -> bool:
 
 
 def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> dict[int | None, str]:
-    """Return the addresses of the agents of these entries, as one writes them in the project `home`."""
+    """Return the addresses of the agents in these entries, as agents of the project `home` write them."""
     ids = sorted({one.happening.agent_id for one in events if one.happening.agent_id is not None})
     agents = tx.agents_by_id(ids) if ids else {}
     homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}

@@ -1,8 +1,8 @@
 """The identity of a folder's repository, independent of its location: its remote and its first commit.
 
-A worktree, a clone, a link and a folder inside have the same identity. Unknown parts are empty: a shallow
-clone lacks its first commit, and a copy may have no remote. A folder without a repository is identified by
-its inode and birth time, which survive a rename.
+A repository's worktrees, clones, subfolders and symbolic links to it all have the same identity. Parts that
+are unknown are empty: a shallow clone lacks the first commit, and a copy may have no remote. A folder without
+a repository is identified by its inode and birth time, which survive a rename.
 """
 
 import ctypes
@@ -25,17 +25,17 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 QUICK_SECONDS: Final = 3
-"""Seconds for Git to read a few files; a repository may contain files that never answer."""
+"""Seconds in which Git must read a few files; a repository may contain files that block forever."""
 WALK_SECONDS: Final = 15
-"""Seconds for Git to find the first of a million commits, which takes about 8 s."""
+"""Seconds in which Git must find the first of a million commits, which takes about 8 s."""
 LONGEST_REMOTE: Final = 500
-"""Maximum characters of a remote that are stored; a longer remote is identified by its hash."""
+"""Maximum number of stored characters of a remote; a longer remote is identified by its hash."""
 _LOCAL_ORIGINS: Final = 3
-"""Maximum number of local clones that are followed to the origin of the first."""
+"""Maximum number of local clones that are followed to find the remote of the first one."""
 _FOLDER: Final = "#folder:"
-"""Prefix of the identity of a folder without a repository."""
+"""Prefix of the identity of a folder that is not in a repository."""
 _STATX: Final = (32, 80, 256)
-"""Offsets of inode and birth time in the result of Linux's `statx`, and its size, in bytes."""
+"""Offsets in bytes of inode and birth time in the result of Linux's `statx`, and the size of the result."""
 _BIRTH: Final = 0x800
 """The bit that requests the birth time from `statx`, and shows that it is available."""
 _HERE: Final = -100
@@ -46,37 +46,41 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryFolder:
-    """A folder of this machine, as Git and the disk describe it."""
+    """A folder on this machine, as described by Git and the file system."""
 
     top: str
-    """The root of its working tree, in the spelling of the folder; the folder itself without one."""
+    """The root of its working tree, spelled like the folder; the folder itself if there is none."""
     home: str = ""
-    """The main working tree of a linked one, which remains if that is removed. Empty otherwise."""
-    others: tuple[str, ...] = ()
-    """Other folders with the same contents: the targets of links, and the main working tree."""
-    identity: str = ""
-    """`<remote>#<first commit>`, with unknown parts empty.
+    """The main working tree if the folder is in a linked one, which may be removed before it.
 
-    Without a repository `#folder:<inode>-<birth time>`; empty if the file system stores no birth time.
+    Empty otherwise.
+    """
+    others: tuple[str, ...] = ()
+    """Other folders with the same contents: the targets of symbolic links, and the main working tree."""
+    identity: str = ""
+    """`<remote>#<first commit>`, where unknown parts are empty.
+
+    If there is no repository, the identity is `#folder:<inode>-<birth time>`, or empty if the file system
+    stores no birth time.
     """
 
     @property
     def lasting(self) -> str:
-        """The folder that a project of this repository uses."""
+        """The folder that a project of this repository should use."""
         return self.home or self.top
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognition:
-    """The facts about a folder of a project: its repository, and the repositories of older projects."""
+    """The facts about a project's folder: its repository, and the repositories of older projects."""
 
     folder: RepositoryFolder
     identities: Mapping[int, str]
-    """Identities by project, for projects without a stored one."""
+    """Identities by project, for projects whose identity is not stored yet."""
 
 
 def recognise(path: str, unread: Sequence[Project]) -> Recognition:
-    """Read a folder, and missing facts about the folders of stored projects. Blocks."""
+    """Read a folder, and missing facts about the folders of known projects. Blocks."""
     folder = read_folder(path)
     known = (
         ((one.id, read_folder(one.human_key).identity) for one in unread)
@@ -87,7 +91,7 @@ def recognise(path: str, unread: Sequence[Project]) -> Recognition:
 
 
 def read_folder(path: str) -> RepositoryFolder:
-    """Read the facts about a folder; a missing folder has only its path. Blocks: runs Git."""
+    """Read the facts about a folder; for a missing folder, only the path is known. Blocks: runs Git."""
     plain = RepositoryFolder(top=path)
     if not S_ISDIR(_mode(path)):
         return plain
@@ -126,11 +130,11 @@ def is_folder(path: str) -> bool:
 
 
 def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
-    """Return the key of the known identity of the same repository.
+    """Return the key of the known identity that belongs to the same repository.
 
-    An equal identity is preferred. Otherwise it must be the only one without a contradiction: two forks stay
-    separate, and a copy that fits both belongs to neither. Identities with its remote come before those that
-    only share its first commit, as forks do.
+    An equal identity is preferred. Otherwise, exactly one known identity must be compatible with it, so that
+    two forks stay separate and a copy that is compatible with both belongs to neither. Identities with the
+    same remote take precedence over those that share only the first commit, as forks do.
     """
     listed = list(known)
     if equal := next((key for key, one in listed if one == identity), None):
@@ -143,7 +147,7 @@ def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
 
 
 def is_of_git(identity: str) -> bool:
-    """Return whether an identity names a repository, and not an unknown folder or one without Git."""
+    """Return whether an identity is that of a Git repository, not of an unknown folder or one without Git."""
     return bool(identity) and not identity.startswith(_FOLDER)
 
 
@@ -154,7 +158,7 @@ def parts_of(identity: str) -> tuple[str, str]:
 
 
 def completed(known: str, read: str) -> str:
-    """Return a known identity, with missing parts from another identity of the same repository.
+    """Return a known identity, with missing parts added from another identity of the same repository.
 
     The identity of a repository replaces that of a folder without one.
     """
@@ -183,7 +187,7 @@ def _mode(path: str | Path) -> int:
 
 
 def _folder_identity(folder: str) -> str:
-    """Return the inode and birth time of a folder: a rename keeps them, and no other folder has both."""
+    """Return a folder's inode and birth time, which survive a rename and together are unique."""
     try:
         found = Path(folder).stat()
     except OSError:
@@ -200,7 +204,7 @@ def _folder_identity(folder: str) -> str:
 
 
 def _without(path: str, inner: str) -> str:
-    """Return the folder that contains `inner` as path; for a link inside, the folder of its target."""
+    """Return `path` without the trailing `inner`, or the target of the link `path` without it."""
     native = inner.replace("/", os.sep)
     for one in (path, os.path.realpath(path)):
         if not native or one.endswith(f"{os.sep}{native}"):
@@ -225,7 +229,7 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
 
 
 def plain_remote(url: str) -> str:
-    """Return a remote in the form that its spellings share: `host/path`, without user and password."""
+    """Return a remote normalized to `host/path`, without user and password, so that spellings are equal."""
     rest = _SCHEME.sub("", url)
     if rest == url and (scp := _SCP.match(url)):
         rest = f"{scp[1]}/{scp[2].lstrip('/')}"
@@ -235,7 +239,7 @@ def plain_remote(url: str) -> str:
 
 
 def _local(remote: str, folder: str) -> str:
-    """Return the folder of a remote on this machine, or an empty string for another machine."""
+    """Return the folder of a remote on this machine; empty if the remote is on another machine."""
     if remote.startswith("file://"):
         return os.path.realpath(remote.removeprefix("file://"))
     if _SCHEME.match(remote) or (_SCP.match(remote) and not _mode(Path(folder, remote))):
@@ -244,7 +248,7 @@ def _local(remote: str, folder: str) -> str:
 
 
 def _root(git: str, folder: str) -> str:
-    """Return the oldest first commit of all branches; empty for a shallow or empty history."""
+    """Return the oldest root commit of all branches; empty for a shallow or empty history."""
     if _ask(git, folder, "rev-parse", "--is-shallow-repository") == "true":
         return ""
     branches = ("--branches", "--remotes=origin")
@@ -254,7 +258,7 @@ def _root(git: str, folder: str) -> str:
 
 
 def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
-    """Return Git's output, with settings of the folder disabled that could run or fetch something."""
+    """Return Git's output; settings of the folder that could run programs or fetch data are disabled."""
     environment = {
         "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
         "HOME": str(Path.home()),  # holds which folders of others the person trusts

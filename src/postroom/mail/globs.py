@@ -1,6 +1,6 @@
 """Reads reservation patterns and decides whether two of them overlap.
 
-This module defines the meaning of a pattern. It is independent of agents, leases, stores and the file system.
+This module defines the meaning of a pattern. It knows nothing of agents, leases, stores or the file system.
 
 A path is relative to the project root: names joined by single slashes. A pattern is anchored at the root:
 
@@ -16,39 +16,40 @@ A path is relative to the project root: names joined by single slashes. A patter
     port:8080      a resource, no file: a scheme of two or more characters, a colon, then no slash.
                    It matches the same text only. A file of that name is written ./port:8080
 
-A wildcard pattern (a glob) matches only the paths that it describes and no tree below them. Any text without
-a slash counts as a name. `spelled` also reads other notations of callers, such as {a,b}. If the file system
-ignores case, patterns and paths are compared folded, character by character (so that ? stays one character);
-all patterns of one comparison must be read with the same `case_sensitive`.
+A pattern with wildcards (a glob) matches only the paths that it describes, not the trees below them. Any text
+without a slash counts as a name. `spelled` also accepts other notations that callers use, such as {a,b}. If
+the file system ignores case, patterns and paths are case-folded character by character before the comparison,
+so that ? still stands for one character. All patterns of a comparison must be read with the same
+`case_sensitive`.
 
-Two globs overlap if some path is matched by both. A pattern without wildcards (a literal) does not say
-whether it names a file or a folder, so it has separate rules:
+Two globs overlap if at least one path matches both. A pattern without wildcards (a literal) may name a file
+or a folder, so it has separate rules:
 
     literal and literal   overlap if they are equal or one lies below the other: src and src/app.py
     literal and glob      overlap if the glob matches the literal itself, or if the names before the glob's
                           first wildcard are the literal or lie below it: then all it matches lies below.
                           src meets src/*.py and src/app/**/*.py; src/app.py does not meet **/*.js
 
-Therefore the literal src does not overlap **/*.py. To cover a whole folder exactly, write src/ or src/**.
+Therefore the literal src does not overlap **/*.py. To reserve a whole folder, write src/ or src/**.
 
-The overlap of two globs asks whether the product of two automata accepts anything. Both automata are chains
-whose only loops are gaps (`*` between characters, `**` between names), and for chains the answer needs no
-search:
+Whether two globs overlap is the question whether the product of two automata accepts any input. Both automata
+are chains whose only loops are gaps (`*` between characters, `**` between names), and for such chains no
+search is needed:
 
     gap and gap      each gap can swallow the other's middle: only what stands before the first gap and
                      after the last one can disagree
     gap and no gap   the pieces between gaps are placed leftmost, one after the other, along the other chain
     no gap at all    position by position
 
-The same rule decides characters within a name and names within a path. Every path has a last name, and so has
-every pattern (`a/**` is `a/**/*`): last names and the folders above them are compared separately, and each
-pair of folders once for all active patterns.
+The same rule applies to the characters of a name and to the names of a path. Every path has a last name, and
+so has every pattern (`a/**` is `a/**/*`): last names and the folders above them are compared separately, and
+each pair of folders once for all active patterns.
 
-Reads one name of a pattern: text, or a set of names written with `*`, `?` and sets of characters.
+A name in a pattern is either plain text, or a set of names written with `*`, `?` and character classes.
 
-A set of characters is stored as sorted, disjoint ranges of code points, both ends included. Folding, for file
-systems that ignore case, works character by character and never changes the length of a text, so that `?`
-stays one character.
+A character class is stored as sorted, disjoint ranges of code points with both ends included. For file
+systems that ignore case, folding works character by character and never changes the length of a text, so that
+`?` still stands for one character.
 """
 
 import re
@@ -77,9 +78,10 @@ _SET_ITEM = re.compile(r"(.)-(.)|(.)")
 class Glob:
     """A name with wildcards.
 
-    `pieces` are the parts between its stars; `start` and `end` the text before its first wildcard and after
-    its last. `head` is the length of `start` if a star follows it, `tail` that of `end` if a star precedes
-    it; otherwise both exceed every length. `is_text` is true if it has no wildcards except stars.
+    `pieces` are the parts between its stars. `start` is the text before the first wildcard, and `end` the
+    text after the last. `head` is the length of `start` if a star follows it, and `tail` the length of `end`
+    if a star precedes it; otherwise they exceed every possible length. `is_text` is true if it has no
+    wildcards except stars.
     """
 
     pieces: tuple[Sequence[Character], ...]
@@ -95,7 +97,7 @@ Name: TypeAlias = str | Glob
 
 @lru_cache(maxsize=16_384)
 def read_name(written: str, case_sensitive: bool) -> Name:
-    """Return the meaning of a written name: text (folded if case is ignored), or a set of names."""
+    """Return what a written name means: text (case-folded if case is ignored) or a set of names."""
     if "[" not in written and "?" not in written:
         text = written if case_sensitive else folded(written)
         if "*" not in text:
@@ -125,30 +127,30 @@ def read_name(written: str, case_sensitive: bool) -> Name:
 
 
 def lexemes(written: str) -> list[str]:
-    """Return the parts of names: runs of text, `?`, stars, sets, and a `[` that opens no set in its name."""
+    """Return the parts of names: plain text, `?`, stars, character classes, and any `[` without an end."""
     return _LEXEME.findall(written)
 
 
 @lru_cache(maxsize=1024)
 def runs_backwards(written: str) -> bool:
-    """Return whether a written set (`[z-a]`) has a range whose first character is the higher one."""
+    """Return whether a character class, such as `[z-a]`, contains a reversed range."""
     return any(low > high for low, high in _items(written))
 
 
 def characters_meet(a: Character, b: Character) -> bool:
-    """Return whether two characters, or sets of them, have a character in common."""
+    """Return whether two characters or character classes have a character in common."""
     if isinstance(a, str):
         return a == b if isinstance(b, str) else _holds(b, ord(a))
     return _holds(a, ord(b)) if isinstance(b, str) else _share(a, b)
 
 
 def folded(text: str) -> str:
-    """Return the text that all its spellings in other cases share, with as many characters."""
+    """Return the case-folded text, which has as many characters as the original."""
     return text.lower() if text.isascii() else "".join(map(_folded_character, text))
 
 
 def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
-    """Return the text or the set of a lexeme; None for stars."""
+    """Return the text or the character class of a lexeme; None for stars."""
     if lexeme[0] == "*":
         return None
     if lexeme == "?":
@@ -163,7 +165,7 @@ def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
 
 @lru_cache(maxsize=1024)
 def _set(written: str, case_sensitive: bool) -> str | _Ranges:
-    """Return the contents of a written set (`[a-z]`, `[!ab]`); a set of one character is that character."""
+    """Return the content of a character class (`[a-z]`, `[!ab]`); a class of one is that character."""
     ranges = _merged((ord(low), ord(high)) for low, high in _items(written))
     is_negated = written[1] in "!^"
     if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
@@ -174,13 +176,13 @@ def _set(written: str, case_sensitive: bool) -> str | _Ranges:
 
 
 def _holds(ranges: _Ranges, code: int) -> bool:
-    """Return whether a set contains a character."""
+    """Return whether a character class contains a character."""
     index = bisect_right(ranges, (code, _LAST_CHARACTER)) - 1
     return index >= 0 and ranges[index][1] >= code
 
 
 def _share(a: _Ranges, b: _Ranges) -> bool:
-    """Return whether both sets share a character."""
+    """Return whether two character classes have a character in common."""
     i = j = 0
     while i < len(a) and j < len(b):
         if a[i][1] < b[j][0]:
@@ -208,7 +210,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> _Ranges:
 
 
 def _inverted(ranges: _Ranges) -> _Ranges:
-    """Return every permitted character of a name that is not in `ranges`: never NUL, never a slash."""
+    """Return all characters permitted in a name that are not in `ranges`; NUL and slash are not permitted."""
     taken = _merged([*ranges, (0, 0), (ord("/"), ord("/"))])
     gaps = [(before[1] + 1, after[0] - 1) for before, after in pairwise(taken)]
     return tuple(gaps) + (((taken[-1][1] + 1, _LAST_CHARACTER),) if taken[-1][1] < _LAST_CHARACTER else ())
@@ -225,7 +227,7 @@ def _folded_character(character: str) -> str:
 
 @cache
 def _cases() -> dict[str, tuple[int, ...]]:
-    """Return, for every folded character that has other cases, all of them."""
+    """Return all case variants of each folded character that has any."""
     groups: dict[str, list[int]] = {}
     for code in range(_LAST_CASED + 1):
         form = _folded_character.__wrapped__(chr(code))
@@ -235,7 +237,7 @@ def _cases() -> dict[str, tuple[int, ...]]:
 
 
 def _with_cases(ranges: _Ranges) -> _Ranges:
-    """Return the set with every other case of its characters."""
+    """Return the character class extended by all case variants of its characters."""
     more = [codes for codes in _cases().values() if any(_holds(ranges, code) for code in codes)]
     return _merged([*ranges, *((code, code) for codes in more for code in codes)])
 
@@ -249,7 +251,7 @@ MAX_LENGTH = 1024
 MAX_WILDCARDS = 32
 
 MAX_ALTERNATIVES = 100
-"""Maximum number of patterns that one text with braces can mean."""
+"""Maximum number of patterns to which one text with braces can expand."""
 _LINE = r"L?\d{1,7}(?:C\d{1,7})?"
 _SPAN = rf"{_LINE}(?: ?(?:[-\u2013:,]|\.\.) ?{_LINE}){{0,3}}"
 _LINES = re.compile(
@@ -259,7 +261,7 @@ _LINES = re.compile(
 """A path followed by line numbers: `a.py:10-20`, `a.py:10:5`, `a.py#L10-L20`, `a.py (lines 10-20)`."""
 _BETWEEN_PATHS = re.compile(r"\s*[;|]\s*|\s+(?:(?:and|&|\+)\s+)?", re.IGNORECASE)
 _ENDS_AS_PATH = re.compile(r"[\w*)\]}]\.[A-Za-z]\w{0,7}\Z|[/*]\Z")
-"""An extension, a slash or a star: several such parts in one text are several paths."""
+"""Matches an extension, a slash or a star; a text with several such parts lists several paths."""
 _LISTS = ",;\"'"
 _QUOTED = re.compile(r"([\"'`])(?P<text>(?:(?!\1).)*)\1", re.DOTALL)
 _AROUND = "\"'` "
@@ -272,10 +274,10 @@ _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Folders:
-    """The part above the last name: the names between the gaps.
+    """The part of a pattern before the last name, split at its gaps.
 
-    `start` is the text with which every path begins, written `/path/`, up to the first wildcard; `is_literal`
-    says that no wildcard follows.
+    `start` is the text before the first wildcard, written `/path/`, with which every matching path begins.
+    `is_literal` tells whether no wildcard follows.
     """
 
     pieces: tuple[tuple[Name, ...], ...]
@@ -285,12 +287,12 @@ class _Folders:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A valid pattern; made by `parse_pattern` only.
+    """A valid pattern; only `parse_pattern` creates one.
 
-    `text` reads back as the same pattern. `prefix` contains the leading names without wildcards (for a
-    resource its text), folded if case is ignored: two patterns overlap only if the prefix of one is a
-    whole-name prefix of the other's. The other fields are for this module: `start` is the text before the
-    first wildcard of the path written as `/path/`, so that names end with a slash.
+    Parsing `text` again returns the same pattern. `prefix` has the leading names without wildcards (for a
+    resource, its text), case-folded if case is ignored. Two patterns can overlap only if one prefix consists
+    of the first names of the other. The other fields are private to this module: `start` is the text before
+    the first wildcard, with the path written as `/path/`, so that each name ends with a slash.
     """
 
     text: str
@@ -304,7 +306,7 @@ class Pattern:
 
 
 def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
-    """Return the pattern that `raw` means; reading the result's `text` again returns the same.
+    """Parse a pattern; parsing the `text` of the result again returns the same pattern.
 
     A leading `./`, double slashes and repeated stars are removed; a trailing slash means everything below.
 
@@ -316,7 +318,7 @@ def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
 
 
 def spelled(raw: str) -> list[str]:
-    """Return the patterns that a caller's text means, in Unicode's NFC: `{a,b}` means two.
+    """Return the patterns that a caller's text means, in Unicode NFC; `{a,b}` means two patterns.
 
     Spaces, quotes and backticks around the text are removed. Braces without a comma, and a brace in a set
     (`[{]`), are plain text.
@@ -348,7 +350,7 @@ def spelled(raw: str) -> list[str]:
 
 
 def _refuse_lines_and_lists(raw: str, text: str) -> None:
-    """Refuse line numbers after a path, and several paths in one text.
+    """Raise if line numbers follow a path, or if the text lists several paths.
 
     Raises:
         InvalidPattern: The text has one of these forms; the remedy names the paths.
@@ -383,7 +385,7 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
 
 
 def _refuse_written_lists(raw: str, text: str) -> None:
-    """Refuse a list as the text of one pattern: `[README.md]` would cover names of one character.
+    """Raise if the text is a list: `[README.md]` as a pattern would match names of one character.
 
     Raises:
         InvalidPattern: Brackets around the whole text can mean neither a set of characters nor a name.
@@ -416,7 +418,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """Yield the texts that braces mean; over 100 groups yield over 100 equal texts.
+    """Yield the texts to which the braces expand; more than 100 groups yield over 100 equal texts.
 
     The number of steps is proportional to the length of the text, not to its square.
     """
@@ -442,7 +444,7 @@ def _alternatives(text: str) -> Iterator[str]:
 
 
 def prefixes_of(prefix: str) -> tuple[str, ...]:
-    """Return every whole-name prefix of `prefix`, shortest first, '' and itself included."""
+    """Return every prefix of `prefix` that ends with a whole name, shortest first, with '' and itself."""
     names = prefix.split("/") if prefix else []
     return tuple("/".join(names[:count]) for count in range(len(names) + 1))
 
@@ -464,7 +466,7 @@ def matches(pattern: Pattern, path: str) -> bool:
 
 
 def overlap(a: Pattern, b: Pattern) -> bool:
-    """Return whether the two patterns overlap, as the module's docstring defines.
+    """Return whether the two patterns overlap, as defined in the module's docstring.
 
     Their order does not matter.
     """
@@ -486,7 +488,7 @@ def overlapping(new: Pattern, live: Sequence[Pattern]) -> list[int]:
 
 
 def _meet(new: Pattern, other: Pattern, decided: dict[_Folders, bool]) -> bool:
-    """Return whether two patterns with agreeing starts overlap; `decided` caches the answers for folders."""
+    """Return whether two patterns with compatible starts overlap; `decided` caches results for folders."""
     if new.is_literal and other.start.startswith(new.start):
         return True
     if other.is_literal and new.start.startswith(other.start):
@@ -532,7 +534,7 @@ def _glob_takes(glob: Glob, name: str) -> bool:
 
 
 def _chains_meet(a: Sequence[Sequence[_Unit]], b: Sequence[Sequence[_Unit]], agree: _Agree[_Unit]) -> bool:
-    """Return whether one sequence fits both chains; the module's docstring explains the cases."""
+    """Return whether any sequence matches both chains; the module's docstring explains the cases."""
     if len(a) > 1 and len(b) > 1:
         return all(map(agree, a[0], b[0])) and all(map(agree, reversed(a[-1]), reversed(b[-1])))
     if len(a) > 1:
@@ -553,10 +555,10 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 
 
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
-    """Return whether the pieces find places along `row`, one after the other.
+    """Return whether the pieces can be placed along `row`, one after the other.
 
-    A short row is tried position by position. For a long row, sets of positions are integers, one bit per
-    position: a piece of n units is placed in n steps, whatever the number of near matches.
+    In a short row, each position is tried. For a long row, sets of positions are integers with one bit per
+    position, so that a piece of n units is placed in n steps, whatever the number of partial matches.
     """
     first = 0
     if len(row) <= _SHORT:
@@ -688,7 +690,7 @@ def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:
 
 
 def _written_names(raw: str) -> list[str]:
-    """Return the names of a pattern in their normal spelling."""
+    """Return a pattern's names in their canonical spelling."""
     names: list[str] = []
     parts = raw.split("/")
     for part in (*parts, "**") if parts[-1] in ("", ".") else parts:

@@ -1,4 +1,4 @@
-"""Operations on received messages: the inbox, its cursor, marks, one message, its delivery."""
+"""Operations on received messages: the inbox and its cursor, read marks, single messages, and delivery."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -54,7 +54,7 @@ from postroom.mail.waking import open_questions
 from postroom.stores.mail.access import RecordReads
 
 _MOST_ON_THEIR_WAY = 500
-"""Number of the oldest waiting messages to chats among which a message is searched."""
+"""Number of the oldest messages waiting for chats among which a message is looked up."""
 
 
 class InboxEvents(TypedDict):
@@ -121,7 +121,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Return messages for their recipient, from the first, up to the size of one answer."""
+    """Return messages as their recipient sees them, from the first, up to the size of one result."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
     return fit(list(map(inbox_view, entries, views)))
@@ -135,7 +135,7 @@ def shown_messages(
     viewer: Agent | None = None,
     bodies: bool = True,
 ) -> list[MessageView]:
-    """Return messages as a project sees them, complete, with two queries for all of them."""
+    """Return complete messages as a project sees them; two queries read all of them."""
     ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
@@ -169,7 +169,7 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages, or the message with the given id; reading changes no marks.
+    """Return an agent's messages, or the message with the given id; messages are not marked as read.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
@@ -217,7 +217,7 @@ def _moment(text: str | None) -> int | None:
 
 
 def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEvents:
-    """Return messages after a cursor, recalled ones included, each once and in order of arrival.
+    """Return messages after a cursor in order of arrival, each once, including recalled ones.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
@@ -250,7 +250,7 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
 
 
 def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
-    """Return one message, with its body from `offset`, as far as one answer can hold it."""
+    """Return one message, with as much of its body from `offset` as fits into one result."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
     views = shown_messages(context, project, [message], viewer=agent)
@@ -259,21 +259,21 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
 
 
 def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
-    """Return an attached file from `offset`, up to the size of one answer.
+    """Return an attached file from `offset`, up to the size of one result.
 
     Raises:
-        UnknownMessage: The agent can see no such message, or the message has no such file.
+        UnknownMessage: The agent cannot see a message with this id, or the message has no such file.
     """
     attachment, content = attached_file(context, asked)
     return attachment_part(attachment, content, offset=asked.offset)
 
 
 def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachment, bytes]:
-    """Return a file that came with a message, or the preview of one, with its bytes.
+    """Return a file that is attached to a message, or the preview of such a file, with its bytes.
 
     Raises:
-        InvalidArgument: Several files of the message fit.
-        UnknownMessage: The agent may see no such message, or the message has no such file.
+        InvalidArgument: Several files of the message match.
+        UnknownMessage: The agent cannot see a message with this id, or the message has no such file.
         StoreCorrupt: The store has lost the file's bytes.
     """
     project, agent = acting(context, asked.project_key, asked.agent_name)
@@ -298,8 +298,8 @@ def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAt
     """Return the attachment with the given digest or name; without both, the only attachment.
 
     Raises:
-        InvalidArgument: Several attachments fit.
-        UnknownMessage: No attachment fits.
+        InvalidArgument: Several attachments match.
+        UnknownMessage: No attachment matches.
     """
     fitting = [
         one
@@ -333,10 +333,10 @@ def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView
 
 
 def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> AckView:
-    """Acknowledge one or several messages for their recipient; only the first acknowledgement counts.
+    """Acknowledge one or more messages for their recipient; only the first acknowledgement counts.
 
     Raises:
-        InvalidArgument: Both or none of `message_id` and `message_ids` were given.
+        InvalidArgument: Both or neither of `message_id` and `message_ids` were given.
         UnknownMessage: A message was not sent to the agent; none was acknowledged.
     """
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
@@ -410,7 +410,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
 
 
 def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return why a message has not reached people in their chats yet: quiet hours, or the last failure."""
+    """Return why a message has not reached people in their chats yet: quiet hours, or the last error."""
     people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
     keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
     rows = context.tx.outbox.open(CHAT_KIND, limit=_MOST_ON_THEIR_WAY) if keys else ()
@@ -419,7 +419,7 @@ def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipi
 
 
 def _state(one: Recipient, message_run: MessageRun | None, *, recalled: bool) -> str:
-    """Return the most advanced state of a message at one recipient."""
+    """Return the most advanced delivery state of a message for one recipient."""
     reached = (
         ("recalled", recalled),
         ("acknowledged", one.acked_at is not None),

@@ -1,7 +1,7 @@
-"""The merge of two projects: its obstacles, and its effects. For the operator only.
+"""The merge of two projects: the obstacles to it and its effects. Only the operator may merge.
 
-All records of the source become the target's, with their ids. The source's path and slug become names of the
-target, so that agents there continue, and existing addresses still reach their readers.
+All records of the source move to the target and keep their ids. The source's path and slug become names of
+the target, so that agents in the source's folder can continue and existing addresses still work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -21,27 +21,27 @@ from postroom.mail.waking.prompts import agent_thread
 from postroom.stores.mail.access import MailReads, MailWrites
 
 _RECORDS_A_ROW: Final = 20
-"""Records per outbox row; the archive writes about 200 rows in one commit."""
+"""Maximum number of records that an outbox row names; the archive writes about 200 rows per commit."""
 _LIVE: Final = 1_000
-"""Number of active reservations of each project that are compared."""
+"""Maximum number of active reservations of each project that are compared."""
 _NAMED: Final = 20
-"""Maximum number of names in a refusal."""
+"""Maximum number of names that an error lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """The effects of a merge, and its obstacles."""
+    """The effects of a merge and the obstacles to it."""
 
     source: Project
     target: Project
     size: ProjectSize
     """The number of records that move."""
     threads: tuple[str, ...]
-    """Threads that both projects have, each of which becomes one."""
+    """Threads that exist in both projects; each such pair becomes one thread."""
     conflicts: tuple[Overlap, ...]
-    """Reservations of both projects that overlap: their holders were not notified across projects."""
+    """Overlapping reservations of the two projects, whose holders did not learn of each other."""
     renames: tuple[tuple[Agent, str], ...]
-    """Agents of the source that get another name, each with that name."""
+    """Agents of the source that must be renamed, each with its new name."""
     refusals: tuple[str, ...]
     """The reasons that prevent the merge; empty if it is possible."""
 
@@ -54,9 +54,10 @@ def plan_of(
     renames: Mapping[str, str] | None = None,
     rename_equal: bool = False,
 ) -> MergePlan:
-    """Return the effects of a merge. `renames` gives agents of the source a new name, by the old one.
+    """Return the effects of a merge. `renames` maps names of agents in the source to their new names.
 
-    With `rename_equal` each other agent of the source whose name the target has gets a number: `Ada-2`.
+    With `rename_equal`, every other agent of the source whose name exists in the target gets a number, as in
+    `Ada-2`.
 
     Raises:
         UnknownProject: No project has one of these names.
@@ -114,7 +115,7 @@ def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken
 
 
 def _equal_names(tx: MailReads, source: Project, target: Project, names: Sequence[str]) -> str:
-    """Return the refusal of agents with equal names, with the options to use."""
+    """Return the error for agents whose names exist in both projects, with the options to use."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     example = f"{names[0]}={_free_name(tx, source, target, names[0], set())}"
     return (
@@ -125,7 +126,7 @@ def _equal_names(tx: MailReads, source: Project, target: Project, names: Sequenc
 
 
 def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old: str, new: str) -> str:
-    """Return why an agent cannot get a name; empty if it can.
+    """Return the reason why an agent cannot get a name; empty if it can.
 
     Raises:
         InvalidName: The name breaks the rule, or is reserved.
@@ -192,7 +193,7 @@ def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
 
 
 def _to_archive(tx: MailWrites, plan: MergePlan, records: Mapping[int, Sequence[str]]) -> None:
-    """Make archives write moved and renamed records; the source's archive records the new project."""
+    """Queue the moved and renamed records for the archive; the source's archive records the new project."""
     source, target = plan.source, plan.target
     for home, of_home in records.items():
         for at in range(0, len(of_home), _RECORDS_A_ROW):

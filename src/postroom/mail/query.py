@@ -4,8 +4,8 @@
     all     := "(" query ")" | field ":" atom | atom
     atom    := "a phrase" | word | word*
 
-Never fails: an unclosed quote ends at the end, a lone operator is a word, an unknown field is part of its
-word.
+Parsing never fails: an unclosed quote extends to the end of the text, an operator without operands is a word,
+and an unknown field name is part of its word.
 """
 
 import re
@@ -26,11 +26,11 @@ _ALIASES = {
 
 MAX_PARTS = 64
 MAX_DEPTH = 8
-"""Maximum nesting of brackets; each adds up to three levels, and a search index supports about thirty."""
+"""Maximum nesting of parentheses; each adds up to three levels, and a search index supports about thirty."""
 
 
 def parse_query(text: str) -> Query | None:
-    """Return the query that `text` means, or None if it contains no word."""
+    """Return the query that `text` expresses, or None if it contains no word."""
     return _Reader(_tokens(text)).query()
 
 
@@ -55,7 +55,7 @@ def _rest_of_word(text: str, start: int) -> str:
 
 
 def _is_indexed(text: str) -> bool:
-    """Return whether the index keeps any part of a text: letters, digits and symbols."""
+    """Return whether the index stores any part of a text, that is, letters, digits or symbols."""
     return any(
         character.isalnum() or (not character.isascii() and unicodedata.category(character)[0] == "S")
         for character in text
@@ -70,7 +70,7 @@ class _Reader:
         self._at = 0
 
     def query(self) -> Query | None:
-        """Read everything; a surplus closing bracket is ignored."""
+        """Read the whole text; a surplus closing parenthesis is ignored."""
         parts = []
         while self._at < len(self._tokens):
             if part := self._any(0):
@@ -83,7 +83,7 @@ class _Reader:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
     def _operator(self, word: str) -> bool:
-        """Accept an operator if something follows it."""
+        """Accept an operator if anything follows it."""
         if self._peek() != ("word", word) or self._at + 1 >= len(self._tokens):
             return False
         if self._tokens[self._at + 1][0] == "close":

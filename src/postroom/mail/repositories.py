@@ -1,4 +1,4 @@
-"""The project of a folder, and the new folder of a project whose own folder is gone."""
+"""Finds the project of a folder, and the new folder of a project whose own folder is gone."""
 
 import asyncio
 import os.path
@@ -23,21 +23,21 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 from postroom.stores.mail.store import MailStore
 
 _LARGEST_POINTER = 4096
-"""Maximum bytes of the files by which Git finds a worktree's repository."""
+"""Maximum size in bytes of the files in which Git stores where a worktree's repository is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """One absolute path of a file; projects above `floor` do not count."""
+    """One absolute path of a file; projects whose folder is above `floor` are ignored."""
 
     path: str
     floor: str = ""
     top: str = ""
-    """The working tree that contains it; empty without one."""
+    """The working tree that contains the file; empty if there is none."""
 
 
 def locations_of(path: str, base: str) -> tuple[Location, ...]:
-    """Return the possible meanings of a path that was written in the folder `base`, the nearest first.
+    """Return what a path written in the folder `base` may refer to, nearest first.
 
     Reads the disk, so it must not run on the event loop or in a transaction.
     """
@@ -55,7 +55,7 @@ def locations_of(path: str, base: str) -> tuple[Location, ...]:
 
 
 def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Project, str] | None:
-    """Return the project whose folder contains the file, and the path within it; None without a project."""
+    """Return the project whose folder contains the file, and the file's path in it; None if there is none."""
     for location in locations:
         for folder in _upwards(location):
             project = projects.project(folder) or next(
@@ -68,7 +68,7 @@ def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Proje
 
 
 def _root(projects: ProjectReads, project: Project, folder: str, location: Location) -> str:
-    """Return the root of a project's paths: the working tree, if the folder is inside one."""
+    """Return the root of a project's paths, which is the working tree if the folder is inside one."""
     around = projects.project(location.top) if location.top and folder != project.human_key else None
     is_within = around is not None and around.id == project.id and folder.startswith(location.top)
     return location.top if is_within else folder
@@ -83,7 +83,7 @@ def _upwards(location: Location) -> Iterator[str]:
 
 
 def _worktree_of(path: Path) -> tuple[str, str]:
-    """Return the linked worktree that contains a path, and the main working tree; empty without one."""
+    """Return the linked worktree that contains a path, and the main working tree; empty if there is none."""
     for folder in (path, *path.parents):
         pointer = _pointed_at(folder / ".git", "gitdir: ", folder)
         if pointer is None:
@@ -100,7 +100,7 @@ def _top_of(path: Path) -> str:
 
 
 def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
-    """Return the path in a file of Git, "" if the file has none, or None if the file does not exist."""
+    """Return the path stored in one of Git's files: "" if it has none, None if the file is missing."""
     try:
         with file.open("rb") as stream:
             text = os.fsdecode(stream.read(_LARGEST_POINTER)).strip("\r\n")
@@ -115,14 +115,14 @@ def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
 
 _LOG = get_logger(__name__)
 _UNREAD = 100
-"""Maximum number of projects with unknown repositories that are read before a folder becomes a project."""
+"""Maximum number of projects with unidentified repositories that are read before a new project is created."""
 _READ_AT_ONCE = 2
-"""Folders read at the same time: one may keep Git waiting, and other work needs threads too."""
+"""Maximum number of folders read at once, because Git may take long and other work needs threads, too."""
 _PAGE = 500
 
 
 class Repositories:
-    """Reads the folders in calls, off the event loop."""
+    """Reads the folders that calls name, off the event loop."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
@@ -130,9 +130,9 @@ class Repositories:
         self._read: set[int] = set()
 
     async def recognised(self, key: str, *, may_move: bool) -> Recognition | None:
-        """Read a folder that names no project yet, or a project with an unknown repository.
+        """Read a folder that does not belong to a project yet, or whose project has no known repository.
 
-        A project whose own folder is gone moves to the named folder, if `may_move`.
+        If `may_move` is set, a project whose own folder is gone moves to this folder.
         """
         path, known, unread = await self._store.read(lambda tx: self._look(tx, key))
         if known is not None and is_of_git(known.git_identity):
@@ -147,7 +147,7 @@ class Repositories:
         return read
 
     def _look(self, tx: MailReads, key: str) -> tuple[str, Project | None, list[Project]]:
-        """Return the folder to read, its project if it has one, and other possible projects."""
+        """Return the folder to read, its project if it has one, and other candidate projects."""
         known = tx.project(key)
         path = checked_path(key) if known is None else key
         known = known or tx.project(path)
@@ -162,7 +162,7 @@ class Repositories:
         return path != known.human_key and not await asyncio.to_thread(is_folder, known.human_key)
 
     async def _moved(self, known: Project | None, read: Recognition) -> None:
-        """Move a project without a folder to this one."""
+        """Move a project whose folder is gone to this one."""
         folder, home = read.folder, read.folder.lasting
         kept = known or await self._store.read(lambda tx: project_of(tx, folder, folder.identity))
         if kept is None or not await self._is_homeless(kept, home):
@@ -176,10 +176,10 @@ class Repositories:
 def project_of(
     projects: ProjectReads, folder: RepositoryFolder | None, identity: str, *, is_said: bool = False
 ) -> Project | None:
-    """Return the project of a folder, or of its repository; an identity from the caller must be equal.
+    """Return the project of a folder or of its repository; an identity that the caller gives must match.
 
-    A folder belongs to the project of the folder around it, and of the folder that it links to or is a
-    worktree of. A renamed folder without a repository keeps its project.
+    A folder belongs to the project of a folder that contains it, of the target if it is a symbolic link, and
+    of the main working tree if it is a worktree. A renamed folder without a repository keeps its project.
     """
     folders = () if folder is None else (folder.top, *folder.others)
     by_folder = next(filter(None, map(projects.project, folders)), None)
@@ -192,9 +192,9 @@ def project_of(
 
 
 def move_project(tx: MailWrites, known: Project, home: str) -> bool:
-    """Give a project another folder, in which its runners work from now on; the former one still names it.
+    """Move a project to another folder, where its runners then work; the former folder remains an alias.
 
-    Return False if another call has moved it, or another project has that folder.
+    Return False if another call has moved the project meanwhile, or if the folder belongs to another project.
     """
     tx.lock_projects([known.id])
     if tx.project_by_id(known.id) != known or tx.project(home) not in (None, known):

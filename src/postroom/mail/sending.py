@@ -1,6 +1,6 @@
-"""Operations that write messages: send, reply, recall; and who may write to whom, which nothing bypasses.
+"""Operations that write messages (send, reply, recall), and the rules for who may write to whom.
 
-All recipients are valid, or nothing is sent.
+A message is sent only if all its recipients are valid. Nothing bypasses the rules.
 """
 
 import re
@@ -45,30 +45,32 @@ _ID_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
-"""Number of the newest messages of a thread in which `thread:` finds recipients."""
+"""Number of a thread's newest messages from which the address `thread:` takes its recipients."""
 THREAD = "thread:"
 LIVE = "live"
-"""An active run on the thread reads it at its next step; if the run ends before, another run reads it."""
+"""An active run on the thread reads the message at its next step; if that run ends first, another run reads
+it.
+"""
 RUNNER = "wake by runner"
 WAITS = "waits"
-"""Precedes the reason: another run reads it after the end of the run that waits for a person."""
+"""Prefix of the reason; another run reads the message after the run that waits for a person has ended."""
 CHAT = "message in a chat"
 HOOK = "hook at next step"
 INBOX = "inbox only"
 MAX_NAMED = 32
-"""Maximum number of recipients whose names are cached with the threads that they need."""
+"""Maximum number of recipients for which the needed threads are cached by the recipients' names."""
 MAX_PROBLEMS = 20
-"""Maximum number of invalid recipients, after which the check ends: each invalid name is compared with all
+"""Number of invalid recipients at which the check stops, because each invalid name is compared with all
 names.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactFacts:
-    """The facts about a sender and a recipient at the moment of sending."""
+    """The facts about the sender and a recipient when a message is sent."""
 
     policy: ContactPolicy
-    """The recipient's policy."""
+    """The recipient's contact policy."""
     same_agent: bool = False
     same_project: bool = True
     same_owner: bool = True
@@ -78,14 +80,14 @@ class ContactFacts:
     blocked: bool = False
     """Whether the recipient has blocked this sender."""
     answers_recipient: bool = False
-    """Whether the message answers a message of the recipient to the sender."""
+    """Whether the message replies to a message that the recipient sent to the sender."""
 
 
 def refusal(facts: ContactFacts) -> type[PostroomError] | None:
     """Return why the message is refused, or None if it is permitted.
 
-    `closed` and a block override everything: importance, acknowledgement, broadcast, threads and approvals do
-    not bypass them.
+    The policy `closed` and a block always apply: importance, acknowledgement requests, broadcasts, threads
+    and approvals do not bypass them.
     """
     if facts.retired:
         return AgentRetired
@@ -102,7 +104,7 @@ def refusal(facts: ContactFacts) -> type[PostroomError] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addressee:
-    """One recipient of a message before it is written."""
+    """A recipient of a message that is not stored yet."""
 
     project: Project
     agent: Agent
@@ -118,9 +120,9 @@ def refusals(
     reach: Mapping[int, Reach],
     answered: int | None = None,
 ) -> dict[int, PostroomError]:
-    """Return the agents that refuse the message, each with the reason.
+    """Return the agents that refuse the message, each with its reason.
 
-    `answered` is the sender of the message that this one answers, if that message was sent to `sender`.
+    If the message replies to a message that was sent to `sender`, `answered` is the sender of that message.
     """
     found: dict[int, PostroomError] = {}
     for one in addressees:
@@ -146,7 +148,7 @@ def refusals(
 
 
 class Delivery(TypedDict):
-    """The message to the agents of one project, and how each of them, in the same order, will see it."""
+    """The delivery to the agents of one project, with how each of them, in the same order, will see it."""
 
     project: str
     recipients: list[str]
@@ -185,9 +187,9 @@ class NewMessage:
     broadcast: bool = False
     reply_to: Message | None = None
     trace: str | None = None
-    """The place of its writing in a trace; by default that of the call."""
+    """The trace position at which it was written; by default, that of the call."""
     answering_run: str | None = None
-    """The run whose answer it is."""
+    """The run whose answer the message is."""
 
 
 def send_message(context: WriteContext, asked: SendMessage) -> Sent:
@@ -220,7 +222,7 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
 
 
 def named_readers(command: object) -> Hashable:
-    """Return the recipients as a send command names them; None if it names none, or more than 32."""
+    """Return the recipients that a send command names; None if it names none or more than 32."""
     if (
         not isinstance(command, SendMessage)
         or len(command.to) + len(command.cc) + len(command.bcc) > MAX_NAMED
@@ -230,10 +232,10 @@ def named_readers(command: object) -> Hashable:
 
 
 def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
-    """Return the thread of a message: the one it names, or the one it is addressed to.
+    """Return the thread of a message, which the message either names or is addressed to.
 
     Raises:
-        InvalidArgument: It names one thread and is addressed to another.
+        InvalidArgument: The message names one thread and is addressed to another.
         UnknownThread: The name is reserved for the thread of a later message.
     """
     named = set[str]() if asked.thread_id is None else {asked.thread_id}
@@ -260,7 +262,7 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
 def _everybody_else(
     context: WriteContext, project: Project, sender: Agent, addressees: Sequence[Addressee]
 ) -> tuple[list[Addressee], list[str]]:
-    """Return the other active agents of a project, and the names of those that refuse the message."""
+    """Return a project's other active agents, and the names of those that refuse the message."""
     everyone = context.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
     if len(everyone) > MAX_BROADCAST:
         raise TooLarge(
@@ -277,10 +279,10 @@ def _everybody_else(
 
 
 def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
-    """Answer a message: to its sender, or to its first recipients if the sender answers it.
+    """Reply to a message: to its sender or, if the sender itself replies, to its first recipients.
 
-    A recipient of a hidden copy answers only the sender, because an answer to all would reveal the copy;
-    `skipped` lists the others.
+    A reply to a blind copy goes only to the sender, because a reply to all would reveal the copy; `skipped`
+    lists the other recipients.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     original, recipients = visible_message(context, project, sender, asked.message_id)
@@ -307,7 +309,7 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
 
 
 def reply_subject(subject: str, most: int) -> str:
-    """Return the subject of an answer with one `Re:`, cut to `most` characters; an empty one stays empty."""
+    """Return the subject of a reply with a single `Re:`, cut to `most` characters; empty remains empty."""
     asked = _REPLY_PREFIX.sub("", subject)
     return f"Re: {asked}"[:most] if asked.strip() else ""
 
@@ -333,7 +335,7 @@ def _answered(
 
 
 def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[Addressee]:
-    """Return these agents as recipients, each with its project."""
+    """Return these agents as recipients, together with their projects."""
     agents = context.tx.agents_by_id(list(kinds))
     projects = {agent.project_id: context.tx.project_by_id(agent.project_id) for agent in agents.values()}
     return [
@@ -346,11 +348,12 @@ def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[
 def _participants(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the other participants of a thread, from its messages that the sender wrote or received.
+    """Return the other participants of a thread, based on the messages that the sender wrote or received.
 
-    Participants are the opener of the thread, the sender, and everyone to whom a participant openly wrote.
-    A stranger who writes into the thread becomes a participant when a participant writes to her. For a sender
-    who shares no message with a participant, the first message that reached him opens the thread.
+    Participants are the agent that started the thread, the sender, and every agent to which a participant has
+    written visibly. A stranger that writes to the thread becomes a participant as soon as a participant
+    writes to it. If the sender shares no message with a participant, the first message that it received
+    counts as the start of the thread.
 
     Raises:
         UnknownThread: The project has no such thread.
@@ -392,7 +395,7 @@ def _participants(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A message of a thread, with the fields that decide about participants."""
+    """A message of a thread, with the fields that determine the participants."""
 
     sender: int
     open_readers: set[int]
@@ -401,7 +404,7 @@ class _Entry:
 
 
 def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
-    """Return the agents in shared messages of participants; their recipients become participants too."""
+    """Return the agents in shared messages of participants; their recipients become participants."""
     met = set[int]()
     for entry in entries:
         if entry.sender in participants:
@@ -411,7 +414,7 @@ def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message with its recipients and its outbox row, and wake its recipients; or change nothing."""
+    """Store a message, its recipients and its outbox row, and wake the recipients; all of it or nothing."""
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
@@ -436,9 +439,9 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
 def store_message(
     context: WriteContext, new: NewMessage, reach: Mapping[int, Reach]
 ) -> tuple[Message, Sequence[tuple[Project, Agent]]]:
-    """Store a message that its addressees accept, with its recipients and its outbox row.
+    """Store a message that its recipients accept, with its recipients and its outbox row.
 
-    Return the message, and the recipients that it has yet to wake.
+    Return the message and the recipients that must still be woken.
 
     Raises:
         ThreadsNeeded, QueueFull: As for `Waking.expect`; nothing was written.
@@ -480,7 +483,7 @@ def store_message(
 def wake_readers(
     context: WriteContext, new: NewMessage, message: Message, woken: Sequence[tuple[Project, Agent]]
 ) -> None:
-    """Wake the recipients of a message that this change stored, or leave it to the time after its commit."""
+    """Wake the recipients of a message stored by this change, or leave that to the time after the commit."""
     if not woken:
         return
     if context.waking is None:
@@ -491,7 +494,7 @@ def wake_readers(
 
 
 def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]) -> Sent:
-    """Return the message as its sender's answer shows it."""
+    """Return the message as shown in the result for its sender."""
     recipients = [
         Recipient(
             message_id=message.id,
@@ -518,7 +521,7 @@ def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mappi
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each recipient sees the message, by recipient id, as far as it is already decided."""
+    """Return how each recipient sees the message, by recipient id, if it is already determined."""
     ids = [one.agent_id for one in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
@@ -532,7 +535,7 @@ def _seen_by(
     *,
     starts_thread: bool = False,
 ) -> dict[int, str]:
-    """Return how each recipient will see the message; no run has messages of a thread that it starts."""
+    """Return how each recipient will see the message; no run can have messages of a thread that it starts."""
     woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
     at_work = set[int]()
     if woken and not starts_thread:
@@ -590,7 +593,7 @@ def _check_number(recipients: int, limit: int) -> None:
 def _addressees(
     context: WriteContext, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
-    """Look up every name at once; an agent named twice gets one message, by its most visible mention."""
+    """Look up all names at once; an agent named twice gets one message, by its most visible mention."""
     kinds: dict[str, RecipientKind] = {}
     mentions: tuple[tuple[RecipientKind, list[str]], ...] = (
         ("to", asked.to),
@@ -626,7 +629,7 @@ def _addressees(
 def _elsewhere(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the recipients of an address that is not an agent's name in the project."""
+    """Return the recipients for an address that is not the name of an agent in the project."""
     if address.startswith(THREAD):
         return _participants(context, home, sender, address, kind)
     project, agent = find_address(context, home, address)
@@ -646,7 +649,7 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
 
 
 def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
-    """Recall a message that no recipient has read; no effect if it is recalled already.
+    """Recall a message that no recipient has read; no effect if it was recalled before.
 
     Raises:
         NotPermitted: Another agent wrote it.

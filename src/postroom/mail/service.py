@@ -1,6 +1,6 @@
-"""Runs operations: reads commands, prepares their transaction, and stores answers by key.
+"""Executes operations: reads commands, prepares their transaction, and stores results by idempotency key.
 
-The change of a command locks the projects of the command before it reads.
+Before a command's change reads anything, it locks the projects of the command.
 """
 
 import asyncio
@@ -70,33 +70,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TOGETHER: Final = 0.05
-"""Seconds that a waiter waits after a hint, so that a burst of changes is read once."""
+"""Seconds to wait after a hint, so that a burst of changes causes only one read."""
 LOOK_AGAIN: Final = timedelta(seconds=5)
-"""Maximum time in which a change goes unnoticed if its hint was lost."""
+"""Maximum time for which a change can go unnoticed if its hint is lost."""
 
 
 class MailChanges:
-    """Lets callers wait for changes of mail; after a stop, no caller waits."""
+    """Lets callers wait for changes in mail; after a stop, calls no longer wait."""
 
     def __init__(self, changes: ChangeNotifier) -> None:
         self._changes = changes
         self.is_stopped = False
 
     def ring(self) -> None:
-        """Make all waiters check now."""
+        """Let all waiters check now."""
         self._changes.tell((MAIL,))
 
     def stop(self) -> None:
-        """End all waits from now on; a repeated call has no effect."""
+        """End all current and future waits; repeated calls have no effect."""
         self.is_stopped = True
         self.ring()
 
     async def awaited(
         self, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], *, until: float
     ) -> T:
-        """Read now and after each change; return the first result that is news, or the last result.
+        """Read now and after each change; return the first result that is new, or else the last result.
 
-        The last read is before `until`, an instant of the event loop, or before the stop.
+        The last read happens before `until`, in event loop time, or before the stop.
         """
         loop = asyncio.get_running_loop()
         with self._changes.listen(MAIL) as changed:
@@ -110,17 +110,17 @@ class MailChanges:
 
 
 _LISTS_ON = 60_000
-"""Milliseconds for which a token that replaced itself can still list tools."""
+"""Milliseconds for which a token that was used to replace itself can still list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 _TO_BE_MADE = 0
-"""Stands for every project that does not exist yet."""
+"""Stands for all projects that do not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnswerKey:
-    """The key of a stored answer, and the digest of its request."""
+    """The key of a stored result, and the digest of the request."""
 
     scope: str
     key: str
@@ -128,11 +128,11 @@ class _AnswerKey:
 
 
 def _nobody() -> None:
-    """Wake nobody: recipients are found later."""
+    """Wake nobody; recipients are found later."""
 
 
 class Mail:
-    """Agent mail over a store: every change is durable when its call returns, and can be repeated by key."""
+    """Agent mail over a store: a change is durable when its call returns, and repeatable by its key."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -147,9 +147,10 @@ class Mail:
     ) -> None:
         """Keep the arguments.
 
-        `keep_token` makes a token for the agent of a project, stores it in a private file, and returns token
-        and path. `tracing` traces calls and runs for external monitoring. `waker` returns the waker of
-        recipients in the change that stores their messages; without it they are found later.
+        `keep_token` creates a token for an agent of a project, stores it in a private file, and returns the
+        token and the path. `tracing` traces calls and runs for external monitoring. `waker` returns an object
+        that wakes recipients in the change that stores their messages; without it, recipients are found
+        later.
         """
         self.store = store
         self.clock = clock
@@ -162,13 +163,12 @@ class Mail:
         self._waker = waker
         self._rotating = asyncio.Lock()
         self._folders = Repositories(store)
-        """Reads projects' folders, each once for other projects' sake; a repository created later identifies
-        itself."""
+        """Reads the folders of projects."""
         self._replaced: dict[str, int] = {}
         """The time until which a token that replaced itself can list tools, by hash."""
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
-        """Perform the operation of this name on plain arguments and return its plain answer.
+        """Perform the operation of this name on plain arguments and return its plain result.
 
         Raises:
             KeyError: The operation does not exist.
@@ -180,10 +180,10 @@ class Mail:
         )
 
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
-        """Perform an operation; a change with a key is done once and gives the same answer each time.
+        """Perform an operation; a change with a key is done once, and repeated calls get the same result.
 
         Raises:
-            InsufficientScope, NotPermitted: The caller's named token lacks a right.
+            InsufficientScope, NotPermitted: The caller's named token lacks a permission.
         """
         if caller.grant is not None:
             operation.check(caller.grant)
@@ -206,7 +206,7 @@ class Mail:
         return answer
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
-        """Replace an agent's token by its hash, or revoke it with None; for the operator only.
+        """Store the hash of an agent's new token, or revoke its token with None; for the operator only.
 
         Raises:
             UnknownProject, UnknownAgent: The project or agent does not exist.
@@ -219,7 +219,7 @@ class Mail:
         await self.store.write(change)
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
-        """Give the agent a new token in a file of the server; a calling model never sees it."""
+        """Give the agent a new token in a file on the server, so that the calling model never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
                 "this server stores no token files", remedy="run `postroom agents token` on the server"
@@ -249,7 +249,7 @@ class Mail:
         return [project.slug for project in found]
 
     async def slug(self, project_key: str) -> str:
-        """Return the slug of the project that a key names.
+        """Return the slug of the project that a key identifies.
 
         Raises:
             UnknownProject: The project does not exist.
@@ -257,15 +257,15 @@ class Mail:
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
 
     async def trace_of(self, message_id: int | str) -> str | None:
-        """Return the place of a message in a trace; None if it was not traced."""
+        """Return a message's position in a trace; None if it was not traced."""
         name = message_trace(message_id)
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:
         """Return whether a token belongs to an agent.
 
-        A token that was replaced moments ago still counts, because clients list tools before they show the
-        answer with the new one's file. No operation accepts it.
+        A token that was replaced moments ago also counts, because clients list tools before they show the
+        result that names the file of the new token. No operation accepts such a token.
         """
         hashed = token_hash(token)
         if self._replaced.get(hashed, 0) > self.clock.now():
@@ -273,9 +273,9 @@ class Mail:
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
-        """Return the context for postroom's own operations.
+        """Return the context for operations that postroom itself performs.
 
-        With `accept`, recipients are woken in the change; otherwise they are found later.
+        If `accept` is given, recipients are woken in the same change; otherwise they are found later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
@@ -292,7 +292,7 @@ class Mail:
         declared_by: RunnerSource = "operator",
         claims_tasks: bool = False,
     ) -> RunnerChange:
-        """Set how an agent is run when mail comes for it, None for not at all; for the operator only.
+        """Set the runner of an agent, or remove it with None; for the operator only.
 
         Its runs are for servers at the `place`, '' for all. Up to `runs_at_once` runs, each on another mail
         thread, execute at once. With `claims_tasks` the server claims tasks for the agent.
@@ -320,7 +320,7 @@ class Mail:
         return await self.store.write(change)
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
-        """Set the chat address of a person, None for none; for the operator only.
+        """Set a person's chat address, or remove it with None; for the operator only.
 
         Return whether the person had an address before.
 
@@ -364,7 +364,7 @@ class Mail:
         )
 
     async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
-        """Make a change; under a key it is made once, and each call gets the answer of the first."""
+        """Make a change; with a key it is made only once, and each call gets the result of the first."""
         keyed = isinstance(command, Change) and command.idempotency_key is not None
         place = _place_of(operation, command) if keyed else None
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
@@ -402,7 +402,7 @@ class Mail:
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
-        """Return the answer that was stored under a key, or None; only to the caller who got it."""
+        """Return the result that was stored under a key, but only to the caller who got it; else None."""
         stored = tx.answer(place.scope, place.key)
         if stored is None:
             return None
@@ -426,14 +426,14 @@ class Mail:
             acting(context, project, actor)
 
     async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
-        """Make the slow reads that must not happen inside a transaction."""
+        """Perform slow reads that must not happen inside a transaction."""
         if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
             root = await self._root_for(command, caller)
             return await asyncio.to_thread(load_attachments, command.attachments, root=root, rules=self.rules)
         return ()
 
     async def _recognition(self, command: Command, caller: Caller) -> Recognition | None:
-        """Read a folder that names a project, if folders identify projects."""
+        """Read the folder that names a project, if projects are identified by their folders."""
         is_looked_at = isinstance(command, StartSession | EnsureProject) and not (
             isinstance(command, EnsureProject) and command.git_identity
         )
@@ -442,7 +442,7 @@ class Mail:
         return await self._folders.recognised(home_of(command), may_move=caller.agent_id is None)
 
     async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
-        """Return the project's folder for a caller who may act there: files are read for no other caller."""
+        """Return the project's folder if the caller may act there; files are not read for other callers."""
 
         def look(tx: MailReads) -> str:
             project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
@@ -456,14 +456,14 @@ def _is_bound(caller: Caller) -> bool:
 
 
 def named_in(command: Command) -> tuple[str, str]:
-    """Return the project and the agent that a command names as its own; '' for each that it does not name."""
+    """Return the project and the agent that a command acts for; '' for each that it does not name."""
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
 
 
 def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
-    """Return the key of the answer to a command; keys of different projects and agents never collide."""
+    """Return the key under which a command's result is stored; projects and agents have distinct keys."""
     key = command.idempotency_key if isinstance(command, Change) else None
     if key is None:
         return None
@@ -477,7 +477,7 @@ def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
 
 
 def home_of(command: Command) -> str:
-    """Return the key of the project in which a command acts."""
+    """Return the key of the project in which a command takes effect."""
     named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
     return named
 
@@ -497,7 +497,7 @@ def lock_projects_of(tx: MailWrites, command: Command) -> None:
 
 
 def projects_of(tx: MailReads, command: Command) -> set[int]:
-    """Return the ids of the projects whose logs, agents or messages a command may change."""
+    """Return the ids of all projects whose logs, agents or messages a command may change."""
     keys, fields = {home_of(command)}, msgspec.structs.asdict(command)
     for name in ("to", "cc", "bcc", "requester"):
         named = fields.get(name) or ()
@@ -520,7 +520,7 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
 
 
 def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
-    """Return the projects of a command's message; an answer concerns its readers' projects too."""
+    """Return the projects that a command's message concerns; for a reply, also those of its recipients."""
     message = tx.message(message_id)
     if message is None:
         return set()

@@ -28,15 +28,15 @@ from postroom.mail.views import (
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n")
 _QUESTION_END = re.compile(r"\?[?!\"')\]*_]*$")
 _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
-"""Code, as a whole: a question mark in it does not make a question, and no sentence ends there."""
+"""Code, matched as a whole, because a question mark in it is not a question and a period ends no sentence."""
 
 _AROUND = " \t\r>*-#"
-"""Marks of Markdown around a sentence."""
+"""Markdown characters around a sentence."""
 
 _PARTLY_SEARCHED: Final = 20
-"""Maximum number of possibly missed messages that an answer lists."""
+"""Maximum number of messages that a search result lists as possibly missed."""
 SUMMARY_MESSAGES = 1_000
-"""Number of messages in a summary; a longer thread uses the newest, and the answer counts the others."""
+"""Number of the newest messages that a summary reads; the result counts the others."""
 MAX_QUESTIONS = 50
 MAX_QUESTION_CHARS = 300
 
@@ -192,7 +192,7 @@ def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
 
 
 def fetch_thread(context: ReadContext, asked: FetchThread) -> ThreadMessages:
-    """Return messages of a thread, oldest first, without hidden recipients.
+    """Return messages of a thread, oldest first, without blind-copy recipients.
 
     Raises:
         UnknownThread: The project has no such thread.
@@ -250,7 +250,7 @@ def _participants(messages: Sequence[Message]) -> list[ParticipantView]:
 
 
 def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
-    """Return the questions after which only the asker has written."""
+    """Return the questions to which nobody but the asker has replied."""
     last = messages[-1]
     before = next((one.id for one in reversed(messages) if one.sender_id != last.sender_id), 0)
     found: list[QuestionView] = []
@@ -265,7 +265,7 @@ def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
 
 
 def _questions(body: str) -> list[str]:
-    """Return the questions of a text in their original wording, with the code in their sentences."""
+    """Return the questions in a text, in their original wording and including code in their sentences."""
     prose = _CODE.sub(_blanked, body)
     found, begin = [], 0
     for end in (*_SENTENCE_END.finditer(prose), None):
@@ -278,7 +278,7 @@ def _questions(body: str) -> list[str]:
 
 
 def _blanked(code: re.Match[str]) -> str:
-    """Return a replacement of the same length for code, without questions; a block ends a sentence."""
+    """Return a same-length replacement for code, without question marks; a code block ends a sentence."""
     return ("\n" if "\n" in code[0] else "x") * len(code[0])
 
 

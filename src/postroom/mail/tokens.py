@@ -1,12 +1,12 @@
-"""Tokens: named ones, which the operator creates, and one for each active run.
+"""Tokens: named tokens, which the operator creates, and a token for each active run.
 
-A named token is checked per call, replaced with an overlap, and revoked at once. Its future holder creates a
-token and sends only its hash here, so that a call that is repeated because its answer was lost creates no
-second token. Each check reads the store: a revoked token is invalid once the call that revoked it has
-returned.
+A named token is checked at each call. When it is replaced, the old and the new token are both valid for a
+while; a revocation takes effect at once. The client generates the token and sends only its hash, so that
+repeating a call whose result was lost does not create a second token. Each check reads the store, so a token
+is invalid as soon as the call that revoked it has returned.
 
-The token of a run gives one run of one agent access to the server while its program is active. These tokens
-are kept in memory only: the tokens of a killed server are invalid when it runs again.
+A run's token gives one run of one agent access to the server while the run's program is active. These tokens
+are kept only in memory, so the tokens of a killed server are invalid after it restarts.
 """
 
 import hmac
@@ -38,7 +38,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 
 WRITTEN_EVERY: Final = timedelta(minutes=1)
-"""Interval at which last uses are stored; a server that dies loses those since then."""
+"""Interval at which times of last use are stored; a server that crashes loses those since the last write."""
 LONGEST_LIFE: Final = timedelta(days=3650)
 LONGEST_OVERLAP: Final = timedelta(days=90)
 
@@ -48,7 +48,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _NOBODYS: Final = "0" * 64
 _PAGE: Final = 500
 _TOKENS: Final = "tokens"
-"""The topic by which servers notify each other that a token was ended."""
+"""The topic by which servers tell each other that a token was revoked or replaced."""
 _MOST_RECOGNISED: Final = 1_000
 
 
@@ -77,7 +77,7 @@ class NamedTokens:
         timer: Timer | None = None,
         shared: SharedChanges | None = None,
     ) -> None:
-        """Keep the arguments; by `shared` the servers of one database notify each other of ended tokens."""
+        """Keep the arguments; through `shared`, servers of one database tell each other of ended tokens."""
         self._store = store
         self._clock = clock
         self._timer = timer or SystemTimer()
@@ -91,7 +91,7 @@ class NamedTokens:
         """The tokens of the runs that are active here."""
 
     async def recognise(self, token: str) -> Grant:
-        """Return the rights of a token, and record its use; nothing is cached.
+        """Return the permissions of a token and record its use; nothing is cached.
 
         Raises:
             WrongToken: The token is unknown, was revoked, or has expired.
@@ -123,7 +123,7 @@ class NamedTokens:
         )
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether a token that was recognised earlier is still valid, without asking the store."""
+        """Return, without reading the store, whether a token that was recognised earlier is still valid."""
         if grant.run_id is not None:
             return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
@@ -141,13 +141,13 @@ class NamedTokens:
     ) -> TokenView:
         """Store the hash of a new token.
 
-        The same call again returns the same answer and creates no second token.
+        Repeating the call returns the same result and does not create a second token.
 
         Raises:
             InvalidArgument, InvalidName: The token is malformed, or would permit nothing or too much.
             NameTaken: A token of this name is valid.
-            UnknownProject: there is none.
-            IdempotencyConflict: the id was used for another token.
+            UnknownProject: The project does not exist.
+            IdempotencyConflict: The id was used for another token.
         """
         _check_new(name, token_id, hashed)
         chosen = _scopes(scopes, bound=project is not None)
@@ -173,15 +173,15 @@ class NamedTokens:
         return await self._store.write(change)
 
     async def rotate(self, name: str, token_id: str, hashed: str, *, overlap: timedelta) -> TokenView:
-        """Let a new token take a name, with the same scopes, project and length of life.
+        """Replace the token of a name by a new one with the same scopes, project and lifetime.
 
-        Those before it are valid for `overlap` more, or until they would have ended. The same call again
-        returns the same answer and changes nothing.
+        Earlier tokens stay valid for `overlap`, but not beyond their expiry. Repeating the call returns the
+        same result and changes nothing.
 
         Raises:
             InvalidArgument, InvalidName: The token is malformed, or the overlap is too long.
             UnknownToken: No valid token has this name.
-            IdempotencyConflict: the id was used for another token.
+            IdempotencyConflict: The id was used for another token.
         """
         _check_new(name, token_id, hashed)
         _check_length("overlap", overlap, LONGEST_OVERLAP, least=timedelta(0))
@@ -214,10 +214,10 @@ class NamedTokens:
         return answer
 
     async def revoke(self, name: str) -> int:
-        """End every token of a name at once and return how many were valid; harmless when none was.
+        """Revoke all tokens of a name at once; return how many were valid. No effect if none was valid.
 
         Raises:
-            UnknownToken: no token ever had this name.
+            UnknownToken: No token has ever had this name.
         """
 
         def change(tx: MailWrites) -> tuple[list[str], int]:
@@ -239,7 +239,7 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[TokenView]:
-        """Return the tokens that are valid, and with `ended` the others too, by name, the oldest first."""
+        """Return the valid tokens, and with `ended` also the others, by name, oldest first."""
 
         def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()
@@ -250,18 +250,18 @@ class NamedTokens:
         return await self._store.read(look)
 
     def start(self) -> None:
-        """Start to store last uses at intervals."""
+        """Start to store times of last use at intervals."""
         self._tasks.start(self._serve(), name="last uses")
         if self._shared is not None:
             self._tasks.start(self._follow(self._shared), name="ended tokens")
 
     async def stop(self) -> None:
-        """Store the remaining last uses, and stop; no effect if it never started."""
+        """Store the remaining times of last use, and stop; no effect if it was never started."""
         await self._tasks.close()
         await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Store when tokens were last used, if any was; after a failure they are kept for the next time."""
+        """Store when tokens were last used; after a failure, the times are kept for the next attempt."""
         used, self._used = self._used, {}
         if not used:
             return
@@ -272,7 +272,7 @@ class NamedTokens:
             _LOG.warning("tokens.uses_not_written", code=error.code, reason=error.message)
 
     async def _follow(self, shared: SharedChanges) -> None:
-        """Follow hints about tokens that another server has ended."""
+        """React to hints about tokens that another server has revoked or replaced."""
         with shared.changes.listen(_TOKENS) as news:
             while True:
                 await news.wait(WRITTEN_EVERY)
@@ -282,7 +282,7 @@ class NamedTokens:
                     _LOG.warning("tokens.not_looked_at", code=error.code, reason=error.message)
 
     async def look_again(self) -> None:
-        """Read when the tokens that were used here end.
+        """Read again when the recently used tokens expire.
 
         Raises:
             StoreError: They could not be read.
@@ -351,7 +351,7 @@ def _check_length(
 
 
 def _by_id(tx: MailReads, token_id: str, name: str, hashed: str) -> KeptToken | None:
-    """Return the token that an earlier identical call created; None if there was none.
+    """Return the token that an earlier, identical call created; None if there is none.
 
     Raises:
         IdempotencyConflict: The id belongs to another token.
@@ -374,7 +374,7 @@ def _used_before(token_id: str) -> IdempotencyConflict:
 
 
 def _free_name(tx: MailWrites, name: str, now: int) -> None:
-    """Take the name from a token that has expired.
+    """Make a name available that belongs to an expired token.
 
     Raises:
         NameTaken: The token that has it is valid.
@@ -392,7 +392,7 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
 
 
 def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
-    """Return the valid tokens of a name, the current one last.
+    """Return the valid tokens of a name, with the current one last.
 
     Raises:
         UnknownToken: No token is current and valid.
@@ -419,7 +419,7 @@ def _all(tx: MailReads) -> list[KeptToken]:
 
 
 def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> TokenView:
-    """Return the public fields of a token: all except the token and its hash."""
+    """Return the public fields of a token, that is, all except the token and its hash."""
     bound = None if token.project_id is None else tx.project_by_id(token.project_id)
     last = max((at for at in (token.last_used_at, used) if at is not None), default=None)
     return {
@@ -453,7 +453,7 @@ class RunTokens:
         self._grants: dict[str, Grant] = {}
 
     def issue(self, token: str, *, agent_id: int, agent: str, run_id: str) -> None:
-        """Allow a token to act as an agent, and only as this agent, for one of its runs."""
+        """Register a token that can act only as one agent, for one of its runs."""
         hashed = token_hash(token)
         self._grants[hashed] = Grant(
             token_id=hashed, name=f"run of {agent}", scopes=_SCOPES, agent_id=agent_id, run_id=run_id
@@ -464,7 +464,7 @@ class RunTokens:
         self._grants.pop(token_hash(token), None)
 
     def recognise(self, token: str) -> Grant:
-        """Return the rights of a token.
+        """Return the permissions of a token.
 
         Raises:
             WrongToken: Its run has ended, or the token is unknown.

@@ -1,1 +1,1 @@
-"""One folder per engine; each engine keeps the promises of `postroom.stores.mail.access`."""
+"""One package per engine; each engine keeps the guarantees that `postroom.stores.mail.access` describes."""

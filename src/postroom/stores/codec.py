@@ -1,13 +1,13 @@
-"""Converts records from and to rows and JSON text; an unreadable row is reported as corrupt.
+"""Converts records to and from rows and JSON text; an unreadable row is reported as corrupt.
 
-The answer of a run is stored once, in the row of the run. The message, the events and the dispatch that tell
-the same answer are stored without the text. Their column `answer_of` names the run, and each look at them
-takes the text from the row of that run:
+The answer of a run is stored once, in the row of the run. The message, the events and the dispatch that
+contain the same answer are stored without its text. Their column `answer_of` names the run, and each query
+for them takes the text from the row of that run:
 
     runs.body holds the text ◀─ answer_of ─ message, events, dispatch
 
-Rows refer only to a run that has ended, because its answer never changes. Rows that older releases wrote hold
-the text themselves.
+Rows refer only to a run that has ended, because its answer can no longer change. Rows written by older
+releases contain the text itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,13 +68,13 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
     )
 }
 _NEW_VALUE = ("Invalid enum value", "Invalid value")
-"""Prefixes of msgspec's errors about an unknown enum value or union tag."""
+"""The beginnings of msgspec's error messages about an unknown enum value or union tag."""
 _ESCAPE = "\x1a"
-"""Escape character in free text, before the code for U+0000 and for itself."""
+"""Escape character in free text, which precedes the code for U+0000 and for itself."""
 
 
 def record(kind: type[T], row: Sequence[Any]) -> T:
-    """Return the record from the first columns of a row, in the order of the class's fields."""
+    """Build a record from the first columns of a row, in the order of the fields of its class."""
     names, truths = _fields(kind)  # type: ignore[arg-type] # a class is hashable
     values = dict(zip(names, row, strict=False))
     for name in truths:
@@ -84,7 +84,7 @@ def record(kind: type[T], row: Sequence[Any]) -> T:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a record, and its boolean fields, which are 0 or 1 in a row."""
+    """Return a record's fields, and those that are boolean, which a row stores as 0 or 1."""
     types: dict[str, Any] = kind.__annotations__
     return tuple(types), tuple(name for name, kept_as in types.items() if kept_as is bool)
 
@@ -93,7 +93,7 @@ def encode(value: object) -> str:
     """Return a record, or plain JSON data, as JSON text.
 
     Raises:
-        InvalidRecord: A text contains half a character, which cannot be stored.
+        InvalidRecord: A text contains a lone surrogate, which cannot be stored.
     """
     try:
         return _ENCODER.encode(value).decode()
@@ -102,7 +102,7 @@ def encode(value: object) -> str:
 
 
 def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
-    """Read a record back; `where` names the row for the error.
+    """Decode a record; `where` names the row in error messages.
 
     Raises:
         RecordTooNew: The text contains a value that only a newer release knows.
@@ -128,17 +128,17 @@ def answer_in(run_body: str | bytes) -> str:
 
 
 def with_answer(run: RunRecord | None) -> RunRecord | None:
-    """Return a run whose answer rows may refer to; None if the run has not ended, or has said nothing."""
+    """Return the run if rows can refer to its answer; None if it has not ended or has no answer."""
     return run if run is not None and run.status is RunStatus.DONE and run.final_output else None
 
 
 def is_answer(message: Message, run: RunRecord) -> bool:
-    """Return whether a message is the answer of a run and nothing else."""
+    """Return whether a message consists only of the answer of a run."""
     return message.role is Role.ASSISTANT and message.content == (ContentBlock(text=run.final_output or ""),)
 
 
 def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Json] | None:
-    """Return the payload of an event without the answer of a run; None if the payload does not hold it."""
+    """Return an event's payload without the run's answer; None if the payload does not contain it."""
     if payload.get("text") == run.final_output:
         return {**payload, "text": None}
     result = payload.get("result")
@@ -148,19 +148,19 @@ def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Jso
 
 
 def message_with(message: Message, text: str) -> Message:
-    """Return a message with the answer that was omitted in its row."""
+    """Return a message with the answer that its row omits."""
     return replace(message, content=(ContentBlock(text=text),))
 
 
 def payload_with(payload: Mapping[str, Json], text: str) -> dict[str, Json]:
-    """Return the payload that `without_answer` made, with the answer."""
+    """Return a payload made by `without_answer` with the answer inserted again."""
     if "text" in payload:
         return {**payload, "text": text}
     return {**payload, "result": {**payload["result"], "response": text}}
 
 
 def decode_json(text: str | bytes, *, where: str) -> Json:
-    """Read plain JSON data back.
+    """Decode plain JSON data.
 
     Raises:
         StoreCorrupt: The text is not JSON.
@@ -172,21 +172,21 @@ def decode_json(text: str | bytes, *, where: str) -> Json:
 
 
 def kept(text: str | None) -> str | None:
-    """Return free text in a form for every engine: U+0000, which PostgreSQL refuses, is escaped."""
+    """Escape U+0000 in free text, because PostgreSQL refuses it."""
     if text is None or ("\0" not in text and _ESCAPE not in text):
         return text
     return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
 
 
 def told(text: str | None) -> str | None:
-    """Return free text with the escapes of `kept` undone."""
+    """Undo the escapes that `kept` made in free text."""
     if text is None or _ESCAPE not in text:
         return text
     return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
 
 
 def unreadable(kind: str, row_id: str, reason: Exception) -> StoreCorrupt:
-    """Return the failure of an unreadable row; its details name the row for the caller that sets it aside."""
+    """Return the error for an unreadable row; its details name the row, so that the caller can skip it."""
     is_newer = isinstance(reason, RecordTooNew | KeyError)  # a KeyError: a status that this release lacks
     return (RecordTooNew if is_newer else StoreCorrupt)(
         f"{kind} {row_id!r} cannot be read: {reason}",

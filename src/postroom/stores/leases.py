@@ -1,4 +1,4 @@
-"""Leases over an open transaction."""
+"""Stores leases within an open transaction."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -12,7 +12,7 @@ class LeaseTables(Tables):
     """The rows of `leases`."""
 
     def listed(self) -> list[Lease]:
-        """Return all leases by name, ended ones included."""
+        """Return all leases by name, including expired ones."""
         return list(map(_lease, self._sql.all("leases.listed")))
 
     def put(self, lease: Lease) -> None:
@@ -20,15 +20,15 @@ class LeaseTables(Tables):
         self._sql.run("leases.put", {**asdict(lease), "about": encode(dict(lease.about))})
 
     def renew(self, names: Collection[str], until: int) -> None:
-        """Set another end of these leases."""
+        """Set a new end for these leases."""
         self._sql.run("leases.renew", {"names": sorted(names), "until": until})
 
     def remove(self, names: Collection[str]) -> None:
-        """Remove these leases with their fences."""
+        """Remove these leases together with their fences."""
         self._sql.run("leases.remove", {"names": sorted(names)})
 
     def holds(self, name: str, holder: str, fence: int) -> bool:
-        """Return whether `holder` has the lease with this fence, and lock it until this transaction ends."""
+        """Return whether `holder` has the lease with this fence; lock it until this transaction ends."""
         asked = {"name": name, "holder": holder, "fence": fence, "now": self._now()}
         return self._sql.changed("leases.hold", asked) > 0  # written, so that nobody else writes it
 

@@ -1,6 +1,6 @@
 """An outline of a database without its data: its schema, row counts, and waiting runs.
 
-Reads a database of any schema, so that it can describe a database that this release cannot open.
+The database may have any schema version, so a database that this release cannot open can be described, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ class StoreIdentity(NamedTuple):
     is_used: bool
     """Whether the store contains a project or a run."""
     logs: Mapping[str, int]
-    """The newest log entry of each requested project that exists, by slug."""
+    """The number of the newest log entry of each requested project that exists, by slug."""
     made: Mapping[str, int]
-    """The creation time of each of these projects."""
+    """The creation time of each requested project."""
     merged: AbstractSet[str]
-    """The requested projects that were merged into others."""
+    """The requested projects that were merged into other projects."""
 
 
 def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
@@ -56,7 +56,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The outline of a database; it contains no text that anybody wrote."""
+    """The outline of a database; it contains no text written by people or agents."""
 
     schema: str
     steps: list[tuple[int, str, int]]
@@ -66,11 +66,11 @@ class Outline:
     states: dict[str, int]
     """Number of dispatches, by state."""
     queue: list[dict[str, object]]
-    """Open dispatches and dead letters, the longest unchanged first, at most 500."""
+    """Open dispatches and dead letters, longest unchanged first, at most 500."""
 
 
 def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
-    """Read the outline of a database; a part that its schema does not have yet is empty.
+    """Read the outline of a database; parts that its schema does not have yet are empty.
 
     `number` executes the text of a statement and returns its single number.
     """

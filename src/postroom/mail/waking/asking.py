@@ -1,4 +1,4 @@
-"""Questions of an active run to people: stored at once, asked when the run ends its turn, answered once."""
+"""Questions of an active run to people: stored at once, asked at the end of the turn, answered once."""
 
 from itertools import count
 from typing import TypedDict
@@ -22,12 +22,12 @@ class AskedView(TypedDict):
 
 
 def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
-    """Store a question to a person for the end of the run's turn.
+    """Store a question to a person, which is asked when the run ends its turn.
 
     Raises:
         IllegalTransition: The agent has no such active run.
-        InvalidArgument: A timeout and its effect are not given together, or the call names no run and does
-            not come from one.
+        InvalidArgument: Only one of a timeout and its effect is given, or the call neither names a run nor
+            comes from one.
     """
     _, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
@@ -43,11 +43,11 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
 
 def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> None:
-    """Restore the question of an answer that is stored under a key.
+    """Restore the question that belongs to an answer stored under a key.
 
-    A server's death or a failure ends an attempt and removes its question. The next attempt repeats the call
-    and gets the stored answer, so the question must exist under the same id. A question that is open, or has
-    an answer, is not asked again.
+    If the server crashes or the attempt fails, the attempt ends and its question is removed. The next attempt
+    repeats the call and gets the stored result, so the question must exist under the same id. A question that
+    is open or answered is not asked again.
 
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
@@ -80,7 +80,7 @@ def _keep(context: WriteContext, asked: AskPerson, agent: Agent, run_id: str, qu
 
 
 def _number(context: WriteContext, run_id: str, text: str) -> str:
-    """Return the number of the question: the earlier one if the active run has already asked it."""
+    """Return the number of the question, or the earlier number if the active run has already asked it."""
     before = {one.text: one.id for one in context.tx.questions(run_id)}
     numbers = (question_number(run_id, text, context.now, salt) for salt in count())
     return before.get(text) or next(one for one in numbers if one not in before.values())

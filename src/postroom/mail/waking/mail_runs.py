@@ -1,6 +1,7 @@
-"""Runs of agents on mail: the messages that a run gets, its execution, and the answer to their senders.
+"""Runs of agents on mail: the messages that a run receives, its execution, and the answer to the senders.
 
-The change that starts a run writes its messages; the change that ends it writes the answer.
+The change that starts a run also assigns its messages, and the change that ends the run also writes the
+answer.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -53,17 +54,17 @@ from postroom.stores.store import Transaction
 
 _ENDS_WELL = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
 AgentName = tuple[str, str]
-"""Slug of the project, and name."""
+"""The slug of the project, and the name of the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInput:
-    """The mail of a run that starts or continues."""
+    """The mail of a run that starts or is continued."""
 
     agent: AddressedAgent | None
-    """The agent of the run; None if it is gone."""
+    """The agent of the run; None if it no longer exists."""
     mail: tuple[int, ...] = ()
-    """The messages that the run has, those of an earlier execution first."""
+    """The messages assigned to the run; those of an earlier execution come first."""
     mail_thread: str | None = None
     """The thread of these messages; None if there are none."""
     conversation: str | None = None
@@ -78,10 +79,10 @@ def begin(
     before: RunRecord | None = None,
     answered: Sequence[str] = (),
 ) -> RunInput:
-    """Assign messages to an agent's run, and record that the run is active; return the run's mail.
+    """Assign messages to an agent's run, record the run as active, and return the run's mail.
 
     `before` is the run as an earlier execution stored it. `answered` are the questions whose answers the run
-    continues with. A run without input is not recorded as active.
+    continues with. A run that has no input is not recorded as active.
     """
     now = messages_named([one.id or "" for one in messages])
     given = before.input.trigger_message_ids if before is not None and before.input is not None else ()
@@ -104,9 +105,10 @@ def begin(
 def take(
     tx: MailWrites, whose: AgentName, run_id: str, messages: Sequence[RunMessage], *, told: bool
 ) -> tuple[RunMessage, ...]:
-    """Assign messages that came while the run was active; return those that the run reads.
+    """Assign messages that arrived while the run was active; return those that the run reads.
 
-    `told` says that the program got these messages, so they are assigned even if its agent has read them.
+    `told` means that the program has received these messages, so that they are assigned even if its agent has
+    read them.
     """
     ids = messages_named([one.id or "" for one in messages])
     _, assigned = _assigned(tx, whose, run_id, ids, told=told)
@@ -114,7 +116,7 @@ def take(
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-    """Return the messages that their agent has not read and nobody has recalled; nothing is written."""
+    """Return the messages that were neither read by their agent nor recalled; nothing is written."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([one.id or "" for one in messages])
     found = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -126,10 +128,11 @@ def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> t
 def _assigned(
     tx: MailWrites, whose: AgentName, run_id: str, ids: Sequence[int], *, told: bool = False
 ) -> tuple[AddressedAgent | None, list[Received]]:
-    """Assign messages to a run; return its agent, and the messages that need the run.
+    """Assign messages to a run; return its agent and the messages that need the run.
 
-    A message that the run already has stays with it: the run was cut off, and may have read the message.
-    Others need the run if they are neither recalled nor read, and postroom runs their agent.
+    A message that is already assigned to the run stays assigned, because the run was cut off and may have
+    read it. Another message needs the run if it was neither recalled nor read, and if postroom runs its
+    agent.
     """
     addressed = tx.agent_addressed(*whose)
     if addressed is not None:
@@ -153,15 +156,15 @@ def _assigned(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return the messages that are mail with these ids, or not mail."""
+    """Return those of the messages that are mail with these ids, or that are not mail."""
     return tuple(one for one in messages if set(messages_named([one.id or ""])).issubset(mail))
 
 
 class MailRunExecutor(ExecutorAround):
-    """Wraps the executor of agents.
+    """Wraps the executor of agents to process mail.
 
-    A run whose messages were all read in the meantime does not start. A run that has asked a person waits for
-    the answer when it has ended its turn, and continues with it.
+    A run does not start if all its messages have been read in the meantime. After a run has asked a person
+    and ended its turn, it waits for the answer and then continues with it.
     """
 
     def __init__(
@@ -173,7 +176,7 @@ class MailRunExecutor(ExecutorAround):
         whose: Callable[[str], AgentName | None] = agent_of,
         tracing: Tracing = OFF,
     ) -> None:
-        """Keep the arguments; `whose` returns the agent of a thread."""
+        """Keep the arguments; `whose` returns the agent whose runs a thread contains."""
         super().__init__(within)
         self._store = store
         self._clock = clock
@@ -181,7 +184,7 @@ class MailRunExecutor(ExecutorAround):
         self._tracing = tracing
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run of an agent and return its end, or the questions that it waits for."""
+        """Execute a run of an agent, and return its result or the questions for which it waits."""
         whose = self._whose(activation.thread_id)
         if whose is None:
             return await self._within.run(activation, sink)
@@ -222,7 +225,7 @@ class MailRunExecutor(ExecutorAround):
             return result
 
     async def _executed(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
-        """Execute the run and collect its questions; later work continues its trace."""
+        """Execute the run and collect its questions; work that it causes later continues its trace."""
         run_id = told.run_id or ""
         try:
             result = await self._within.run(told, sink)
@@ -234,7 +237,7 @@ class MailRunExecutor(ExecutorAround):
         return self._waiting(result, asked) if asked else result
 
     async def _traced(self, run_id: str, span: Span) -> None:
-        """Store the run's place in a trace, for work that follows from it."""
+        """Store the run's trace position, for work that it causes later."""
         if (at := span.traceparent) is not None:
             await self._store.write(lambda tx: tx.put_trace(run_trace(run_id), at))
 
@@ -259,26 +262,26 @@ class MailRunExecutor(ExecutorAround):
         return replace(result, waiting=waiting, termination=TerminationReason.suspended())
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread."""
+        """Return the agent that executes all runs of a thread."""
         whose = self._whose(thread_id)
         return self._within.agent_of(thread_id) if whose is None else f"{whose[1]}@{whose[0]}"
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the configuration of the run; the runner of its agent is read when it starts."""
+        """Return the run's configuration; the agent's runner is read only when the run starts."""
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
 
 class LiveMail:
-    """Lets an active run read the messages that arrive on its mail thread, and no others.
+    """Lets an active run read messages that arrive on its mail thread, and no others.
 
-    The run reads messages before a step and never after its last one, because their senders would not get an
-    answer: such a message starts another run.
+    The run reads messages before each step but never after its last step, because their senders would get no
+    answer. A message that arrives after the last step starts another run.
     """
 
     def __init__(
         self, within: PendingBoundary, store: MailStore, mail_thread: str, whose: AgentName, run_id: str
     ) -> None:
-        """Read pending messages through `within`, for the run of an agent on a mail thread."""
+        """Read pending messages through `within`, for an agent's run on a mail thread."""
         self._within = within
         self._store = store
         self._mail_thread = mail_thread
@@ -286,7 +289,7 @@ class LiveMail:
         self._run_id = run_id
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[RunMessage, ...]:
-        """Return the messages that the run would read before this step, without those read or recalled.
+        """Return the messages that the run would read before this step, except read and recalled ones.
 
         Raises:
             StoreError: The store could not be reached.
@@ -299,11 +302,11 @@ class LiveMail:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[RunMessage, ...]:
-        """Commit the messages that the run reads before this step, and return them in order.
+        """Commit the messages that the run reads before this step; return them in order.
 
         Messages that were read or recalled in the meantime are omitted. Messages in `only` were already given
-        to the program, so they count even if its model has also read them in the inbox. If the run is cut off
-        before they are assigned, its next execution assigns them.
+        to the program, so they are included even if its model has also read them in the inbox. If the run is
+        cut off before they are assigned, its next execution assigns them.
 
         Raises:
             StaleClaim: The worker has lost the run.
@@ -318,15 +321,15 @@ class LiveMail:
         return await self._store.write(lambda tx: take(tx, whose, run_id, frozen, told=told))
 
     async def stage(self, boundary: Boundary, messages: Sequence[RunMessage]) -> None:
-        """Add messages that came live to the pending ones, for this run; known ids are ignored."""
+        """Add messages that arrived live to this run's pending messages; known ids are ignored."""
         await self._within.stage(boundary, messages)
 
 
 async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
     """Return the request of a run that continues with all its input, and the run as it was stored.
 
-    The input includes decisions of people, as messages, and the earlier messages of a run that a budget held
-    back.
+    The input includes people's decisions, as messages, and the earlier messages of a run that was held back
+    by a budget.
     """
     control, messages = activation.control, activation.messages
     before: RunRecord | None = None
@@ -352,15 +355,17 @@ async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecor
 
 _LOG = get_logger(__name__)
 MOST_ANSWERS = 40
-"""If the newest 40 messages of a thread are answers of runs, nobody reads them: no further answer is sent."""
+"""Number of a thread's newest messages that are checked: if all 40 are answers of runs, nobody reads them and
+no further answer is sent.
+"""
 
 ANSWERED = "question told: "
-"""The prefix of the key under which a run's questions are recorded as sent."""
+"""Prefix of the key that records that a run's questions were sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompletion:
-    """The end of a run that had messages, or the questions that it asks before it continues."""
+    """The end of a run that had messages, or the questions that the run asks before it continues."""
 
     run_id: str
     slug: str
@@ -370,14 +375,17 @@ class RunCompletion:
     failed: str | None
     """Why the run failed; None if it succeeded."""
     asked: tuple[str, ...] = ()
-    """The questions of a run that waits. It has not ended, and keeps its messages."""
+    """The questions of a run that waits. Such a run has not ended, and its messages stay assigned."""
     by_reply: bool = True
-    """Whether a reply answers the questions. A question about the run's budget takes a decision only."""
+    """Whether a reply answers the questions.
+
+    A question about the run's budget can only be answered by a decision.
+    """
     dispatch_id: str = ""
-    """The execution that asks, because another execution may ask the same question again."""
+    """The execution that asks; recorded because another execution may ask the same question again."""
 
     def told(self, context: WriteContext) -> None:
-        """Mark the messages as handled and answer their senders; do nothing if that was done before."""
+        """Mark the messages as handled and answer their senders; no effect if that was done before."""
         tx = context.tx
         addressed = tx.agent_addressed(self.slug, self.name)
         if addressed is None:
@@ -404,7 +412,7 @@ class RunCompletion:
                 block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
-        """Return the messages that the run has, or none if these questions were sent before."""
+        """Return the messages assigned to the run; none if these questions were sent before."""
         key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
         if context.tx.answer(*key) is not None:
             return []
@@ -413,7 +421,7 @@ class RunCompletion:
         return [one.message_id for one in found if one.run_id in (None, self.run_id)]
 
     def _handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
-        """Mark the messages that this end handles, and return them."""
+        """Mark the messages that are handled by this end of the run, and return them."""
         found = list[int]()
         for one in filter(None, map(received.get, self.message_ids)):
             if one.run_id == self.run_id and one.delivered_at is not None:
@@ -484,10 +492,10 @@ class RunCompletion:
 
 
 def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
-    """Return the agent that gets the answer to a message, if there is one.
+    """Return the agent that should get the answer to a message, if there is one.
 
-    That is the sender of the message. If the message is itself the answer of a run, it is the agent that
-    started the thread: two agents would otherwise thank each other forever.
+    This is the sender of the message or, if the message is itself the answer of a run, the agent that started
+    the thread. Otherwise two agents could thank each other forever.
     """
     tx, sender_id = context.tx, asked.sender_id
     if is_answer:
@@ -499,26 +507,26 @@ def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bo
 
 
 def _nobody_reads(context: WriteContext, asked: Message) -> bool:
-    """Return whether the newest messages of a thread are all answers of runs."""
+    """Return whether all of a thread's newest messages are answers of runs."""
     newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
     return len(newest) == MOST_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
 
 
 class MessageEffects(RunEffects):
-    """Assigns messages to an agent's run that starts, and answers their senders when it ends."""
+    """Assigns messages when an agent's run starts, and answers their senders when the run ends."""
 
     def __init__(self, context_of: Callable[[Transaction, Accept | None], WriteContext]) -> None:
         self._context_of = context_of
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[RunMessage]) -> RunInput | None:
-        """Record that an agent's run is active, and assign its messages to it."""
+        """Record that an agent's run is active, and assign its messages."""
         whose = agent_of(run.thread_id)
         return None if whose is None else begin(tx.mail, whose, run.run_id, messages)
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Mark the messages of a run that ended as handled and answer them, or send its questions.
+        """Mark the messages of a run that has ended as handled and answer them, or send its questions.
 
-        This includes the runs of agents that answer in chats: they are no longer active either.
+        Runs of agents that answer in chats are also recorded as no longer active.
         """
         ended = _completion(run)
         if ended is not None:
@@ -542,11 +550,11 @@ class MessageEffects(RunEffects):
                 give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Record that a run is not active until it is retried."""
+        """Record that a run is inactive until it is retried."""
         tx.mail.end_run(row.run_id, "failed", now=tx.now(), error=row.last_error or "")
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Record that the questions of an agent's run are withdrawn, and that the run has failed."""
+        """Record that the questions of an agent's run were withdrawn and that the run has failed."""
         whose = agent_of(run.thread_id)
         addressed = None if whose is None else tx.mail.agent_addressed(*whose)
         if addressed is not None:
@@ -556,7 +564,7 @@ class MessageEffects(RunEffects):
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:
-    """Return the end or the questions of a run to report to senders; None if there is nobody to notify."""
+    """Return the end or the questions of a run, to report to senders; None if nobody has to be notified."""
     whose = agent_of(run.thread_id)
     messages = messages_named(run.input.trigger_message_ids if run.input else ())
     asked = [one.reason for one in run.waiting.tickets] if run.waiting else []

@@ -1,9 +1,9 @@
-"""The messages that resume a waiting run: answers to its questions, and no others.
+"""The messages that resume a waiting run: answers to its questions, and no other messages.
 
     asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks
     a permission, a budget ─────────▶ a decision only
 
-A recipient of the message that asks may reply, and so may every person.
+A recipient of the message that asks the question may reply, and so may any person.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,22 +21,23 @@ ASK: Final = "ask_person"
 BY_MAIL: Final = "mail"
 """Prefix of the ids of decisions made by a reply."""
 _LONGEST_ANSWER: Final = 2_000
-"""Characters of a reply that are stored with its question; the message has all of them."""
+"""Maximum number of characters of a reply stored with its question; the message has all of them."""
 _SHOWN: Final = 200
-"""Characters of a question that are shown to senders whose messages wait for its answer."""
+"""Number of characters of a question shown to senders whose messages wait for its answer."""
 
 
 def takes_reply(run: RunRecord) -> bool:
-    """Return whether a run waits only for questions that a reply can answer."""
+    """Return whether a run waits only for questions that can be answered by a reply."""
     tickets = run.open_tickets
     return bool(tickets) and all(one.tool_name == ASK for one in tickets)
 
 
 def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
-    """Return whether a message of this sender answers a waiting run: a reply to the message that asks.
+    """Return whether a message from this sender answers a waiting run by replying to its question.
 
-    The asking message is the last message that reports the run, because earlier questions have answers. Its
-    recipients may answer, and so may every person: people answer for the operator, as on the pages.
+    The question is the last message that reports the run, because earlier questions have been answered. Its
+    recipients may answer, and so may any person, because people answer for the operator, as they do on the
+    pages.
     """
     return (
         reply_to is not None
@@ -51,7 +52,7 @@ def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id:
 
 
 def given_by_reply(run: RunRecord, message: Message, now: int) -> tuple[tuple[str, ToolCallResume], ...]:
-    """Return the answers that a reply gives to all open questions of a run, in stored form."""
+    """Return, in stored form, the answers that a reply gives to all open questions of a run."""
     return tuple(
         (
             ticket.tool_call_id,
@@ -68,7 +69,7 @@ def given_by_reply(run: RunRecord, message: Message, now: int) -> tuple[tuple[st
 
 
 def _is_person(tx: RecordReads, agent_id: int) -> bool:
-    """Return whether an agent is a person whom the operator added; a visitor of a chat is not."""
+    """Return whether an agent is a person added by the operator; a visitor from a chat is not."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     home = None if agent is None else tx.project_by_id(agent.project_id)
     return agent is not None and home is not None and home.slug == PEOPLE_SLUG and agent.program != VISITOR
@@ -77,9 +78,9 @@ def _is_person(tx: RecordReads, agent_id: int) -> bool:
 def held(
     tx: RecordReads, message: Message, readers: Sequence[Recipient], agents: Mapping[int, Agent]
 ) -> dict[int, str]:
-    """Return the recipients by id for whom a message waits, with the reason for its sender.
+    """Return the recipients for whom a message has to wait, by id, with the reason to show to its sender.
 
-    `agents` are the recipients. The text of a question is only for those it asks, and for the operator.
+    `agents` are the recipients. Only the operator and those who are asked may see the text of a question.
     """
     threads = {
         one.agent_id: agent_thread(

@@ -1,4 +1,4 @@
-"""Claims ready tasks for agents whose runner asks for it, and gives each task to the agent as a message.
+"""Claims ready tasks for agents whose runner requests it, and sends each task to the agent as a message.
 
 ready task ─▶ one change: claimed, its files reserved, a message on its thread ─▶ the message starts a run
 end of that run ─▶ the task is done, or blocked with the reason: nothing runs again and again by itself
@@ -28,14 +28,14 @@ _BATCH: Final = 500
 
 
 class TaskRuns:
-    """Finds agents with a runner that claims tasks, and gives each the next ready task while it has room."""
+    """Finds agents whose runner claims tasks, and gives each of them the next ready task if it has room."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
         self._waker = waker
 
     async def serve(self) -> None:
-        """Give tasks at each hint and every 5 s, and 1 s after a failure."""
+        """Give out tasks at each hint and every 5 s, and 1 s after a failure."""
         with self._mail.store.changes.listen(TASKS) as hints:
             while True:
                 given, pause = 0, POLL
@@ -48,7 +48,7 @@ class TaskRuns:
                     await hints.wait(pause)
 
     async def round(self) -> int:
-        """Give at most one task to each of these agents; return the number of given tasks.
+        """Give at most one task to each of these agents; return how many tasks were given.
 
         Raises:
             StoreError: The store could not be reached; the next round finds the rest.
@@ -64,7 +64,7 @@ class TaskRuns:
         return given
 
     async def _give(self, project: Project, agent_id: int) -> bool:
-        """Claim the next task for an agent and send it; return False if there is none, or no room."""
+        """Claim the next task for an agent and send it; return False if there is no task or no room."""
 
         def change(tx: MailWrites, made: OpenChange) -> bool:
             people = tx.project(PEOPLE_KEY)
@@ -90,7 +90,7 @@ def _assignees(agent_id: int) -> tuple[str, str]:
 
 
 def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
-    """Return an agent with its project if there may be a task for it; None if not."""
+    """Return an agent with its project if there may be a task for it; otherwise None."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     project = None if agent is None else tx.project_by_id(agent.project_id)
     if agent is None or project is None or agent.retired_at is not None:
@@ -103,7 +103,7 @@ def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
 
 
 def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
-    """Send a task to an agent in the name of its author, and claim it; return False if it is refused."""
+    """Send a task to an agent in its author's name, and claim it; return False if the message is refused."""
     tx = context.tx
     author = tx.agents_by_id([task.author_id])[task.author_id]
     home = tx.project_by_id(author.project_id) or project
@@ -126,7 +126,7 @@ def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> 
 
 
 def _text(task: Task) -> str:
-    """Return the text of the message with a task, and what to do at its end."""
+    """Return the text of the message with a task, which also tells the agent how to finish it."""
     parts = [task.text.strip()] if task.text.strip() else []
     if task.paths:
         parts.append(f"Files, reserved for you: {', '.join(f'`{path}`' for path in task.paths)}")

@@ -1,4 +1,4 @@
-"""Wakes recipients: a message goes to an agent's run, or to a person's chat, in the change that stores it.
+"""Wakes recipients: the change that stores a message also gives it to an agent's run or a person's chat.
 
 send ─▶ one change: the message ─┬─▶ on its reader's thread, where it starts a run or waits; announced
                                  └─▶ a row of the outbox, to the person's chat
@@ -48,37 +48,40 @@ POLL = timedelta(seconds=5)
 AFTER_FAILURE = timedelta(seconds=1)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
-"""Maximum number of agents that a message wakes in its own change, for which others wait; rounds wake the
-rest."""
+"""Maximum number of agents that a message wakes in its own change, because other changes wait for it.
+
+Rounds wake the remaining agents.
+"""
 MAX_REMEMBERED: Final = 4_096
-"""Maximum number of combinations of recipients whose threads a server caches."""
+"""Maximum number of recipient combinations whose threads a server caches."""
 _NONCE = 16
 _BATCH = 100
 
 
 @dataclass(slots=True, eq=False)
 class OpenChange:
-    """Wakes recipients within one open change: agents with a runner, people with a chat."""
+    """Wakes recipients within an open change: agents that have a runner, and people who have a chat."""
 
     tx: Transaction
     accept: Accept
     chats: ChatOutbox | None
     verified: bool
     said: set[str] = field(default_factory=set)
-    """The keys of messages that were accepted for chats."""
+    """The keys of the messages that were accepted for delivery to chats."""
     refuses_full: bool = False
-    """Whether a message to a recipient with too many waiting messages is refused; otherwise it wakes
-    later."""
+    """Whether a message is refused if too many messages wait for its recipient; otherwise it wakes the
+    recipient later.
+    """
     expected: frozenset[str] = frozenset()
-    """The threads that the recipients of its messages need."""
+    """The threads that are needed for the recipients of its messages."""
 
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
     ) -> None:
-        """Check that a message can wake its recipients, before anything is written.
+        """Check, before anything is written, that a message can wake its recipients.
 
-        `thread_id` is the mail thread; None if the message starts one. A reply that answers a recipient's
-        open question is accepted even if the recipient's queue is full.
+        `thread_id` is the mail thread; None if the message starts a new thread. A reply that answers a
+        recipient's open question is accepted even if the recipient's queue is full.
 
         Raises:
             ThreadsNeeded: The change must run again with these threads.
@@ -97,12 +100,12 @@ class OpenChange:
             raise _too_much_mail(full)
 
     def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
-        """Return the threads on which a message may be put for a recipient."""
+        """Return the threads to which a message for a recipient may be added."""
         threads, asking = lanes_of(reader, thread_id), self._asking(reader, reply_to)
         return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
 
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
-        """Return whether a message may go to a recipient's runs now: few wait there, or it is an answer."""
+        """Return whether a recipient's runs can take a message now: few wait there, or it is an answer."""
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
         return not is_full or self._answered(reader, reply_to, sender_id) is not None
@@ -110,9 +113,9 @@ class OpenChange:
     def wake(
         self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
     ) -> None:
-        """Wake recipients of a message of the project `home`; a round finds recipients that wake later.
+        """Wake recipients of a message of the project `home`; others are left to a later round.
 
-        `is_answer` says that the message is the answer of a run.
+        `is_answer` tells whether the message is the answer of a run.
         """
         for one in readers:
             origin = Origin(
@@ -145,14 +148,14 @@ class OpenChange:
                 self.accept(thread_id, run_message, mode, answers_given)
 
     def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
-        """Return the run of a recipient that a reply to this message answers."""
+        """Return the recipient's run whose question this message answers."""
         run_id = None if reply_to is None else self.tx.mail.answering_run(reply_to)
         run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
         whose = None if run is None else agent_of(run.thread_id)
         return run if whose == (reader[0].slug, reader[1].name) else None
 
     def _answered(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
-        """Return the recipient's run that waits for this reply; None if it is about to resume already."""
+        """Return the recipient's run that waits for this reply; None if it is already about to resume."""
         run = self._asking(reader, reply_to)
         if run is None or run.thread_id not in self.accept.thread_ids:
             return None
@@ -179,7 +182,7 @@ class OpenChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Left:
-    """A message that has not yet woken a recipient."""
+    """A message that has not woken one of its recipients yet."""
 
     message: Message
     home: Project
@@ -190,14 +193,14 @@ class _Left:
 
     @property
     def thread_ids(self) -> frozenset[str]:
-        """The threads to lock."""
+        """The threads that must be locked."""
         if is_person(self.reader):
             return frozenset()
         return frozenset(lanes_of(self.reader, self.message.thread_id))
 
 
 class Waker:
-    """Wakes recipients in the changes of mail, and finds recipients that were not woken."""
+    """Wakes recipients in the changes that store mail, and finds recipients that were not woken."""
 
     def __init__(
         self,
@@ -215,12 +218,12 @@ class Waker:
         self._run_queue = run_queue
         self._verified = verified
         self._in_chats: set[str] = set()
-        """Messages that were given to chats, and are not known to be shown."""
+        """Messages that were given to chats and are not known to be shown there."""
         self._woken_by: dict[Hashable, frozenset[str]] = {}
-        """The threads that the last message to the same recipients needed; empty sets are omitted."""
+        """The threads needed for the last message to the same recipients; empty sets are omitted."""
 
     async def serve(self) -> None:
-        """Wake recipients at each hint, every 5 s, at once while more wait, and 1 s after a failure."""
+        """Wake recipients at each hint and every 5 s, at once while more wait, and 1 s after a failure."""
         with self._store.changes.listen(WAKES) as hints:
             while True:
                 woken, pause = 0, POLL
@@ -240,12 +243,12 @@ class Waker:
         readers: Hashable = None,
         thread_ids: frozenset[str] = frozenset(),
     ) -> T:
-        """Run a change that writes messages, and possibly more than mail; `key` is that of `MailStore.write`.
+        """Run a change that writes messages, and possibly other data; `key` is as in `MailStore.write`.
 
-        The change locks the threads of the recipients before everything else: `thread_ids`, and the threads
-        that the last change with the same `readers` needed. `readers` names the recipients as the call names
-        them; None if only the change can find them. If the change finds that it needs other threads, it stops
-        before it has written anything, and runs again with those.
+        Before anything else, the change locks the threads of the recipients: `thread_ids`, and the threads
+        that the last change with the same `readers` needed. `readers` names the recipients as the call does;
+        None if only the change can determine them. If the change finds that it needs other threads, it stops
+        before it has written anything and runs again with those threads locked.
         """
 
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
@@ -270,11 +273,11 @@ class Waker:
         return done
 
     def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
-        """Return the waker for a change that another package makes."""
+        """Return the object that wakes recipients within a change of another package."""
         return OpenChange(tx, accept, self._chats, self._verified)
 
     async def round(self) -> int:
-        """Wake recipients of stored messages that were not woken; return their number.
+        """Wake recipients of stored messages that have not been woken; return their number.
 
         Raises:
             StoreError: Mail or runs could not be reached; the next round finds the rest.
@@ -290,7 +293,7 @@ class Waker:
         return done
 
     async def _taken_up(self, message_id: int, agent_id: int, full: set[int]) -> bool:
-        """Wake a recipient by a message; return False if that is no longer needed, or not possible yet.
+        """Wake a recipient for a message; return False if that is no longer needed or not yet possible.
 
         Add the recipient to `full` if it has reached its limit of waiting messages.
         """
@@ -326,7 +329,7 @@ class Waker:
 
 
 def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
-    """Return the refusal of a message to recipients that have reached their limit of waiting messages."""
+    """Return the error for a message to recipients for whom too many messages wait."""
     names = [one[1].name for one in readers]
     return QueueFull(
         f"nothing was sent: the queue of messages for {', '.join(names)} is full",
@@ -337,12 +340,12 @@ def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
 
 
 def is_person(reader: Reader) -> bool:
-    """Return whether a recipient is a person with a chat, rather than an agent that runs."""
+    """Return whether a recipient is a person with a chat rather than an agent with a runner."""
     return reader[0].slug == PEOPLE_SLUG
 
 
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
-    """Return the thread of an agent's runs on a mail thread; with None, all threads of its runs."""
+    """Return the thread of an agent's runs for a mail thread; with None, all threads of its runs."""
     project, agent = reader
     lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
     return [agent_thread(project.slug, agent.name, lane) for lane in lanes]
@@ -353,7 +356,7 @@ def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _left(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
-    """Return a message that must wake a recipient; None if that is no longer needed."""
+    """Return a message that must still wake a recipient; None if that is no longer needed."""
     if (message_id, agent_id) not in tx.unwoken(after=(message_id, agent_id - 1), limit=1):
         return None
     message = tx.message(message_id)

@@ -1,4 +1,4 @@
-"""Storage of chat files: a record of each, and their bytes in pieces."""
+"""Storage of chat files: a record for each file, and its bytes in pieces."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -18,14 +18,14 @@ class FileStore:
         self._store = store
 
     async def files(self, thread_id: str, message_ids: Collection[str]) -> tuple[ChatFile, ...]:
-        """Return the files of these messages, or runs, of a thread, by message and position."""
+        """Return the files of these messages or runs of a thread, by message and position."""
         asked = sorted(set(message_ids))
         return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, asked)))
 
     async def put_bytes(self, spooled: SpooledFile) -> None:
-        """Store bytes once under their hash, piece by piece; skip stored pieces.
+        """Store bytes once under their hash, piece by piece; pieces that exist are skipped.
 
-        A repeated call continues an interrupted one.
+        Repeating an interrupted call continues where it stopped.
         """
         whole = max(1, -(-spooled.size // PIECE_BYTES))
         if await self._store.read(lambda tx: tx.chats.count_pieces(spooled.sha256)) == whole:
@@ -60,7 +60,7 @@ class FileStore:
         return await self._store.write(change, key=BYTES_LOCK)
 
     async def put(self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = ()) -> None:
-        """Store a file of a message or its new state, with notices about it."""
+        """Store a file of a message, or its changed record, together with notices about it."""
 
         def change(tx: Transaction) -> None:
             tx.lock(file.thread_id, *(lock for notice in notices for lock in notice.locks))
@@ -71,7 +71,7 @@ class FileStore:
         await self._store.write(change, key=file.thread_id)
 
     async def content(self, sha256: str) -> AsyncIterator[bytes]:
-        """Yield the bytes under a hash, a piece at a time; an attachment of mail is one piece.
+        """Yield the bytes under a hash, piece by piece; a mail attachment has only one piece.
 
         Raises:
             UnknownMessage: No bytes have this hash.

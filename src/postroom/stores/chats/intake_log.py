@@ -34,7 +34,7 @@ class IntakeLog:
     async def receive(self, draft: InboundMessage, *, now: int | None = None) -> Received:
         """Store a message as waiting; a message with a known key is returned unchanged.
 
-        The message is durable when the call returns. The call can be repeated if its answer was lost.
+        The message is durable when the call returns. The call can safely be repeated if its result was lost.
 
         Raises:
             InvalidRecord: A part of the key, or the session key, is blank.
@@ -50,9 +50,9 @@ class IntakeLog:
     def receiving(
         self, draft: InboundMessage, *, thread_id: str | None = None, now: int | None = None
     ) -> Callable[[Transaction], Received]:
-        """Return the change of `receive` for a transaction of the caller, which must hold the chat's lock.
+        """Return the change of `receive` for the caller's own transaction, which must hold the chat's lock.
 
-        With `thread_id`, a new message is stored as handed over to that thread.
+        If `thread_id` is given, a new message is stored as handed over to that thread.
 
         Raises:
             InvalidRecord: As for `receive`.
@@ -81,10 +81,10 @@ class IntakeLog:
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
     ) -> tuple[InboundMessage, ...]:
-        """Move all of these messages, or none, and return them by id; a repeated id counts once.
+        """Move all of these messages or none, and return them by id; a repeated id counts only once.
 
-        A move to a message's present status changes nothing, so that a move can be repeated if its answer was
-        lost.
+        A move to a message's current status changes nothing, so that a move can safely be repeated if its
+        result was lost.
 
         Raises:
             UnknownMessage: No message has one of these ids.
@@ -112,10 +112,10 @@ class IntakeLog:
     async def withdraw(
         self, thread_id: str, move: InboundMove, *, message_id: str | None = None
     ) -> tuple[Message, ...]:
-        """Take pending messages off a thread and move their inbound messages in the same change.
+        """Remove pending messages from a thread, and move their inbound messages in the same change.
 
-        `message_id` names one message of the thread; without it, all pending messages are taken. Return the
-        messages that were taken, in order: none if runs have read them.
+        `message_id` names one message of the thread; without it, all pending messages are removed. Return the
+        removed messages in order. Messages that runs have already read are not removed.
         """
 
         def withdrawn(tx: Transaction) -> tuple[Message, ...]:
@@ -178,7 +178,7 @@ class IntakeLog:
         return await self._store.read(lambda tx: tx.chats.inbound(key))
 
     async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
-        """Return the existing messages among these ids, by id; at most `MAX_INBOUND` ids.
+        """Return those of these messages that exist, by id; at most `MAX_INBOUND` ids are allowed.
 
         Raises:
             InvalidRecord: There are more ids than that.
@@ -194,9 +194,9 @@ class IntakeLog:
         after: int = 0,
         limit: int = MAX_INBOUND,
     ) -> tuple[InboundMessage, ...]:
-        """Return open messages by id; `status` and `session_key` narrow the list.
+        """Return open messages by id; `status` and `session_key` restrict the result.
 
-        The cost grows with the open messages only.
+        The cost depends only on the number of open messages.
         """
 
         def look(tx: Transaction) -> Iterable[InboundMessage]:
@@ -207,17 +207,17 @@ class IntakeLog:
         return tuple(await self._store.read(look))
 
     async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
-        """Return the newest messages of a platform in any status, the newest first."""
+        """Return the newest messages of a platform in any status, newest first."""
         return tuple(await self._store.read(lambda tx: tx.chats.newest_inbound(platform, limit=page(limit))))
 
     async def counts(self) -> dict[InboundStatus, int]:
-        """Count all messages by status, without empty states; for gauges, at long intervals."""
+        """Count all messages by status, omitting zero counts; meant for gauges that are read rarely."""
         return await self._store.read(lambda tx: tx.chats.count_inbound())
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
         """Remove up to `limit` messages that are not open and were last changed before `older_than`.
 
-        Return their number. A removed message that the platform sends again counts as new.
+        Return their number. If the platform sends a removed message again, it counts as new.
         """
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
@@ -225,7 +225,7 @@ class IntakeLog:
 
 
 def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:
-    """Return these ids, each once.
+    """Return these ids without duplicates.
 
     Raises:
         InvalidRecord: There are more than `MAX_INBOUND`.

@@ -9,7 +9,7 @@ from postroom.stores.chats.rows import refuse_unfit
 from postroom.stores.store import SqlStore, Transaction
 
 _LOCK = "linked_chats"
-"""One lock for all links: two codes that are entered at once must not make two persons of three chats."""
+"""One lock for all links, so that two codes entered at once cannot split three chats between two persons."""
 
 
 class ChatLinks:
@@ -25,7 +25,7 @@ class ChatLinks:
     async def offer(
         self, address: ChatAddress, code_hash: str, rules: PairingRules, *, now: int | None = None
     ) -> None:
-        """Store the hash of a code of this chat for `rules.code_ms`, in place of an earlier code.
+        """Store the hash of a code of this chat, valid for `rules.code_ms`; it replaces an earlier code.
 
         Raises:
             InvalidRecord: The chat or the hash is blank.
@@ -49,10 +49,11 @@ class ChatLinks:
         person: str,
         now: int | None = None,
     ) -> tuple[LinkOutcome, LinkedChat | None]:
-        """Link a chat with the chat that issued this code, and return that chat; `person` names a new person.
+        """Link a chat with the chat that issued this code, and return that chat.
 
-        A code links once. Each unknown code counts as a wrong code of this chat; after `rules.most_wrong`
-        wrong codes the chat is locked for `rules.locked_ms`. A right code resets the count.
+        `person` is used as the id of the person if neither chat has one yet. A code can be used once. Each
+        unknown code counts as a wrong code of this chat; after `rules.most_wrong` wrong codes, the chat is
+        locked for `rules.locked_ms`. A correct code resets the count.
         """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash, person=person)
 
@@ -85,7 +86,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def leave(self, address: ChatAddress) -> LinkedChat | None:
-        """Delete a chat's link and code; return the chat's state before, or None if it was not linked."""
+        """Delete a chat's link and code; return the chat's previous record, or None if it was not linked."""
 
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)

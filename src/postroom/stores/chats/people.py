@@ -1,4 +1,4 @@
-"""Storage of the people who may write in chats, and of requests for access."""
+"""Storage of the people who may write in chats, and of access requests."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from postroom.stores.store import SqlStore, Transaction
 
 
 class ChatPeople:
-    """People with access to chats, and requests for access, in a store."""
+    """The people with access to chats and the access requests in a store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class ChatPeople:
         )
 
     async def let_in(self, person: Person, *, now: int | None = None) -> Person:
-        """Store a person, or a known person's new role and name; `added_at` stays unchanged.
+        """Store a person, or a new role and name of a known person; `added_at` stays unchanged.
 
         Raises:
             InvalidRecord: The platform or the id is blank.
@@ -55,9 +55,9 @@ class ChatPeople:
     async def ask(
         self, request: PairingRequest, rules: PairingRules, *, now: int | None = None
     ) -> PairingRequest:
-        """Store a request until `rules.code_ms` from now, and set its `asked_at` and `expires_at`.
+        """Store a request that is valid for `rules.code_ms`, and set its `asked_at` and `expires_at`.
 
-        It replaces an ended request of the same person.
+        It replaces an expired request of the same person.
 
         Raises:
             InvalidRecord: The platform, the id or the hash is blank.
@@ -97,8 +97,9 @@ class ChatPeople:
     ) -> Person | None:
         """Give access to the person whose open request has this hash, and delete the request.
 
-        Return None if no open request has the hash. This counts as a wrong guess on the platform; the last
-        guess that `rules.most_wrong` allows locks it for `rules.locked_ms`. A right code resets the count.
+        Return None if no open request has the hash. This counts as a wrong guess on the platform; when
+        `rules.most_wrong` is reached, the platform is locked for `rules.locked_ms`. A correct code resets the
+        count.
 
         Raises:
             QueueFull: The platform is locked; the guess was not checked.
@@ -126,7 +127,7 @@ class ChatPeople:
     async def requests(
         self, *, platform: str | None = None, now: int | None = None
     ) -> tuple[PairingRequest, ...]:
-        """Return the open requests, the oldest first."""
+        """Return the open requests, oldest first."""
 
         def look(tx: Transaction) -> tuple[PairingRequest, ...]:
             return tuple(tx.chats.requests(platform=platform, now=_at(tx, now), limit=MAX_INBOUND))
@@ -134,7 +135,7 @@ class ChatPeople:
         return await self._store.read(look)
 
     async def forget_requests(self, platform: str) -> int:
-        """Remove all requests of a platform, its failures and its lock; return the number of requests."""
+        """Remove a platform's requests, wrong guesses and lock; return the number of requests."""
 
         def change(tx: Transaction) -> int:
             _lock(tx, platform)
@@ -155,7 +156,7 @@ def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: in
 
 
 def _refuse_locked(tx: Transaction, platform: str, now: int) -> int:
-    """Return the number of wrong codes on a platform since the last right one.
+    """Return how many wrong codes the platform has had since the last correct one.
 
     Raises:
         QueueFull: The platform is locked.

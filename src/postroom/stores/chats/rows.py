@@ -1,4 +1,4 @@
-"""One mapper for each record of chats; it names unreadable rows and refuses unstorable values."""
+"""Maps rows to records of chats; errors name unreadable rows, and unstorable values are refused."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from postroom.stores.sql_transaction import Row
 
 
 def page(limit: int) -> int:
-    """Return the length of a list for a requested limit."""
+    """Return the number of rows for a requested limit."""
     return max(0, min(limit, MAX_INBOUND))
 
 
@@ -168,19 +168,19 @@ def of_session(session: ChatSession) -> dict[str, object]:
 
 
 def plain(fields: dict[str, Json]) -> dict[str, Json]:
-    """Return a deep copy of fields, in the form in which they read back.
+    """Return a deep copy of fields, with the values that they have after they were stored and read.
 
     Raises:
-        InvalidRecord: A text contains half a character, which cannot be stored.
+        InvalidRecord: A text contains a lone surrogate, which cannot be stored.
     """
     return _fields(encode(fields), "body")
 
 
 def refuse_unfit(*optional: str | None, **needed: str) -> None:
-    """Refuse blank required texts, and any text with half a character.
+    """Raise if a required text is blank or any text contains a lone surrogate.
 
     Raises:
-        InvalidRecord: A text is refused.
+        InvalidRecord: A text is blank or contains a lone surrogate.
     """
     for name, text in needed.items():
         if not text.strip():

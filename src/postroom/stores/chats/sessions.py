@@ -12,26 +12,26 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True)
 class Activity:
-    """The time and place of a session's last activity, written in the change that stores the message."""
+    """The time and place of a session's last activity, which is stored in the same change as the message."""
 
     session_key: str
     thread_id: str
     source: dict[str, Json]
     at: int
     written: ChatSession | None = None
-    """The session as written."""
+    """The session as it was stored."""
 
     @property
     def locks(self) -> tuple[str, ...]:
-        """The locks to take before the change."""
+        """The locks that must be taken before the change."""
         return session_locks(self.session_key, self.thread_id)
 
     def noted(self, session: ChatSession) -> ChatSession:
-        """Return the session with it."""
+        """Return the session with this activity."""
         return replace(session, active_at=self.at, source=self.source)
 
     def change(self, tx: Transaction) -> None:
-        """Write it, unless the session already has another thread."""
+        """Store the activity, unless the session has been bound to another thread."""
         self.written, stored = None, tx.chats.session(self.session_key)
         if stored is None or stored.thread_id != self.thread_id:
             return
@@ -68,7 +68,7 @@ class ChatSessions:
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
         """Store a new session and its thread; return an existing session with this key unchanged.
 
-        Of concurrent callers, one creates the session, and all get it.
+        If several callers open it at the same time, one creates the session and all get it.
 
         Raises:
             InvalidRecord: The session key or the thread id is blank.
@@ -87,10 +87,10 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def put(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a changed session if its revision is current, and return it with the next revision.
+        """Store a changed session if its revision is current; return it with the next revision.
 
         `thread_id`, `source`, `title`, `settings` and `active_at` are stored as given. A new thread is added
-        to the session's threads; the title is also that of the present thread.
+        to the session's threads, and the title is also stored as the title of the current thread.
 
         Raises:
             UnknownThread: No session has this key.
@@ -117,9 +117,10 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
-        """Give a session, its threads and its open messages another key, because its chat has moved.
+        """Give a session, its threads and its open messages a new key, because the chat has moved.
 
-        Return False and change nothing if no session has the old key, or one has the new key.
+        Return False and change nothing if no session has the old key, or if a session already has the new
+        key.
 
         Raises:
             InvalidRecord: The new key is blank.
@@ -143,13 +144,13 @@ class ChatSessions:
     async def threads(
         self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
     ) -> tuple[SessionThread, ...]:
-        """Return a session's threads, the last active first; with `title`, only threads of that title."""
+        """Return a session's threads, most recently active first; with `title`, only those of that title."""
         return tuple(
             await self._store.read(lambda tx: tx.chats.threads(session_key, title=title, limit=page(limit)))
         )
 
     async def thread(self, thread_id: str) -> SessionThread | None:
-        """Return this thread of a session, whether or not the session is bound to it at present."""
+        """Return this thread of a session, even if the session is not bound to it now."""
         return await self._store.read(lambda tx: tx.chats.thread(thread_id))
 
     async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
@@ -158,7 +159,7 @@ class ChatSessions:
 
 
 def _checked(session: ChatSession) -> ChatSession:
-    """Return a copy of a session that can be stored.
+    """Return a copy of a session after checking that it can be stored.
 
     Later changes to the caller's fields do not affect it.
     """
@@ -172,7 +173,7 @@ def _lock(tx: Transaction, session: ChatSession) -> None:
 
 
 def _stored(tx: Transaction, session: ChatSession) -> ChatSession:
-    """Store a session, and its thread with its title."""
+    """Store a session, and its current thread with its title."""
     bound = tx.chats.thread(session.thread_id)
     if bound is not None and bound.session_key != session.session_key:
         raise DuplicateRecord(f"thread {bound.thread_id!r} belongs to another session", value=bound.thread_id)

@@ -33,7 +33,7 @@ class ChatStores:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write to it too."""
+        """Whether other processes may write to the database, too."""
         return self._is_shared
 
     @property
@@ -58,7 +58,7 @@ class ChatStores:
 
     @property
     def files(self) -> FileStore:
-        """Files that came with messages or were left by runs."""
+        """Files that were received with messages or sent by runs."""
         return self._files
 
     @property
@@ -69,16 +69,16 @@ class ChatStores:
     async def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return in one read the messages that have their answer, as `messages` does, and its run's files."""
+        """Return, in one read, these messages by id, without unreadable ones, and the files of a run."""
         asked = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tx.chats.answered(asked, thread_id, run_id))
 
     async def reasoning(self, thread_id: str, run_id: str) -> str:
-        """Return the reasoning of the model in the newest 100 messages of a run; empty if there is none."""
+        """Return the model's reasoning in the newest 100 messages of a run; empty if there is none."""
         return await self._store.read(lambda tx: _reasoning(tx, thread_id, run_id))
 
     async def run_that_read(self, message: InboundMessage) -> tuple[RunRecord | None, str]:
-        """Return the run that has read an inbound message, and the reasoning of the model in this run.
+        """Return the run that has read an inbound message, and the model's reasoning in that run.
 
         The run is None if no run has read the message.
         """
@@ -93,7 +93,7 @@ class ChatStores:
         return await self._store.read(look)
 
     async def note_sent(self, outbox_id: str, steps: int) -> None:
-        """Store the number of delivered steps of a reply, so that a crash does not repeat them."""
+        """Store how many steps of a reply were delivered, so that they are not repeated after a crash."""
         await self._store.write(lambda tx: tx.outbox.note_steps(outbox_id, steps))
 
 

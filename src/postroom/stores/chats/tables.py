@@ -1,4 +1,4 @@
-"""Inbound messages, sessions and people over the named statements of a transaction. Makes no decisions."""
+"""Stores inbound messages, sessions and people by the named statements of a transaction."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -26,7 +26,7 @@ from postroom.stores.codec import encode, kept, record
 from postroom.stores.sql_transaction import SqlTransaction
 
 _NEWEST: Final = 2**63 - 1
-"""The largest possible id of a row."""
+"""The largest possible row id."""
 
 
 class ChatTables:
@@ -41,9 +41,9 @@ class ChatTables:
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
-        """Return the existing inbound messages among these ids, by id.
+        """Return those of these inbound messages that exist, by id.
 
-        With `readable`, only readable ones.
+        If `readable` is True, unreadable messages are omitted.
         """
         statement = "chats.readable_inbound" if readable else "chats.inbound_by_id"
         return [rows.inbound(row) for row in self._tx.all(statement, {"ids": _possible(inbound_ids)})]
@@ -51,7 +51,7 @@ class ChatTables:
     def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return in one read the readable ones of these inbound messages, by id, and the files of a run."""
+        """Return, in one read, these inbound messages by id, without unreadable ones, and a run's files."""
         message_ids = [] if run_id is None else [run_id]
         found, files = self._tx.ask(
             ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),
@@ -62,7 +62,7 @@ class ChatTables:
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
     ) -> list[InboundMessage]:
-        """Return open messages by id; `status` and `session_key` narrow the list."""
+        """Return open messages by id; `status` and `session_key` restrict the result."""
         values = {
             "status": status and status.value,
             "session_key": session_key,
@@ -73,7 +73,7 @@ class ChatTables:
         return [rows.inbound(row) for row in self._tx.all(statement, values)]
 
     def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
-        """Return the newest messages of a platform, the newest first."""
+        """Return the newest messages of a platform, newest first."""
         found = self._tx.all("chats.newest", {"platform": platform, "limit": limit})
         return [rows.inbound(row) for row in found]
 
@@ -84,9 +84,9 @@ class ChatTables:
     def insert_inbound(
         self, draft: InboundMessage, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
-        """Store a message that waits, or with a thread a message that is handed over.
+        """Store a message as waiting or, if a thread is given, as handed over.
 
-        Return None if its key is known.
+        Return None if a message with its key exists.
 
         Its body is plain data.
         """
@@ -108,7 +108,7 @@ class ChatTables:
         )
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
-        """Store a move of these messages, except for messages that cannot make it."""
+        """Store a move of these messages; messages for which the move is not permitted stay unchanged."""
         values = {
             "ids": _possible(inbound_ids),
             "status": move.status.value,
@@ -131,7 +131,7 @@ class ChatTables:
         self._tx.run("chats.edit", values)
 
     def purge_inbound(self, *, older_than: int, limit: int) -> int:
-        """Remove messages that are not open, oldest change first; return their number."""
+        """Remove messages that are not open, least recently changed first; return their number."""
         gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
         self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
         return len(gone)
@@ -150,7 +150,7 @@ class ChatTables:
         self._tx.run("chats.put_session", rows.of_session(session))
 
     def rename_session(self, session_key: str, session: ChatSession) -> None:
-        """Store a session under a new key, together with its threads and its open messages."""
+        """Store a session, its threads and its open messages under a new key."""
         keys = {"session_key": session_key, "new_key": session.session_key}
         self._tx.run("chats.take_session_away", {"session_key": session_key})
         self.put_session(session)
@@ -163,13 +163,13 @@ class ChatTables:
         return rows.thread(row) if row else None
 
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
-        """Return a session's threads, the last active first; with `title`, only threads of that title."""
+        """Return a session's threads, most recently active first; with `title`, only those of that title."""
         statement = "chats.threads" if title is None else "chats.threads_titled"
         values = {"session_key": session_key, "title": kept(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
 
     def put_thread(self, thread: SessionThread) -> None:
-        """Store a thread of a session, or its new title and activity."""
+        """Store a thread of a session, or a new title and activity of a known one."""
         values = {**asdict(thread), "title": kept(thread.title)}
         self._tx.run("chats.put_thread", values)
 
@@ -185,7 +185,7 @@ class ChatTables:
         return [rows.person(row) for row in self._tx.all(statement, values)]
 
     def put_person(self, person: Person) -> Person:
-        """Store a person, or a known person's new role and name; return the stored record."""
+        """Store a person, or a new role and name of a known person; return the stored record."""
         values = {**asdict(person), "role": person.role.value, "name": kept(person.name)}
         [row] = self._tx.all("chats.let_in", values)
         return rows.person(row)
@@ -195,23 +195,23 @@ class ChatTables:
         return self._tx.changed("chats.shut_out", {"platform": platform, "user_id": user_id}) > 0
 
     def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
-        """Return the requests that are open at an instant, the oldest first."""
+        """Return the requests that are open at a given instant, oldest first."""
         found = self._tx.all("chats.requests", {"platform": platform, "now": now, "limit": limit})
         return [rows.request(row) for row in found]
 
     def request_of(self, platform: str, user_id: str) -> PairingRequest | None:
-        """Return a person's request, open or ended."""
+        """Return a person's request, open or expired."""
         row = self._tx.one("chats.request_of", {"platform": platform, "user_id": user_id})
         return rows.request(row) if row else None
 
     def request_with_code(self, platform: str, code_hash: str, now: int) -> PairingRequest | None:
-        """Return the oldest open request with this hash."""
+        """Return the oldest open request whose code has this hash."""
         values = {"platform": platform, "code_hash": code_hash, "now": now}
         row = self._tx.one("chats.request_with_code", values)
         return rows.request(row) if row else None
 
     def put_request(self, request: PairingRequest) -> None:
-        """Store a request in place of an earlier request of the same person."""
+        """Store a request; it replaces an earlier request of the same person."""
         self._tx.run("chats.put_request", {**asdict(request), "name": kept(request.name)})
 
     def drop_request(self, platform: str, user_id: str) -> None:
@@ -219,7 +219,7 @@ class ChatTables:
         self._tx.run("chats.forget_request", {"platform": platform, "user_id": user_id})
 
     def drop_ended_requests(self, platform: str, *, now: int, asked_until: int) -> None:
-        """Remove ended requests whose people may ask again."""
+        """Remove expired requests of people who may ask again."""
         values = {"platform": platform, "now": now, "asked_until": asked_until}
         self._tx.run("chats.drop_ended_requests", values)
 
@@ -228,7 +228,7 @@ class ChatTables:
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     def pairing_failures(self, platform: str) -> tuple[int, int]:
-        """Return the number of wrong codes on a platform since a right one, and the end of its lock."""
+        """Return how many wrong codes a platform had since a correct one, and when its lock ends."""
         row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 
@@ -243,7 +243,7 @@ class ChatTables:
         return rows.linked_chat(row) if row else None
 
     def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
-        """Return the chat that issued a code which is valid at an instant."""
+        """Return the chat that issued a code that is valid at this instant."""
         row = self._tx.one("chats.linked_chat_with_code", {"code_hash": code_hash, "now": now})
         return rows.linked_chat(row) if row else None
 
@@ -257,7 +257,7 @@ class ChatTables:
         self._tx.run("chats.put_linked_chat", {**asdict(chat), "shares": int(chat.shares)})
 
     def web_conversations(self, person: str, *, before: int | None, limit: int) -> list[WebConversation]:
-        """Return a person's conversations on the chat page, the last active first."""
+        """Return a person's conversations on the chat page, most recently active first."""
         values = {"person": person, "before": _NEWEST if before is None else before, "limit": limit}
         return [rows.web_conversation(row) for row in self._tx.all("chats.web_conversations", values)]
 
@@ -268,12 +268,12 @@ class ChatTables:
         return rows.web_conversation(row) if row else None
 
     def put_web_conversation(self, conversation: WebConversation) -> None:
-        """Store a conversation of the chat page, or its new title and newest position."""
+        """Store a conversation of the chat page, or the new title and position of a known one."""
         values = {**structs.asdict(conversation), "title": kept(conversation.title)}
         self._tx.run("chats.put_web_conversation", values)
 
     def drop_web_conversation(self, person: str, conversation_id: str) -> bool:
-        """Delete a conversation of the chat page and its entries; return whether there was one."""
+        """Delete a conversation of the chat page with its entries; return False if there is none."""
         values = {"person": person, "conversation_id": conversation_id}
         self._tx.run("chats.drop_web_entries", values)
         return self._tx.changed("chats.drop_web_conversation", values) > 0
@@ -281,7 +281,7 @@ class ChatTables:
     def web_entries(
         self, person: str, conversation_id: str, *, before: int | None, limit: int
     ) -> list[WebEntry]:
-        """Return the newest entries of a conversation, the newest first."""
+        """Return the newest entries of a conversation, newest first."""
         values = {
             "person": person,
             "conversation_id": conversation_id,
@@ -296,7 +296,7 @@ class ChatTables:
         return rows.web_entry(row) if row else None
 
     def put_web_entry(self, entry: WebEntry) -> None:
-        """Store an entry of the chat page, or the new body of a known one."""
+        """Store an entry of the chat page, or a new body of a known entry."""
         self._tx.run("chats.put_web_entry", {**structs.asdict(entry), "body": encode(entry.body)})
 
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:
@@ -305,7 +305,7 @@ class ChatTables:
         return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
 
     def put_file(self, file: ChatFile) -> None:
-        """Store a file of a message, or its new state."""
+        """Store a file of a message, or its changed record."""
         self._tx.run("chats.put_file", structs.asdict(file))
 
     def count_pieces(self, sha256: str) -> int:
@@ -313,30 +313,30 @@ class ChatTables:
         return int(self._tx.all("chats.count_pieces", {"sha256": sha256})[0][0])
 
     def piece(self, sha256: str, position: int) -> bytes | None:
-        """Return one piece of the bytes under a hash, counted from 0; an attachment of mail has one piece."""
+        """Return one piece of the bytes under a hash, numbered from 0; a mail attachment has only one."""
         row = self._tx.one("chats.piece", {"sha256": sha256, "position": position})
         return bytes(row[0]) if row else None
 
     def put_piece(self, sha256: str, position: int, piece: str, content: bytes, *, now: int) -> None:
-        """Store one piece under its own hash unless it is stored already; the caller holds `BYTES_LOCK`."""
+        """Store a piece under its own hash, unless it exists already; the caller must hold `BYTES_LOCK`."""
         values = {"sha256": sha256, "position": position, "piece": piece, "now": now}
         self._tx.run("mail.insert_blob", {"sha256": piece, "content": content})
         self._tx.run("chats.put_piece", values)
 
     def keep_pieces(self, sha256: str, *, now: int) -> int:
-        """Mark the bytes under a hash as wanted now; return the number of their pieces."""
+        """Mark the bytes under a hash as needed now; return the number of their pieces."""
         return self._tx.changed("chats.keep_pieces", {"sha256": sha256, "now": now})
 
     def drop_files(self, thread_ids: Collection[str]) -> None:
-        """Delete the records of all files of threads; `drop_unused_bytes` removes their bytes later."""
+        """Delete the records of all files of threads; `drop_unused_bytes` removes the bytes later."""
         self._tx.run("chats.drop_files", {"thread_ids": list(thread_ids)})
 
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:
         """Remove bytes without a file that were last stored before an instant; the caller holds `BYTES_LOCK`.
 
-        Return the number of files, at most `limit`. Bytes are stored before their file record: those of an
-        upload wait as long as its message does, so `before` must be longer ago than that. Bytes that a mail
-        attachment or another file shares are kept.
+        Return the number of files, at most `limit`. Bytes are stored before the record of their file, and the
+        bytes of an upload have no record as long as its message waits. Therefore `before` must be earlier
+        than that. Bytes that a mail attachment or another file shares are kept.
         """
         unused = self._tx.all("chats.unused_pieces", {"before": before, "limit": limit})
         hashes, pieces = sorted({row[0] for row in unused}), sorted({row[1] for row in unused})

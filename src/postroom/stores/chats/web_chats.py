@@ -15,7 +15,7 @@ class WebChats:
         self._store = store
 
     async def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Store the hash of a session that a person signed out of, until the session ends by itself."""
+        """Store the hash of a session that a person signed out of, until the session would have expired."""
         await self._store.write(lambda tx: tx.mail.end_session(hashed, ends_at=ends_at))
 
     async def is_session_ended(self, hashed: str) -> bool:
@@ -25,7 +25,7 @@ class WebChats:
     async def conversations(
         self, person: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebConversation, ...]:
-        """Return a person's conversations, the last active first; only those active before an instant."""
+        """Return a person's conversations, most recently active first; `before` limits their activity."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_conversations(person, before=before, limit=page(limit))
@@ -40,7 +40,7 @@ class WebChats:
         """Create an empty conversation; an existing conversation keeps its title.
 
         Raises:
-            InvalidRecord: A part is blank, or holds half a character.
+            InvalidRecord: A part is blank or contains a lone surrogate.
         """
         refuse_unfit(person=person, conversation_id=conversation_id, title=title)
 
@@ -60,12 +60,12 @@ class WebChats:
         await self._store.write(change, key=person)
 
     async def put(self, entries: Sequence[WebEntry]) -> bool:
-        """Store entries of one conversation; a known entry gets the new body and keeps its position.
+        """Store entries of a conversation; a known entry gets the new body and keeps its position.
 
-        Return False, and store nothing, if the conversation does not exist: it was deleted.
+        Return False and store nothing if the conversation was deleted.
 
         Raises:
-            InvalidRecord: An id is blank, or a text holds half a character.
+            InvalidRecord: An id is blank, or a text contains a lone surrogate.
         """
         asked = [replace(one, body=plain(one.body)) for one in entries]
         for one in asked:
@@ -89,7 +89,7 @@ class WebChats:
         """Give a conversation another title; return False if there is no such conversation.
 
         Raises:
-            InvalidRecord: The title is blank, or holds half a character.
+            InvalidRecord: The title is blank or contains a lone surrogate.
         """
         refuse_unfit(title=title)
 
@@ -114,7 +114,7 @@ class WebChats:
     async def entries(
         self, person: str, conversation_id: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebEntry, ...]:
-        """Return the newest entries of a conversation, the newest first; only those before a position."""
+        """Return the newest entries of a conversation, newest first; with a position, those before it."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_entries(person, conversation_id, before=before, limit=page(limit))

@@ -1,8 +1,8 @@
 """Mail within one open transaction: its reads and its changes, over named statements.
 
-A change is one function over `MailWrites`, run as one transaction: when `write` returns, either all of it is
-durable or none of it is stored. The function is synchronous, quick and free of I/O, and may run again after a
-failure, so that it must not touch anything except the transaction.
+A change is one function of a `MailWrites` object, executed as one transaction: when `write` returns, either
+all of its writes are durable or none is stored. The function must be synchronous, quick and free of I/O. It
+may run again after a failure, so it must not modify anything outside the transaction.
 
 This module makes no decisions about mail. `EventRecorder` writes the changes into the logs of projects.
 """
@@ -94,26 +94,26 @@ from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked
 
 @dataclass(slots=True, eq=False)
 class EventRecorder:
-    """Writes the entries of one change, each with the next number of its log. One object per change."""
+    """Writes the log entries of one change, each with the next number of its log. One object per change."""
 
     _tx: SqlTransaction
     _log: EventTables
     _lock: Callable[..., None]
     _locked: set[int] = field(default_factory=set)
     _sent: dict[int, tuple[Happening, set[int]]] = field(default_factory=dict)
-    """The messages of this change, and the projects whose logs contain each."""
+    """The messages that this change stored, each with the projects whose logs contain it."""
     _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
     _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
-    """The projects of messages and agents that this change has read or written."""
+    """The project of each message and agent that this change has read or written, by id."""
     _kinds: dict[tuple[int, int], RecipientKind] = field(default_factory=dict)
-    """The kinds of the deliveries that this change has read or written, by message and agent."""
+    """The kind of each delivery that this change has read or written, by message and agent."""
 
     def know_agent(self, agent: Agent) -> None:
         """Remember the project of an agent until the change ends."""
         self._homes["agent", agent.id] = agent.project_id
 
     def know_delivery(self, message_id: int, project_id: int, agent_id: int, kind: RecipientKind) -> None:
-        """Remember the project of a message, and the kind of its delivery, until the change ends."""
+        """Remember a message's project and the kind of its delivery until the change ends."""
         self._homes["message", message_id] = project_id
         self._kinds[message_id, agent_id] = kind
 
@@ -127,13 +127,13 @@ class EventRecorder:
         return self._kinds[message_id, agent_id]
 
     def lock(self, project_ids: Iterable[int]) -> None:
-        """Lock these projects, so that only this change numbers their logs."""
+        """Lock these projects, so that no other change can add numbered entries to their logs."""
         if missing := set(project_ids) - self._locked:
             self._locked |= missing
             self._lock(*map("project:{}".format, sorted(missing)))
 
     def lock_concerned(self, message_id: int, agent_id: int) -> None:
-        """Lock the projects whose logs will contain a delivery, before its row is written."""
+        """Lock the projects whose logs will record a delivery, before the row of the delivery is written."""
         self.lock(self._projects_concerned(message_id, agent_id, None))
 
     def project_made(self, project_id: int, now: int) -> None:
@@ -155,12 +155,12 @@ class EventRecorder:
             self.of_agent("agent.unretired" if retired_at is None else "agent.retired", before.id, now)
 
     def policy_set(self, before: Agent | None, policy: ContactPolicy, now: int) -> None:
-        """Record a new contact policy of an agent, unless nothing changed."""
+        """Record a new contact policy of an agent, unless the policy is unchanged."""
         if before is not None and before.contact_policy != policy:
             self.of_agent("agent.policy_set", before.id, now)
 
     def of_agent(self, kind: EventKind, agent_id: int, now: int) -> None:
-        """Record an event of an agent in the log of its project."""
+        """Record an event about an agent in the log of its project."""
         self._record_where_concerned(Happening(kind=kind, at=now, agent_id=agent_id))
 
     def sent(self, message: Message) -> None:
@@ -177,9 +177,9 @@ class EventRecorder:
         self._record([message.project_id], happening)
 
     def reached(self, message_id: int, reader: Agent, kind: RecipientKind) -> None:
-        """Record a message of this change in the log of a recipient's project.
+        """Record a message that this change stored in the log of a recipient's project.
 
-        Hidden recipients come last.
+        Call this for blind-copy recipients last.
         """
         self.know_agent(reader)
         self._kinds[message_id, reader.id] = kind
@@ -203,7 +203,8 @@ class EventRecorder:
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Lock a project and the projects of its messages' recipients.
 
-        Return the messages that other projects also have, each with the project; hidden copies do not count.
+        Return the messages that were also delivered to other projects, each with the project; blind copies
+        are ignored.
         """
         reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
         self.lock([project_id, *(row[1] for row in reached)])
@@ -212,7 +213,7 @@ class EventRecorder:
     def deleted(
         self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
     ) -> None:
-        """Record the deletion of messages, in one entry of each log that contains them."""
+        """Record a deletion of messages as one entry in each log that contains any of them."""
         told = {project_id: list(message_ids)}
         for message_id, other in elsewhere:
             if message_id in told[project_id]:
@@ -249,25 +250,25 @@ class EventRecorder:
         self._of_reservation(kind, reservation, now, detail)
 
     def expired(self, reservation: Reservation, now: int) -> None:
-        """Record that a reservation has expired, when a change notices it."""
+        """Record that a reservation has expired, when a change finds that it has."""
         self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
 
     def released(self, reservation: Reservation, now: int, by: str) -> None:
-        """Record that its holder released a reservation, or another agent took it."""
+        """Record that the holder released its reservation, or that another agent took it over."""
         taken = by.casefold() != reservation.holder.casefold()
         detail = {"path": reservation.pattern, **({"by": by} if taken else {})}
         kind: EventKind = "reservation.taken" if taken else "reservation.released"
         self._of_reservation(kind, reservation, now, detail)
 
     def of_task(self, kind: EventKind, task: Task, agent_id: int | None, now: int) -> None:
-        """Record an event of a task with its epoch; without an agent, nobody caused it."""
+        """Record an event about a task with the task's epoch; without an agent, the event has no author."""
         detail: Detail = {"task_id": task.id, "epoch": task.epoch}
         self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
 
     def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
-        """Record a contact with its actor.
+        """Record a change of a contact, with the agent that caused it.
 
-        The requesting agent for a request, the other one for a decision.
+        A request is caused by the requesting agent, and a decision by the other agent.
         """
         if before is not None and before.status == link.status:
             return
@@ -279,7 +280,7 @@ class EventRecorder:
     def of_run(
         self, kind: EventKind, run_id: str, agent_id: int, now: int, **detail: str | int | bool
     ) -> None:
-        """Record an event of an agent's run."""
+        """Record an event about a run of an agent."""
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_where_concerned(happening)
 
@@ -294,7 +295,7 @@ class EventRecorder:
         self._record([reservation.project_id], happening)
 
     def _record_where_concerned(self, happening: Happening, *, other_id: int | None = None) -> None:
-        """Write an entry once for each project of the message, of the agent and of the other agent."""
+        """Write an entry once to each log of the projects of the message, the agent and the other agent."""
         self._record(self._projects_concerned(happening.message_id, happening.agent_id, other_id), happening)
 
     def _projects_concerned(
@@ -328,7 +329,7 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
 
 
 LONGEST_ERROR = 2_000
-"""Maximum number of characters of an attempt's error; the run and its dispatch have the full text."""
+"""Maximum number of characters stored of an attempt's error; its run and dispatch have the full text."""
 _END_EVENTS: Mapping[Outcome, EventKind] = {
     "done": "run.ended",
     "waiting": "run.waiting",
@@ -344,7 +345,7 @@ class WakingReads:
     _tx: SqlTransaction
 
     def runner(self, agent_id: int) -> KeptRunner | None:
-        """Return the runner of an agent; None if postroom does not run it."""
+        """Return the runner of an agent; None if it has none, so that postroom does not run it."""
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
@@ -354,21 +355,21 @@ class WakingReads:
         return [record(KeptRunner, row) for row in found]
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return the agents among these with a runner or a chat address, and the time of its declaration."""
+        """Return those of these agents that have a runner or a chat address, with the time it was set."""
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return the agents among these with an active run that has a message of this thread."""
+        """Return those of these agents that have an active run with a message of this thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the waiting runs of these threads, by thread, without runs that are active again."""
+        """Return the waiting runs of these threads, by thread; runs that are active again are omitted."""
         found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in found}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
-        """Return the state of each message in runs, by recipient; every message has an entry."""
+        """Return each message's state in runs, by recipient; every given message has an entry."""
         found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             one = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
@@ -376,30 +377,30 @@ class WakingReads:
         return found
 
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        """Return messages with recipients that they have yet to wake, in order, after `after`.
+        """Return messages with recipients that have not been woken yet, in order, after `after`.
 
-        Recipients are active and have a runner or a chat; the message is not read, recalled or announced, and
-        no run had it.
+        The recipients are active and have a runner or a chat. The message was not read, recalled or
+        announced, and no run has received it.
         """
         values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
         return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
 
     def unwoken_count(self, agent_id: int) -> int:
-        """Return the number of messages that `unwoken` would return for an agent with a runner."""
+        """Return how many messages `unwoken` would return for an agent if it had a runner."""
         row = self._tx.one("mail.unwoken_count", {"agent_id": agent_id})
         return row[0] if row else 0
 
     def questions(self, run_id: str) -> list[AskedQuestion]:
-        """Return the questions of an active run asked by `ask`, in their order."""
+        """Return the questions that an active run asked through `ask`, in order."""
         return [
             AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
     def has_asked(self, run_id: str, question_id: str) -> bool:
-        """Return whether a question of a run is valid: asked in this attempt, open, or answered.
+        """Return whether a run's question is still valid: asked in the current attempt, open, or answered.
 
-        An attempt that is cut off or fails loses its questions.
+        If an attempt is cut off or fails, its questions become invalid.
         """
         if any(one.id == question_id for one in self.questions(run_id)):
             return True
@@ -412,17 +413,17 @@ class WakingReads:
         return question_id in stands
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose result a message reports; None if the message reports no run."""
+        """Return the run whose result a message reports; None if it does not report a run."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
-        """Return the messages among these that report the end of a run."""
+        """Return those of these messages that report the end of a run."""
         asked = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", asked)}
 
     def tells_last(self, message_id: int) -> bool:
-        """Return whether a message reports a run and no later message does."""
+        """Return whether a message is the latest message that reports its run."""
         return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
 
     def chat_address(self, agent_id: int) -> ChatAddress | None:
@@ -431,7 +432,7 @@ class WakingReads:
         return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
 
     def reached_at(self, address: ChatAddress) -> list[int]:
-        """Return the ids of the people with this chat address."""
+        """Return the ids of the people who are reached at this chat address."""
         values = {"platform": address.platform, "chat_id": address.chat_id}
         return [row[0] for row in self._tx.all("mail.reached_at", values)]
 
@@ -443,21 +444,21 @@ class WakingWrites(WakingReads):
     _tell: Callable[..., None]
 
     def wake_later(self) -> None:
-        """Send a hint after the commit that a message may have to wake a recipient."""
+        """Send a hint, after the commit, that a message may have to wake a recipient."""
         self._tell(WAKES)
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set where runs of a thread may execute, '' for anywhere."""
+        """Set the place where runs of a thread may execute, or '' for any place."""
         put_place(self._tx, thread_id, place)
 
     def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
-        """Set how many runs of an agent may execute at once, each of another mail thread."""
+        """Set how many runs of an agent may execute at once, each on a different mail thread."""
         self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
 
     def put_runner(
         self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int, claims_tasks: bool = False
     ) -> None:
-        """Set or replace the runner of an agent; with `claims_tasks`, the server claims tasks for it."""
+        """Set or replace an agent's runner; with `claims_tasks`, the server claims tasks for the agent."""
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", {**values, "claims_tasks": claims_tasks})
         self._events.of_agent("agent.runner_set", agent_id, now)
@@ -508,10 +509,10 @@ class WakingWrites(WakingReads):
         self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
 
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
-        """Record that a run of an agent is active; a repeated start removes its questions.
+        """Record that a run of an agent is active; if it starts again, its questions are removed.
 
-        If the run was recorded as active already, that attempt was cut off by a lost server or lease.
-        `answered` are the questions whose answers it continues with.
+        If the run is already recorded as active, the earlier attempt was cut off by a lost server or lease.
+        `answered` has the questions whose answers the run continues with.
         """
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
         if not self._tx.changed(
@@ -528,7 +529,7 @@ class WakingWrites(WakingReads):
         self._events.of_run("run.began", run_id, agent_id, now)
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
-        """Store a question of an active run; a repeated call changes nothing.
+        """Store a question of an active run; a repeated call has no effect.
 
         Return False if the agent has no such active run.
         """
@@ -555,13 +556,13 @@ class WakingWrites(WakingReads):
         asked_at: Mapping[str, int] | None = None,
         usage: Usage | None = None,
     ) -> bool:
-        """Record that a run is no longer active; do nothing if it is not active.
+        """Record that a run is no longer active; has no effect if the run is not active.
 
         Return whether a task that was claimed in the run is still held.
 
-        `error` is stored with the attempt. `asked_at` has the questions of a run that waits, each with the
-        time of asking. Questions asked since its start, but not by `ask`, are recorded too. `usage` is that
-        of the whole run, given at its end.
+        `error` is stored with the attempt. If the run now waits, `asked_at` has its questions, each with the
+        time at which it was asked. Questions that were asked since its start without `ask` are recorded, too.
+        `usage` is the usage of the whole run, and is given when the run ends.
         """
         told = {one.id for one in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
@@ -587,14 +588,14 @@ class WakingWrites(WakingReads):
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:
-        """Record that a waiting run was ended, so that its questions cannot be answered."""
+        """Record that a waiting run was ended, so that its questions can no longer be answered."""
         for question_id in question_ids:
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
         self._events.of_run("run.failed", run_id, agent_id, now)
         self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
 
     def note_answer(self, message_id: int, run_id: str) -> None:
-        """Record that a message reports the end of a run; an existing record stays."""
+        """Record that a message reports the end of a run; an existing record is not changed."""
         self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})
 
     def _end_attempt(self, run_id: str, outcome: Outcome, now: int, error: str = "") -> None:
@@ -608,38 +609,38 @@ class TimelineReads:
     _tx: SqlTransaction
 
     def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
-        """Return the attempts of runs, in order; for a run that is older than the record of attempts, one."""
+        """Return the attempts of runs, in order; a run from before attempts were recorded has one entry."""
         return self._attempts("attempts_of_runs", run_ids=run_ids)
 
     def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
-        """Return the number of attempts that started in a span, and the number of their agents."""
+        """Return how many attempts started in a time span, and how many agents made them."""
         count, agents = self._tx.all("timeline.attempt_count", {"agent_ids": agent_ids, **_span(span)})[0]
         return count, agents
 
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
-        """Return the attempts of agents that started in a span and succeeded or were cancelled, in groups.
+        """Return, in groups, the attempts that started in a time span and succeeded or were cancelled.
 
-        Attempts of an agent that started within the same `step` milliseconds are one group, by agent and
-        time.
+        Attempts of one agent that started within the same `step` milliseconds form a group. Groups are
+        ordered by agent and time.
         """
         values = {"agent_ids": agent_ids, **_span(span), "step": max(step, 1)}
         return [record(AttemptGroup, row) for row in self._tx.all("timeline.attempt_groups", values)]
 
     def attempts_alone(self, agent_ids: Sequence[int], span: Span, *, limit: int) -> list[Attempt]:
-        """Return the newest attempts that started in a span and are active, wait, or failed."""
+        """Return the newest attempts that started in a time span and are active, waiting or failed."""
         return self._attempts("attempts_alone", agent_ids=agent_ids, **_span(span), limit=limit)[::-1]
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.
 
-        No earlier one reaches past it.
+        No earlier attempt extends beyond that instant.
         """
         return self._attempts("attempts_before", agent_ids=agent_ids, begin=begin)
 
     def written(
         self, project_id: int, span: Span, *, limit: int, thread_id: str = "", agent_id: int | None = None
     ) -> list[Written]:
-        """Return the newest messages of a project, in order; of a thread, or from and to an agent."""
+        """Return a project's newest messages in order, or only those of a thread or of an agent."""
         values = {"project_id": project_id, **_span(span), "limit": limit}
         found = self._written("written", values)
         if len(found) < limit:  # the index by time has found all of the span; below, other indexes are better
@@ -665,14 +666,14 @@ class TimelineReads:
         return [one for one in found if thread_id in ("", one.thread_id)]
 
     def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
-        """Return the newest messages of a project to agents of another, in order, without hidden copies."""
+        """Return the newest messages from a project to agents of another, in order, without blind copies."""
         values = {"project_id": project_id, **_span(span), "to": to, "limit": limit}
         return self._written("written_into", values)[::-1]
 
     def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
         """Return the number of a project's messages, up to `most`.
 
-        With `to`, only those to another project.
+        If `to` is given, only messages to that project are counted.
         """
         values = {"project_id": project_id, **_span(span), "most": most}
         if to is None:
@@ -685,12 +686,12 @@ class TimelineReads:
         return [row[0] for row in self._tx.all("timeline.took_part", values)]
 
     def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:
-        """Return a project's number of messages in each of `parts` equal parts of a span, at most `most`."""
+        """Return a project's number of messages, at most `most`, in each of `parts` equal parts of a span."""
         values = {"project_id": project_id, **_span(span), "parts": parts, "most": most}
         return [row[1] for row in self._tx.all("timeline.written_counts", values)]
 
     def reservations_in(self, project_id: int, span: Span, *, since: int, limit: int) -> list[Reservation]:
-        """Return the newest reservations that were held in a span and made after `since`, in order."""
+        """Return the newest reservations that were active in a span and made after `since`, in order."""
         values = {"project_id": project_id, **_span(span), "since": since, "limit": limit}
         return [record(Reservation, row) for row in self._tx.all("timeline.reservations_in", values)][::-1]
 
@@ -716,14 +717,15 @@ _DELETING = (
     "mail.delete_recipients",
     "mail.delete_messages",
 )
-"""The statements in their order: rows that refer to the messages come first."""
+"""The statements in execution order: rows that refer to the messages are deleted first."""
 _NEWEST = 2**63 - 1
 
 
 def lock_bytes(tx: SqlTransaction) -> None:
-    """Lock out other changes that store or remove bytes until the end of this one.
+    """Prevent other changes from storing or removing bytes until the end of this change.
 
-    A new message may share the bytes of a message that is deleted. Lock projects before.
+    The lock is needed because a new message may share the bytes of a message that is being deleted. Lock
+    projects before calling this.
     """
     tx.lock(BYTES_LOCK)
     tx.wait_for_locks()
@@ -735,12 +737,12 @@ class RetentionReads:
     _tx: SqlTransaction
 
     def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
-        """Return the facts that decide about a project's messages, by id, after id `after`."""
+        """Return the facts that determine whether messages may be deleted, by id, after id `after`."""
         values = {"project_id": project_id, "after": after, "limit": limit}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
 
     def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
-        """Return the facts that decide about these messages of a project, by id."""
+        """Return the facts that determine whether these messages of a project may be deleted, by id."""
         values = {"project_id": project_id, "ids": ids}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
 
@@ -768,7 +770,7 @@ class RetentionReads:
         return [row[0] for row in self._tx.all("mail.old_messages", values)], end
 
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
-        """Return which of these contents are attached to a message of a project."""
+        """Return which of these contents are attached to any message of a project."""
         found = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
         return {sha256 for row in found for sha256 in row if sha256 is not None} & set(hashes)
 
@@ -781,16 +783,16 @@ class RetentionWrites(RetentionReads):
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
         """Lock a project and the projects of its messages' recipients.
 
-        Must be the first lock, all at once.
+        This must be the first call in the change that takes a lock.
         """
         self._events.lock_readers(project_id, message_ids)
 
     def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
         """Delete messages of a project with all their records; return the ids that existed.
 
-        The caller has locked their recipients. Inboxes record the number up to which an entry is gone, and
-        the logs of the projects record the deletion in one entry each. Numbers are never reused. Attachments
-        are deleted with the last message or file that refers to them.
+        The caller must have locked the recipients' projects. Each inbox records the number up to which
+        entries were deleted, and each project's log records the deletion as one entry. Numbers are never
+        reused. Attachments are deleted with the last message or file that refers to them.
         """
         elsewhere = self._events.lock_readers(project_id, message_ids)
         ids = self._deletable(project_id, message_ids)
@@ -819,9 +821,10 @@ class RetentionWrites(RetentionReads):
             self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
 
     def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
-        """Return the existing messages among these.
+        """Return those of these messages that exist.
 
-        On SQLite, whose index is updated later, only indexed ones.
+        On SQLite, where the search index is updated later, only messages that are already indexed are
+        returned.
         """
         values = {"project_id": project_id, "ids": message_ids}
         found = [row[0] for row in self._tx.all("mail.of_project", values)]
@@ -832,7 +835,7 @@ class RetentionWrites(RetentionReads):
 
 
 _NEEDED: Final = None
-"""The default of a column without one: the table refuses the row if it needs a value."""
+"""The marker for a column without a default: the table rejects a row that has no value for it."""
 TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     "projects": {
         **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
@@ -864,7 +867,7 @@ TABLES: Final[Mapping[str, Mapping[str, object]]] = {
         **dict.fromkeys(("reason", "released_by", "release_reason"), ""),
     },
 }
-"""The tables of an archive, referenced tables first, and their columns with their defaults."""
+"""The tables of an archive, referenced tables first, with their columns and the columns' defaults."""
 
 
 def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
@@ -889,7 +892,7 @@ _STATE_EVENTS: Final[Mapping[TaskState, EventKind]] = {
     "done": "task.done",
     "cancelled": "task.cancelled",
 }
-"""The events of states that a task enters; `ready` and `waiting` have several."""
+"""The event for each state that a task enters; `ready` and `waiting` have several events."""
 
 
 class TaskReads:
@@ -904,7 +907,7 @@ class TaskReads:
     def ready_tasks(
         self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return tasks to claim that have one of these assignees, by priority and id, after such a pair."""
+        """Return claimable tasks with one of these assignees, by priority and id, after such a pair."""
         looks = [
             (
                 "tasks.ready",
@@ -936,7 +939,7 @@ class TaskReads:
         return self._tasks("tasks.ended", project_id=project_id, state=state, **values)
 
     def tasks_held(self, agent_id: int) -> list[Task]:
-        """Return the tasks that an agent holds, by id, also those whose lease has ended meanwhile."""
+        """Return the tasks that an agent holds, by id, including those whose lease has meanwhile expired."""
         return self._tasks("tasks.held", agent_id=agent_id)
 
     def tasks_claimed_in(self, run_id: str) -> list[Task]:
@@ -955,11 +958,11 @@ class TaskReads:
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
-        """Return the agents with a runner for which the server claims tasks, by id, after id `after`."""
+        """Return agents for which the server claims tasks and which have a runner, by id, after `after`."""
         return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
 
     def leases_ended(self, project_id: int, now: int) -> list[Task]:
-        """Return claims whose lease has ended, the first to end first, a limited number per call."""
+        """Return claims whose lease has expired, earliest expiry first, a limited number per call."""
         return self._tasks("tasks.leases_ended", project_id=project_id, now=now)
 
     def _tasks(self, statement: str, /, **values: object) -> list[Task]:
@@ -967,7 +970,7 @@ class TaskReads:
 
 
 class TaskWrites(TaskReads):
-    """Changes of tasks; each writes its events to the log of the project."""
+    """Changes to tasks; each change writes its events to the project's log."""
 
     _events: EventRecorder
     _tell: Callable[..., None]
@@ -986,7 +989,7 @@ class TaskWrites(TaskReads):
         return made
 
     def edit_task(self, task: Task, depends_on: Sequence[int] | None, *, by: int, now: int) -> None:
-        """Store the texts and terms of a task, and its dependencies unless they are None."""
+        """Store a task's texts and attributes, and its dependencies unless they are None."""
         self._tx.run("tasks.edit_task", {**_texts(task), "id": task.id})
         if depends_on is not None:
             self._tx.run("tasks.drop_dependencies", {"task_id": task.id})
@@ -994,7 +997,7 @@ class TaskWrites(TaskReads):
         self._events.of_task("task.changed", task, by, now)
 
     def claim_task(self, task: Task, agent_id: int, *, lease_ms: int, run_id: str, now: int) -> Task:
-        """Give a ready task to an agent under the next epoch, with a lease from now."""
+        """Assign a ready task to an agent under the next epoch, with a lease that starts now."""
         values = {"id": task.id, "holder_id": agent_id, "lease_ms": lease_ms, "lease_ends_at": now + lease_ms}
         self._tx.run("tasks.claim_task", {**values, "run_id": run_id, "now": now})
         claimed = self._stored_task(task.id)
@@ -1011,9 +1014,9 @@ class TaskWrites(TaskReads):
         reason: str = "",
         holder_id: int | None = None,
     ) -> Task:
-        """Give a task another state, and end its claim; `holder_id` stays as the agent that did it.
+        """Change a task's state and end its claim; `holder_id` records the agent that did the work, if any.
 
-        Without `by`, its lease has ended.
+        If `by` is None, the claim ends because its lease has expired.
         """
         values = {"id": task.id, "state": state, "holder_id": holder_id, "reason": reason}
         self._tx.run("tasks.move_task", {**values, "by": by, "now": now})
@@ -1029,7 +1032,7 @@ class TaskWrites(TaskReads):
         return self._stored_task(task.id)
 
     def note_result(self, task_id: int, *, commit: str, output: str, result: str) -> None:
-        """Store the evidence of a task's work."""
+        """Store the result of a task's work, as evidence."""
         values = {"id": task_id, "commit": commit, "output": output, "result": result}
         self._tx.run("tasks.note_result", values)
 
@@ -1049,7 +1052,7 @@ class TaskWrites(TaskReads):
 
 
 def task_place(task: Task) -> tuple[int, int]:
-    """Return the place of an open task in lists: its priority's position, then its id."""
+    """Return the sort key of an open task in lists: the rank of its priority, then its id."""
     return PRIORITIES.index(task.priority), task.id
 
 
@@ -1073,11 +1076,11 @@ def _task(row: Row) -> Task:
 
 _MOVED: Final = ("agents", "messages", "reservations", "tasks", "tokens", "aliases")
 _ON_THE_WAY: Final = "merging"
-"""The scope of a log while it is renumbered."""
+"""The temporary scope of a log while its entries are renumbered."""
 
 
 class MergingReads:
-    """Reads the facts that decide whether two projects can be merged."""
+    """Reads the facts that determine whether two projects can be merged."""
 
     _tx: SqlTransaction
 
@@ -1087,12 +1090,12 @@ class MergingReads:
         return record(ProjectSize, row)
 
     def shared_agents(self, project_id: int, other_id: int) -> list[str]:
-        """Return the names that agents of both projects have, without regard to case."""
+        """Return the agent names that exist in both projects, compared case-insensitively."""
         values = {"project_id": project_id, "other_id": other_id}
         return [row[0] for row in self._tx.all("merging.shared_agents", values)]
 
     def shared_threads(self, project_id: int, other_id: int) -> list[str]:
-        """Return the threads that both projects have."""
+        """Return the threads that exist in both projects."""
         values = {"project_id": project_id, "other_id": other_id}
         return [row[0] for row in self._tx.all("merging.shared_threads", values)]
 
@@ -1104,7 +1107,8 @@ class MergingReads:
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
         """Return the records in archive files that mention a project, by the project of the file.
 
-        Each is `<kind>:<id>`: all its own records, and messages of other projects to its agents.
+        Each record is `<kind>:<id>`. The result includes all records of the project, and messages from other
+        projects to its agents.
         """
         found: dict[int, list[str]] = {}
         for kind in ("agent", "message", "reservation"):
@@ -1122,16 +1126,17 @@ class MergingWrites(MergingReads):
     def merge_projects(
         self, source: Project, target: Project, *, renames: Mapping[int, str], now: int
     ) -> None:
-        """Move all records of the source to the target with their ids.
+        """Move all records of the source project to the target project; their ids stay the same.
 
-        Only the source's names stay, as aliases.
+        Nothing remains of the source except its names, which become aliases of the target.
 
-        The target gets its agents, messages, threads, reservations, tasks, tokens and aliases; a thread that
-        both have becomes one. The log with the smaller newest number is appended to the other: a reader that
-        continues from a number of either log misses no entry, and may read some again.
+        The target receives the agents, messages, threads, reservations, tasks, tokens and aliases. A thread
+        that exists in both projects becomes one thread. The log with the smaller newest number is appended to
+        the other log, so that a reader that continues from a number of either log misses no entry but may
+        read some twice.
 
-        Agents of the source get new names first, by id in `renames`. Their messages show these; entries of
-        the log keep the former names.
+        Agents of the source are renamed first, as `renames` says by id. Their messages show the new names,
+        and log entries keep the former names.
         """
         self._events.lock([source.id, target.id])
         for agent_id, name in renames.items():  # before the words of the messages move
@@ -1153,7 +1158,7 @@ class MergingWrites(MergingReads):
         self._events.project_merged(target.id, source.slug, now)
 
     def _join_logs(self, source: str, target: str) -> None:
-        """Append the log with the smaller newest number to the other, so that no number decreases."""
+        """Append the log with the smaller newest number to the other log, so that no number decreases."""
         (source_oldest, source_newest), (oldest, newest) = self._log.bounds(source), self._log.bounds(target)
         if source_newest > newest:
             self._move_log(target, _ON_THE_WAY, source_newest - oldest + 1)
@@ -1185,14 +1190,14 @@ _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
 class ProjectReads(Protocol):
-    """Reads of projects by name, and of all projects; a caller can be limited to one project."""
+    """Reads projects by name, or all of them; a caller can be limited to one project."""
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
         ...
 
     def projects_spelled(self, spelling: str) -> list[Project]:
-        """Return the projects whose path has this spelling, oldest first."""
+        """Return the projects whose normalized path is this, oldest first."""
         ...
 
     def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
@@ -1261,7 +1266,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return [record(kind, row) for row in self._tx.all(statement, values)]
 
     def now(self) -> int:
-        """Return the one instant of this transaction, in ms; it is read after the locks taken so far."""
+        """Return the instant of this transaction in ms; it is read once, after the locks taken so far."""
         return self._now()
 
     def project_by_id(self, project_id: int) -> Project | None:
@@ -1269,7 +1274,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return self._one(Project, "mail.project_by_id", id=project_id)
 
     def agent(self, project_id: int, name: str) -> Agent | None:
-        """Return the agent with this name, compared without regard to case."""
+        """Return the agent with this name, compared case-insensitively."""
         [rows] = asked(self._tx, [_agent_named(project_id, name)]).values()
         return record(Agent, rows[0]) if rows else None
 
@@ -1285,7 +1290,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return AddressedAgent(project=project, agent=agent, runner=row[-1])
 
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
-        """Return the agents with these names, compared without regard to case."""
+        """Return the agents with these names, compared case-insensitively."""
         keys = sorted(set(map(str.casefold, names)))
         if len(keys) == 1:
             only = self.agent(project_id, keys[0])
@@ -1307,7 +1312,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return self._all(Agent, "mail.agents", **values)
 
     def active_agents(self, project_id: int, *, limit: int) -> list[Agent]:
-        """Return active agents of a project, the last active first."""
+        """Return a project's active agents, most recently active first."""
         return self._all(Agent, "mail.active_agents", project_id=project_id, limit=limit)
 
     def agent_by_token(self, token_hash: str) -> Agent | None:
@@ -1319,11 +1324,11 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return self._one(ContactLink, "mail.contact", from_id=from_id, to_id=to_id)
 
     def contacts(self, agent_id: int) -> list[ContactLink]:
-        """Return every link from or to an agent, oldest first."""
+        """Return all contacts from or to an agent, oldest first."""
         return self._all(ContactLink, "mail.contacts", agent_id=agent_id)
 
     def reach(self, sender_id: int, reader_ids: Sequence[int]) -> dict[int, Reach]:
-        """Return the facts that decide whether and how a sender's message reaches agents.
+        """Return the facts that determine whether and how a sender's message reaches agents.
 
         Skip unknown ids.
         """
@@ -1339,7 +1344,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return {one.id: one for one in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
-        """Return the messages among these that an agent received, by message id."""
+        """Return those of these messages that an agent received, by message id."""
         look = "mail.received", {"agent_id": agent_id, "ids": tuple(message_ids)}
         [rows] = asked(self._tx, [look]).values()
         found = [record(Received, row) for row in rows]
@@ -1365,10 +1370,11 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         unread_only: bool = False,
         importance: Sequence[Importance] = (),
     ) -> list[InboxEntry]:
-        """Return an agent's messages, recalled ones left out.
+        """Return an agent's messages without recalled ones.
 
-        With `after` they are those with a greater sequence number, oldest first; without it the newest
-        first, and with `before` those with a smaller one. `since` keeps messages sent at or after an instant.
+        With `after`, return the messages with a greater sequence number, oldest first. Without it, return the
+        newest first or, with `before`, those with a smaller sequence number. `since` restricts the result to
+        messages sent at or after an instant.
         """
         values = {
             "agent_id": agent_id,
@@ -1382,7 +1388,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return list(map(_inbox_entry, self._tx.all(_INBOX[unread_only, after is None], values)))
 
     def inbox_events(self, agent_id: int, *, after: int, limit: int) -> list[InboxEntry]:
-        """Return every entry after a sequence number, recalled ones included, oldest first."""
+        """Return all entries after a sequence number, including recalled messages, oldest first."""
         values = {"agent_id": agent_id, "after": after, "limit": limit}
         return list(map(_inbox_entry, self._tx.all("mail.inbox_events", values)))
 
@@ -1411,17 +1417,18 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
     ) -> list[ThreadParticipant]:
         """Count the senders and recipients of a project's newest `among` messages on a thread, by id.
 
-        Recalled messages, hidden copies, and messages that did not reach the project `home_id` do not count.
+        Recalled messages, blind copies, and messages that were not delivered in the project `home_id` are
+        ignored.
         """
         values = {"project_id": project_id, "thread_id": thread_id, "home_id": home_id, "among": among}
         return self._all(ThreadParticipant, "mail.thread_participants", **values)
 
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
-        """Return threads by their newest message, newest first, below message id `before`."""
+        """Return threads below message id `before`, ordered by their newest message, newest first."""
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
-        """Return the counts of projects, by id, up to `most`."""
+        """Return the counts of projects, by id; each count stops at `most`."""
         return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
 
     def wanted_threads(
@@ -1460,9 +1467,9 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return self._messages("mail.newest_messages", project_id=project_id, limit=limit)[::-1]
 
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
-        """Compare the texts of the `limit` messages after message id `after` with their check values.
+        """Check the texts of the `limit` messages after message id `after` against their check values.
 
-        Return the ids of damaged messages, and the last id that was compared; None if there was none.
+        Return the ids of damaged messages and the last id that was checked, or None if no message was left.
         """
         return check_values.damaged_messages(self._tx, after=after, limit=limit)
 
@@ -1473,18 +1480,19 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
     def search(
         self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
     ) -> list[SearchHit]:
-        """Return matching messages except recalled ones; await the store's `settle` before.
+        """Return matching messages, without recalled ones; call the store's `settle` first.
 
-        `newest`: by id descending, below the id `cursor` (0: from the top). `best`: of the newest
-        `BEST_AMONG` matches, by rank, then newest; `cursor` is the number to skip.
+        With `newest`, results are ordered by descending id, below the id `cursor` (0 starts at the top). With
+        `best`, the newest `BEST_AMONG` matches are ordered by rank, then newest first, and `cursor` is the
+        number of results to skip.
         """
         return search_index.find(self._tx, project_id, query, order, limit=limit, cursor=cursor)
 
     def partly_searched(self, project_id: int, query: Query, *, limit: int) -> list[int]:
-        """Return the newest messages that a search may have missed: only part of their text is indexed.
+        """Return the newest messages that a search may have missed because their text is partly indexed.
 
-        The index has the first 16,000 characters of scripts without spaces, so queries in other scripts miss
-        none.
+        Only text in scripts without spaces is cut, after 16,000 characters, so queries in other scripts miss
+        nothing.
         """
         return search_index.partly_searched(self._tx, project_id, query, limit=limit)
 
@@ -1501,13 +1509,13 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return bytes(row[0]) if row else None
 
     def unannounced(self, agent_id: int, *, limit: int) -> list[Arrival]:
-        """Return messages of the agent that are not read, recalled or announced, oldest first."""
+        """Return an agent's messages that were not read, recalled or announced, oldest first."""
         return self._all(Arrival, "mail.unannounced", agent_id=agent_id, limit=limit)
 
     def directed_unread(self, agent_id: int, *, limit: int) -> list[tuple[int, int]]:
-        """Return id and seq of the unread messages that name the agent with `to`, the newest first.
+        """Return id and seq of the agent's unread messages that name it in `to`, newest first.
 
-        Broadcasts, recalled messages and messages that an open run works on are left out.
+        Broadcasts, recalled messages, and messages that an open run is processing are omitted.
         """
         found = self._tx.all("mail.directed_unread", {"agent_id": agent_id, "limit": limit})
         return [(int(message_id), int(seq)) for message_id, seq in found]
@@ -1517,14 +1525,14 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return self._one(ClientSession, "mail.client_session", client=client, session_id=session_id)
 
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return the last time at which a client's session acted as each of these agents.
+        """Return when a client session last acted as each of these agents.
 
         Agents without a session are omitted.
         """
         return {row[0]: row[1] for row in self._tx.all("mail.sessions_seen", {"ids": agent_ids})}
 
     def nudges(self, agent_id: int) -> Nudges:
-        """Return the record of what hooks did in the agent's turns."""
+        """Return the record of how hooks intervened in the agent's turns."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
     def reservation(self, reservation_id: int) -> Reservation | None:
@@ -1542,8 +1550,8 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
     ) -> list[Reservation]:
         """Return active reservations by id.
 
-        With `near`, only those whose prefix is a whole-segment prefix of it, or the reverse: only their
-        patterns can overlap a pattern with that prefix.
+        With `near`, return only those whose prefix consists of the first path segments of `near`, or the
+        reverse. Only their patterns can overlap a pattern with the prefix `near`.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
@@ -1555,7 +1563,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
     def live_patterns(
         self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
     ) -> list[LivePattern]:
-        """Return ids and patterns of active reservations, unordered, except those of the agent `but`.
+        """Return ids and patterns of active reservations, unordered, without those of the agent `but`.
 
         `near` is as in `live_reservations`; if it is empty, every pattern may overlap.
         """
@@ -1603,7 +1611,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
     def project_events(
         self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
     ) -> list[ProjectEvent]:
-        """Return entries after a sequence number, oldest first; `kinds` narrows the list."""
+        """Return entries after a sequence number, oldest first; `kinds` restricts the result."""
         scope = EventScope.project(project_id).key
         found = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
         return [_entry(project_id, seq, event) for seq, event in found]
@@ -1618,7 +1626,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return which of these messages the agent wrote, and which it received."""
+        """Return which of these messages the agent sent, and which of them it received."""
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)
@@ -1665,22 +1673,22 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 
 
 class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
-    """Changes of records by the ids of their projects.
+    """Changes to records, which are addressed by the ids of their projects.
 
     Each change writes its events for agents, messages, reservations, tasks, contacts and runs to the log of
     the project (`contracts.project_log`), unless nothing changes.
     """
 
     def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
-        """Change the row `values["id"]`; raise an error of this kind if it does not exist."""
+        """Update the row with the id `values["id"]`; raise an error of this kind if it does not exist."""
         if not self._tx.changed(statement, values):
             raise _unknown(kind, values["id"])
 
     def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
-        """Lock these projects; must be the first lock, for all projects at once.
+        """Lock these projects; this must be the first lock of a change, taken for all projects at once.
 
-        `expected` are agents that are read next, by project and name: PostgreSQL reads them in the same round
-        trip.
+        `expected` lists the agents, by project and name, that the caller will read next, so that PostgreSQL
+        can read them in the same round trip.
         """
         named = tuple(sorted(set(project_ids)))
         self._events.lock(named)
@@ -1701,7 +1709,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         self._update("mail.set_git_identity", values, UnknownProject)
 
     def set_project_folder(self, project_id: int, human_key: str, *, spelling: str) -> None:
-        """Give the project another folder, which no project has; the former one stays as an alias."""
+        """Assign a folder that no project has; the project's former folder remains an alias."""
         self._known.clear()
         self._tx.run("mail.keep_former_folder", {"id": project_id})
         values = {"id": project_id, "human_key": human_key, "spelling": spelling}
@@ -1761,7 +1769,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         self._events.policy_set(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
-        """Update an agent's last activity, and extend its reservations and claims by their own length.
+        """Update an agent's last activity, and extend each of its reservations and claims by its own length.
 
         A reservation or claim that has expired stays expired.
         """
@@ -1805,7 +1813,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         reply_to: int | None,
         now: int,
     ) -> Message:
-        """Store a message; without a thread it starts a thread named after its id (`msg-<id>`)."""
+        """Store a message; if it names no thread, it starts a thread named after its id (`msg-<id>`)."""
         self._events.lock([project_id])  # within a project, ids grow in the order in which they are seen
         # The id is taken beforehand: a thread that is filled in afterwards is written to its index twice.
         [[message_id]] = self._tx.all("mail.next_message")
@@ -1843,7 +1851,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         self._events.reached(message_id, agent, kind)
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Set the read mark unless it is set; return it, or None if the agent is not a recipient."""
+        """Mark a message as read unless it is already; return the time, or None for a non-recipient."""
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_read", values):
             self._events.delivery("delivery.read", message_id, agent_id, row[0], now)
@@ -1862,7 +1870,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         return int(row[0]) if row else None
 
     def mark_recalled(self, message_id: int, now: int) -> None:
-        """Recall a message: delete its text here and from search, and keep the entry."""
+        """Recall a message: delete its text, also from the search index, but keep the entry."""
         stored = self.attachments([message_id])[message_id]
         message = self.message(message_id)
         if message is None:
@@ -1895,8 +1903,8 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
         """Record that these messages were announced to the agent; return the number of new records.
 
-        The first record stays. `by` names the announcer: hook, watch, runner. Messages that the agent did not
-        receive are ignored.
+        An existing record is not changed. `by` names the announcer, which is hook, watch or runner. Messages
+        that the agent did not receive are ignored.
         """
         # One by one: with a list of ids SQLite would scan the whole inbox.
         new = 0
@@ -1909,7 +1917,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         return new
 
     def bind_client_session(self, client: str, session_id: str, agent_id: int, now: int) -> None:
-        """Record that a session acts as an agent, in place of an earlier record."""
+        """Record that a session acts as an agent; this replaces an earlier record of the session."""
         values = {"client": client, "session_id": session_id, "agent_id": agent_id, "now": now}
         self._tx.run("mail.bind_client_session", values)
 
@@ -1922,7 +1930,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         return self._tx.changed("mail.purge_client_sessions", {"before": before, "limit": limit})
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
-        """Store the record of what hooks did in an agent's turns."""
+        """Store the record of how hooks intervened in an agent's turns."""
         values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)
 
@@ -1947,14 +1955,14 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         return made
 
     def note_reserved_in(self, reservation_id: int, agent_id: int, place: str) -> None:
-        """Record the run or session in which an agent made a reservation, unless it was renewed since."""
+        """Record the run or session in which an agent made a reservation, unless it was renewed meanwhile."""
         values = {"id": reservation_id, "agent_id": agent_id, "reserved_in": place}
         self._tx.run("mail.note_reserved_in", values)
 
     def extend_reservation(
         self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str, now: int
     ) -> Reservation:
-        """Set another end of a reservation and replace its terms."""
+        """Set a new end for a reservation and replace its attributes."""
         values = {
             "id": reservation_id,
             "expires_at": expires_at,
@@ -1991,7 +1999,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         return found
 
     def put_token(self, token: KeptToken) -> None:
-        """Store a token, or replace the token with its id.
+        """Store a token, or replace the token that has its id.
 
         Raises:
             StoreError: The name or the hash is in use, or the project does not exist.
@@ -2000,30 +2008,30 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         self._tx.run("mail.put_token", {**values, "scopes": " ".join(sorted(token.scopes))})
 
     def put_login_code(self, hashed: str, *, ends_at: int, most: int) -> None:
-        """Store the hash of a login code for one use.
+        """Store the hash of a login code that can be used once.
 
-        Beyond `most` codes, those that end first are deleted.
+        If there are more than `most` codes, those that expire first are deleted.
         """
         self._tx.run("mail.put_login_code", {"hash": hashed, "ends_at": ends_at})
         self._tx.run("mail.drop_login_codes", {"most": most})
 
     def take_login_code(self, hashed: str) -> int | None:
-        """Remove a code and return the time of its end, past or future; None if it does not exist."""
+        """Remove a code and return its expiry time, past or future; None if it does not exist."""
         row = self._tx.one("mail.take_login_code", {"hash": hashed})
         return row[0] if row else None
 
     def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Record that a session of the pages was logged out, until its regular end."""
+        """Record that a page session was logged out; the record lasts until the session would end."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
-        """Record by id when tokens were last used; an earlier instant and an unknown id change nothing."""
+        """Record by id when tokens were last used; earlier instants and unknown ids are ignored."""
         rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
         self._tx.run_many("mail.note_token_use", rows)
 
     def put_trace(self, name: str, traceparent: str) -> None:
-        """Store or replace a place in a trace.
+        """Store or replace a position in a trace.
 
         Raises:
             StoreError: The text does not have the length of a traceparent.
@@ -2080,10 +2088,10 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
     def restore_rows(
         self, rows: Mapping[str, Sequence[Mapping[str, object]]], logs: Mapping[str, int] | None = None
     ) -> None:
-        """Store whole rows by table with their ids, to rebuild a store from an archive.
+        """Store whole rows by table, with their ids, to rebuild a store from an archive.
 
-        `logs` gives, by slug, the number after which the log of a project continues; its next entry reports
-        the project.
+        `logs` gives, by slug, the number after which a project's log continues; the next entry of the log
+        records the project.
 
         Raises:
             StateError: The store already contains rows.
@@ -2122,13 +2130,13 @@ def _unknown(kind: type[InputError], row_id: object) -> InputError:
 
 
 def _inbox_entry(row: Row) -> InboxEntry:
-    """Map a message's columns followed by its recipient's."""
+    """Map the columns of a message, followed by those of its recipient."""
     kind, seq, read_at, acked_at = row[-4:]
     return InboxEntry(message=message_of(row), kind=kind, seq=seq, read_at=read_at, acked_at=acked_at)
 
 
 def _near(project_id: int, now: int, near: str | None) -> dict[str, object]:
-    """Return parameters to find reservations whose prefix is an ancestor of `near` or below it."""
+    """Return the parameters to find reservations whose prefix is an ancestor or a descendant of `near`."""
     parts = near.split("/") if near else []
     ancestors = ["", *("/".join(parts[: count + 1]) for count in range(len(parts)))]
     return {

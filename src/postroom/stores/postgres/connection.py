@@ -1,8 +1,9 @@
-"""The one module that touches the driver: one session of the database, for one thread.
+"""The only module that uses the driver: a connection is one database session, for one thread.
 
-A thin layer over the library's own wrapper, `psycopg.pq`: statements are buffered, and sent together with the
-next query or at the end; then all answers are read up to a mark. Statements are prepared under their own
-names at their first use, because the driver's automatic preparation does not survive an error in a pipeline.
+It is a thin layer over `psycopg.pq`, the library's low-level wrapper. Statements are buffered and sent
+together with the next query or at the end; then all answers are read up to a sync marker. Each statement is
+prepared under its own name at its first use, because the driver's automatic preparation does not survive an
+error in a pipeline.
 """
 
 import contextlib
@@ -39,13 +40,13 @@ from postroom.stores.postgres.reach import Reach
 from postroom.stores.sql_transaction import Row, Statement
 
 Bound = Sequence[bytes | None]
-"""Encoded values of a statement, in order."""
+"""The encoded values of a statement, in order."""
 _INTEGERS = (20, 21, 23, 26)
 _FLOATS = (700, 701)
 
 
 def encoded(value: object) -> bytes | None:
-    """Return a value as PostgreSQL reads it; a list as an array.
+    """Return a value in PostgreSQL's text format; a list becomes an array.
 
     Raises:
         InvalidRecord: The text cannot be stored.
@@ -75,7 +76,7 @@ def encoded(value: object) -> bytes | None:
 
 
 def decoder(oid: int) -> Callable[[bytes], Any]:
-    """Return the function that reads the text of a type."""
+    """Return the function that decodes the text of a type."""
     return _DECODERS.get(oid, bytes.decode)
 
 
@@ -96,7 +97,7 @@ def _quoted(text: bytes) -> bytes:
 
 
 def _number(text: bytes) -> int | float:
-    """Read a numeric, the type of sums and averages of integers."""
+    """Decode a numeric, which is the type of sums and averages of integers."""
     return float(text) if b"." in text or b"N" in text else int(text)
 
 
@@ -121,15 +122,16 @@ _PLACE: Final = re.compile(r"\$(\d+)")
 _VALUES: Final = re.compile(r"VALUES \(((?:[^()]|\([^()]*\))*)\)")
 _WHERE: Final = re.compile(r"\s+WHERE ")
 _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
-"""The types of parameters that can be combined, by their numbers in PostgreSQL."""
+"""The types of parameters that can be combined, by their OIDs in PostgreSQL."""
 
 
 @cache
 def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return the statement that takes an array for each parameter of a read, whose types are given.
+    """Return a statement that executes a read for many sets of values, given as one array per parameter.
 
-    Each row ends with the place, from 1, of the values that found it; the rows of one place keep the order of
-    the read. Return None without parameters, or with one of another type.
+    Each row ends with the position, counted from 1, of the set of values that found it; rows of the same
+    position keep the order of the read. Return None if there are no parameters, or if the type of one cannot
+    be combined.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -141,9 +143,10 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
 
 @cache
 def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return the statement that takes an array for each parameter of a write of one row; None as `together`.
+    """Return a statement that executes a one-row write for many sets of values; None as in `together`.
 
-    No two sets may write the same row, unless the statement adds them up: of two UPDATEs one would be lost.
+    No two sets may write the same row, unless the statement adds them up, because one of two updates to a row
+    would be lost.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -157,7 +160,7 @@ def written_together(statement: Statement, types: tuple[int, ...]) -> Statement 
 
 
 def _named(values: str) -> str:
-    """Return values with the names that the columns of VALUES have."""
+    """Return the values with the column names that VALUES assigns."""
     return ", ".join(f"{value} AS column{place}" for place, value in enumerate(values.split(","), start=1))
 
 
@@ -174,7 +177,7 @@ def columns(several: Sequence[Bound]) -> list[bytes]:
 
 
 def _type(number: int) -> str:
-    """Return the type in an array; lists become texts, because an array of arrays needs equal lengths."""
+    """Return a parameter's type within an array; a list becomes text, as nested arrays need equal lengths."""
     return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
 
 
@@ -189,7 +192,9 @@ def _use(place: int, kind: str) -> str:
 
 CONNECT_WITHIN: Final = timedelta(seconds=10)
 ANSWER_WITHIN: Final = timedelta(seconds=30)
-"""Time after which a server counts as lost; it cancels a statement itself shortly before."""
+"""Time without an answer after which a server counts as lost; it is told to cancel a statement shortly
+before.
+"""
 OLDEST_SERVER: Final = 14
 
 SESSION: Final = {
@@ -225,12 +230,12 @@ _DONE: Final = pq.ExecStatus.COMMAND_OK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Address and options of a connection."""
+    """The address and the options of a connection."""
 
     dsn: str = field(repr=False)  # with a password
     schema: str
     direct_dsn: str = field(default="", repr=False)
-    """The database's own address, if `dsn` is a pooler's that gives each transaction another session.
+    """The database's own address, if `dsn` belongs to a pooler that gives each transaction another session.
 
     Nothing is then stored in a session of the pooler; listening and locks use direct sessions of the
     database.
@@ -238,10 +243,12 @@ class Address:
     answer_within: timedelta = ANSWER_WITHIN
     connect_within: timedelta = CONNECT_WITHIN
     settings: Mapping[str, str] = field(default_factory=dict)
-    """More settings of the session."""
+    """Additional settings of the session."""
     reach: Reach | None = field(default=None, repr=False)
-    """The log of reachability. It is set once the process has opened the database, because then the settings
-    are known to be right.
+    """The log of reachability.
+
+    It is set once the process has opened the database, because only then are the settings known to be
+    correct.
     """
 
     @property
@@ -265,21 +272,21 @@ class Answer:
 
     def __init__(self, statement: str = "") -> None:
         self.statement = statement
-        """The name by which it is prepared, or an empty text."""
+        """The name under which the statement is prepared, or empty."""
         self.rows: list[Row] = []
         self.changed = 0
 
 
 class _Preparing(Answer):
-    """The answer of preparing a statement."""
+    """The answer to preparing a statement."""
 
 
 class _Described(Answer):
-    """The answer of describing a statement."""
+    """The answer to describing a statement."""
 
 
 class _Together(Answer):
-    """The answer of one statement for several answers: the last column of each row is the answer's index."""
+    """The answer of one statement that serves several queries: each row ends with the index of its query."""
 
     __slots__ = ("answers",)
 
@@ -288,21 +295,21 @@ class _Together(Answer):
         self.answers = answers
 
     def deal_out(self) -> None:
-        """Give each of the answers its rows."""
+        """Distribute the rows to the queries."""
         answers = self.answers
         for row in self.rows:
             answers[row[-1] - 1].rows.append(row[:-1])
 
 
 _MARK: Final = Answer()
-"""Marks the end of the statements sent so far among the expected answers."""
+"""Marks, among the expected answers, the end of the statements sent so far."""
 _UNDONE: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _FAILURES: Final = (psycopg.Error, OSError, ValueError)
-"""Errors of the library that occur only if the connection fails."""
+"""Errors of the library that only occur if the connection fails."""
 
 
 class Connection:
-    """One session. Every method may raise ConnectionLost; the session is then unusable."""
+    """One session. Any method may raise ConnectionLost, after which the session is unusable."""
 
     def __init__(self, address: Address) -> None:
         """Connect.
@@ -348,23 +355,23 @@ class Connection:
 
     @property
     def pid(self) -> int:
-        """The server's process id, as it was reported at the connection."""
+        """The server's process id, as the server reported it when the connection was made."""
         return self._pg.backend_pid
 
     def process(self) -> int:
-        """Query the server's process id; behind a pooler it differs from `pid`."""
+        """Query the server's process id, which differs from `pid` behind a pooler."""
         answer = self.send("SELECT pg_backend_pid()")
         self.wait()
         return int(answer.rows[0][0])
 
     @property
     def release(self) -> str:
-        """The server's release as a display name."""
+        """The name and version of the server, for display."""
         return f"PostgreSQL {self._pg.server_version // 10_000}.{self._pg.server_version % 10_000}"
 
     @property
     def fileno(self) -> int:
-        """The socket, to wait for notifications of others."""
+        """Return the socket, so that callers can wait for notifications from other processes."""
         return self._pg.socket
 
     def refuse_lost(self) -> None:
@@ -398,18 +405,18 @@ class Connection:
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
         """Queue a named query with encoded values; the answer is available after `wait`.
 
-        Equal queries with different values become one statement to the server, which looks the statement up
-        once. Statements sent in between run first, and locks before other queries.
+        Queries that differ only in their values are sent as one statement. Statements sent in the meantime
+        run first, and lock queries run before other queries.
         """
         answer = Answer(statement.name)
         self._looks.setdefault((not is_lock, statement.name), (statement, []))[1].append((bound, answer))
         return answer
 
     def write(self, statement: Statement, bound: Bound, after: int) -> int:
-        """Queue a write with encoded values, before any other statement; return its place among the writes.
+        """Queue a write with encoded values ahead of all other statements; return its position in the queue.
 
-        Equal writes with different values become one statement to the server. No caller waits for an answer.
-        Writes with a place up to `after` run earlier.
+        Writes that differ only in their values are sent as one statement. Nothing waits for an answer. Writes
+        with a position up to `after` run before this one.
         """
         self.has_written = True
         for place in range(after + 1, len(self._writes)):
@@ -421,7 +428,7 @@ class Connection:
 
     @property
     def last_write(self) -> int:
-        """The last place among the writes, -1 without writes."""
+        """The position of the last queued write; -1 if there is none."""
         return len(self._writes) - 1
 
     def send_named(self, statement: Statement, bound: Bound) -> Answer:
@@ -449,7 +456,7 @@ class Connection:
     def _send_looks(self) -> None:
         """Send the queued queries.
 
-        Equal statements with several values become one statement if their types are known.
+        Queries that differ only in their values become one statement if the parameter types are known.
         """
         self._send_writes()
         looks, self._looks = self._looks, {}
@@ -475,10 +482,11 @@ class Connection:
                 self._send_named(statement, bound, Answer(statement.name))
 
     def wait(self) -> None:
-        """Execute the sent statements, and read the answers.
+        """Execute the statements sent so far, and read their answers.
 
         Raises:
-            Contended, PostroomError: The server's first refusal; statements after it were not executed.
+            Contended, PostroomError: The first error from the server; the statements after it were not
+                executed.
         """
         expected = self._expected
         self._send_looks()
@@ -493,7 +501,7 @@ class Connection:
             raise error_for(refused)
 
     def pass_on(self) -> None:
-        """Let the server start with the sent statements; without this call, it starts at the next wait."""
+        """Let the server start executing the statements sent so far, instead of at the next wait."""
         self._call(self._pg.flush)
 
     def flush(self) -> None:
@@ -521,12 +529,12 @@ class Connection:
             raise error_for(refused)
 
     def listen(self, channel: str) -> None:
-        """Listen to a channel from now on."""
+        """Listen on a channel from now on."""
         self.send(f"LISTEN {quoted(channel)}")
         self.wait()
 
     def heard(self) -> list[tuple[str, int]]:
-        """Return the notifications of others on the channels, with the server process id of each."""
+        """Return notifications from other processes on the channels, with the process id of each sender."""
         self._call(self._pg.consume_input)
         said = []
         while (notice := self._call(self._pg.notifies)) is not None:
@@ -534,7 +542,7 @@ class Connection:
         return said
 
     def cut(self) -> None:
-        """Break the connection at once from another thread; a waiting thread gets ConnectionLost."""
+        """Break the connection at once, from another thread; a waiting thread gets ConnectionLost."""
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self._pg.socket)) as its,
@@ -542,7 +550,7 @@ class Connection:
             its.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it; a repeated call has no effect."""
+        """Close the connection; repeated calls have no effect."""
         self._selector.close()
         if hasattr(self, "_pg"):
             self._pg.finish()
@@ -553,7 +561,7 @@ class Connection:
         self.send(_SETTINGS, (list(session), list(session.values()), for_transaction, giving_way))
 
     def _wait_for_a_session(self, within: timedelta) -> None:
-        """Wait for the first answer: a pooler accepts every client, and then lets it wait for a session.
+        """Wait for the first answer: a pooler accepts any client and may then let it wait for a session.
 
         Raises:
             StoreUnavailable: No session was free in time.
@@ -646,7 +654,7 @@ class Connection:
                 self._call(self._pg.consume_input)
 
     def _call(self, step: Callable[[], Any]) -> Any:
-        """Call the library; it fails only if the connection does."""
+        """Call the library; the call only fails if the connection fails."""
         try:
             return step()
         except _FAILURES as error:
@@ -679,7 +687,7 @@ def _connected(address: Address) -> pq.abc.PGconn:
 
 
 def _attempted(host: str, within: timedelta) -> pq.abc.PGconn:
-    """Connect to one host; other threads run during the wait."""
+    """Connect to one host; other threads can run during the wait."""
     pg = pq.PGconn.connect_start(host.encode())
     until = time.monotonic() + within.total_seconds()
     waits = {

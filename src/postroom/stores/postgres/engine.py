@@ -1,6 +1,6 @@
 """The engine on PostgreSQL.
 
-Three threads write, a few read, and one listens for the changes of other processes.
+Three threads write, a few threads read, and one thread listens for changes made by other processes.
 """
 
 import threading
@@ -58,7 +58,7 @@ _LOG = get_logger(__name__)
 
 
 TRIES: Final = 3
-"""Number of attempts of a read whose connection was lost; a read changes nothing."""
+"""Maximum attempts of a read whose connection is lost; repeating is safe because a read changes nothing."""
 _END_WITHIN: Final = timedelta(seconds=5)
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -73,7 +73,7 @@ class Readers:
         self._threads = LookingThreads(count)
 
     async def submit(self, look: Callable[[PostgresTransaction], T]) -> T:
-        """Run `look` in one consistent view and return its answer.
+        """Run `look` in one consistent view and return its result.
 
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
@@ -134,7 +134,7 @@ class Readers:
 
 _LONGEST_NAME: Final = 63
 _WRITERS: Final = 3
-"""Two writers, and a third for changes that must wait, so that they do not stop all others."""
+"""Two writers, and a third for changes that must wait, so that these do not block all others."""
 _SAMPLES: Final = 5
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE: Final = """
@@ -158,23 +158,23 @@ SELECT count(*) FROM small, generate_series(1, CAST($1 AS bigint) + 0 * length(s
 
 
 class DatabaseClock:
-    """The database's clock: its last reading, and the time that has passed since.
+    """The database's clock, computed from its last reading and the time that has passed since.
 
-    The time is counted by a clock that nobody sets, so that a wrong or corrected clock of this machine
-    affects no instant and no lease.
+    The elapsed time is measured by a monotonic clock, so that a wrong or corrected clock of this machine does
+    not affect any instant or lease.
     """
 
     def __init__(self) -> None:
         self._offset = 0
 
     def now(self) -> int:
-        """Return the present instant in milliseconds since the epoch."""
+        """Return the current time in milliseconds since the epoch."""
         return elapsed_ms() + self._offset
 
     def measure(self, connection: Connection) -> None:
         """Read the database's clock.
 
-        The fastest of several answers counts, because a slow answer is inexact.
+        The fastest of several answers is used, because a slow answer is inexact.
         """
         quickest: int | None = None
         offset = self._offset
@@ -244,8 +244,8 @@ class PostgresEngine(Engine):
     ) -> "PostgresEngine":
         """Connect, upgrade the schema and start to listen to other processes.
 
-        With `is_tried` all sessions that it will ever need are opened for a test; otherwise readers connect
-        later. A server that has surely ended, according to `is_gone`, does not prevent a step of the schema.
+        With `is_tried`, all sessions that the engine will ever need are opened as a test. A server that has
+        certainly exited, according to `is_gone`, does not prevent a schema migration.
 
         Raises:
             WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was created.
@@ -321,7 +321,7 @@ class PostgresEngine(Engine):
         return sum(one.groups for one in self.writers), sum(one.changes for one in self.writers)
 
     def look_around(self, connection: Connection) -> None:
-        """Compare clocks, and check that this release can still use the schema."""
+        """Compare the clocks, and check that this release can still use the schema."""
         self._own_clock.measure(connection)
         try:
             try:
@@ -361,7 +361,7 @@ class PostgresEngine(Engine):
 
     @override
     async def settle(self) -> None:
-        """Do nothing: each commit updates the indexes."""
+        """Do nothing, because each commit updates the indexes."""
 
     @override
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
@@ -377,7 +377,7 @@ class PostgresEngine(Engine):
 
     @override
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Do nothing: no index can be rebuilt in this way."""
+        """Do nothing, because no index can be rebuilt in this way."""
 
     @override
     async def outline(self) -> Outline:
@@ -407,7 +407,7 @@ class PostgresEngine(Engine):
 
 
 def _refuse_unwritable(connection: Connection) -> None:
-    """Refuse a server that accepts no writes, and a database that cannot store every text.
+    """Raise if the server accepts no writes, or if the database cannot store every text.
 
     Raises:
         StoreReadOnly: The server is a standby, or was made read-only.
@@ -433,12 +433,12 @@ def _refuse_unwritable(connection: Connection) -> None:
 def _refuse_pooler(first: Connection, address: Address) -> None:
     """Refuse a pooler that gives each transaction another session, unless there is a direct address.
 
-    A pooler reports other process ids to its clients than those of the server. Such a pooler gives a
-    transaction the session that became free last, so the first connection changes its session when a second
-    connection is used.
+    A pooler reports process ids that differ from those of the server. A pooler of this kind gives each
+    transaction the session that became free last, so that using a second connection changes the session of
+    the first.
 
     Raises:
-        ConfigError: The address is such a pooler's.
+        ConfigError: The address belongs to such a pooler.
     """
     if address.direct_dsn or first.process() == first.pid:
         return
@@ -460,10 +460,10 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
 
 
 def _try_sessions(address: Address, count: int) -> None:
-    """Open `count` more sessions at once, because a pooler with fewer accepts clients and lets readers wait.
+    """Open `count` more sessions at once, because a pooler with too few makes readers wait without an error.
 
     Raises:
-        StoreUnavailable: There are fewer sessions.
+        StoreUnavailable: Fewer sessions are available.
     """
     opened: list[Connection] = []
     try:

@@ -1,4 +1,4 @@
-"""PostgreSQL's refusals as errors of postroom: one table from SQLSTATE to error classes."""
+"""Maps errors of PostgreSQL to errors of postroom: one table from SQLSTATE to error classes."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
 )
 
 HELD_UP: Final = {"held_up": True}
-"""In the details of a failure that concerns certain rows only; the server works."""
+"""Set in the details of a failure that concerns only certain rows, while the server works."""
 
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03")
 _CONTENDED = ("40001", "40P01")
@@ -66,7 +66,7 @@ _REFUSED_AT_LOGIN: Final = (
     ),
     ("^invalid |does not exist", _CORRECT),
 )
-"""The library's texts for wrong settings, and their remedies."""
+"""The library's error texts for wrong connection settings, with the remedies."""
 _NO_POSTGRES: Final = re.compile(
     'at "(.+?)".*, port (\\d+) failed: (received invalid response|expected authentication request)'
 )
@@ -74,9 +74,9 @@ _TOO_MANY: Final = re.compile(
     "too many (clients|connections)|connection slots are reserved|no more connections allowed"
 )
 _POOLERS_PATIENCE: Final = "query_wait_timeout"
-"""Text of PgBouncer, a setting's name, before it closes a connection that waited too long."""
+"""The setting that PgBouncer names in its error when it closes a connection that waited too long."""
 _NO_USE: Final = "no schema has been selected"
-"""Text about an existing schema that the user may not use."""
+"""The beginning of the error for an existing schema that the user has no permission to use."""
 _PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
 _OF_A_TABLE: Final = re.compile("permission denied for (table|sequence) ")
 _RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
@@ -84,17 +84,17 @@ _RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A refusal by the server."""
+    """An error that the server returned."""
 
     state: str
-    """The five characters of SQLSTATE."""
+    """The five-character SQLSTATE code."""
     text: str
-    """Without the details, which show whole rows."""
+    """The error text without the details, because those contain whole rows."""
     rule: str = ""
     """The violated constraint of the schema, if any."""
     schema: str = ""
     user: str = ""
-    """Schema and user of the statement, both quoted as in statements."""
+    """The schema and the user of the statement, both quoted as SQL identifiers."""
 
 
 class ConnectionLost(Exception):
@@ -106,11 +106,11 @@ class Silent(ConnectionLost):
 
 
 class Contended(Exception):
-    """Two transactions waited for each other and the server ended this one; it can be repeated."""
+    """A deadlock between two transactions, for which the server ended this one; it can be repeated."""
 
 
 def error_for(refusal: Refusal) -> Exception:
-    """Return the error for a refusal: an error of postroom, ConnectionLost or Contended."""
+    """Return the error for a server's refusal: a postroom error, ConnectionLost or Contended."""
     state, text = refusal.state, refusal.text
     if state.startswith(_LOST):
         return ConnectionLost(text)
@@ -135,7 +135,7 @@ def error_for(refusal: Refusal) -> Exception:
 
 
 def unreachable(error: object) -> StoreUnavailable:
-    """Return the error for a server that does not answer, or a pooler whose own timeout ended first."""
+    """Return the error for a server that does not answer, or for a pooler that timed out first."""
     if _POOLERS_PATIENCE in str(error):
         return sessionless(f"the pooler's {_POOLERS_PATIENCE}")
     return StoreUnavailable(
@@ -144,7 +144,7 @@ def unreachable(error: object) -> StoreUnavailable:
 
 
 def silent(place: str, within: timedelta) -> StoreUnavailable:
-    """Return the error for a program that accepts connections and does not answer as PostgreSQL."""
+    """Return the error for a program that accepts connections but does not answer like PostgreSQL."""
     return StoreUnavailable(
         f"PostgreSQL cannot be reached: the program that listens at {place} did not answer as "
         f"PostgreSQL within {within.total_seconds():g} s",
@@ -153,7 +153,7 @@ def silent(place: str, within: timedelta) -> StoreUnavailable:
 
 
 def sessionless(within: str = "") -> StoreUnavailable:
-    """Return the error for a connection without a free session; `within` names the timeout that ended."""
+    """Return the error for a connection that got no session in time; `within` names the timeout."""
     return StoreUnavailable(
         "PostgreSQL cannot be reached: the connection was accepted, but no session was free "
         + (f"within {within}" if within else "in time"),
@@ -165,7 +165,7 @@ def sessionless(within: str = "") -> StoreUnavailable:
 
 
 def no_backup() -> StateError:
-    """Return the error for a backup or restore of PostgreSQL, which postroom does not copy."""
+    """Return the error for backing up or restoring PostgreSQL, which postroom does not do."""
     return StateError(
         "postroom cannot back up or restore PostgreSQL",
         remedy="use pg_dump and pg_restore, or the provider's backups",
@@ -173,9 +173,9 @@ def no_backup() -> StateError:
 
 
 def login_error(text: str) -> PostroomError:
-    """Return the error for a failed connection: wrong settings, or no server.
+    """Return the error for a failed connection, caused by wrong settings or a missing server.
 
-    The library gives no SQLSTATE for it, only a text, which is in English or understandable anyway.
+    The library provides no SQLSTATE for such a failure, only a text.
     """
     first = _first_line(text)
     if other := _NO_POSTGRES.search(first):
@@ -193,14 +193,14 @@ def login_error(text: str) -> PostroomError:
 
 
 def dropped(error: ConfigError) -> PostroomError:
-    """Return WrongStore if the database of a running server is gone; otherwise return the error unchanged."""
+    """Return WrongStore if the running server's database was deleted; otherwise return the given error."""
     if not _NO_DATABASE.search(error.message):
         return error
     return WrongStore(f"the database no longer exists: {error.message}", remedy=_REMEDIES[WrongStore])
 
 
 def unreadable(text: str) -> ConfigError:
-    """Return the error for an address that the library cannot read; its text may repeat a password."""
+    """Return the error for a malformed address, without the library's text, which may repeat a password."""
     if unknown := re.search('^invalid (?:URI query parameter: |connection option )("[^"]+")$', text.strip()):
         return ConfigError(
             f"the PostgreSQL URL has an unknown parameter {unknown[1]}",
@@ -210,13 +210,13 @@ def unreadable(text: str) -> ConfigError:
 
 
 def grants(schema: str, user: str) -> list[str]:
-    """Return the statements that grant a user all rights of a server on a schema; both names are quoted."""
+    """Return the statements that grant a user a server's permissions on a schema; both names are quoted."""
     every = ("SELECT, INSERT, UPDATE, DELETE ON ALL TABLES", "USAGE ON ALL SEQUENCES")
     return [f"GRANT {rights} IN SCHEMA {schema} TO {user}" for rights in every]
 
 
 def _granting(refusal: Refusal) -> str:
-    """Return the remedy for a missing right."""
+    """Return the remedy for a missing permission."""
     if denied := _PERMISSION.search(refusal.text):
         what, name = denied.groups()
         rights = f"GRANT {_RIGHTS[what]} ON {what.upper()} {name}"
@@ -230,5 +230,5 @@ def _granting(refusal: Refusal) -> str:
 
 
 def _first_line(error: object) -> str:
-    """Return the library's first line, without the hints on later lines."""
+    """Return the first line of the library's text, without the hints on later lines."""
     return str(error).strip().partition("\n")[0]

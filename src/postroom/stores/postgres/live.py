@@ -1,8 +1,8 @@
 """Live commands between processes: a row for each target listener, and a hint to the listener's process.
 
-Listeners are rows with an expiry that their process renews, so that those of an ended process expire. The
-rows are unlogged: if a crash of the server loses them, senders store their commands instead and listeners
-register again.
+Each listener is a row with an expiry time that its process renews, so that the listeners of a dead process
+expire. The tables are unlogged. If a crash of the database server empties them, senders store their commands
+instead, and listeners register again.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _DECODER = msgspec.json.Decoder(LiveRunCommand)
 
 LISTENED_FOR = timedelta(seconds=15)
-"""Time after which a listener expires without a sign of its process."""
+"""Time after which a listener expires unless its process renews it."""
 LOOK_AFTER = timedelta(seconds=1)
 """Interval at which both sides check, in case a hint was lost."""
 _RENEWED_AFTER = timedelta(seconds=5)
@@ -46,7 +46,7 @@ _FORGOTTEN_AFTER = timedelta(minutes=1)
 
 
 def _statements(name: str) -> dict[str, Statement]:
-    """Return the statements of a file by their headings; `{now}` is the database's present instant."""
+    """Return the statements of a file by their headings; `{now}` stands for the database's current time."""
     folder = resources.files("postroom.stores.postgres").joinpath("sql")
     pieces = _HEADING.split(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))[1:]
     return {
@@ -64,9 +64,10 @@ _SQL: Final = _statements("live")
 
 
 class PostgresLiveChannels:
-    """Delivers commands to runs in all processes that share a schema; ended by `close`.
+    """Delivers commands to runs in all processes that share a schema; `close` ends it.
 
-    A sender waits at most `accept_within_ms` for the receipts; then commands without a receipt are withdrawn.
+    A sender waits at most `accept_within_ms` for the receipts; after that, commands without a receipt are
+    withdrawn.
     """
 
     def __init__(self, store: SqlStore, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
@@ -86,7 +87,7 @@ class PostgresLiveChannels:
         self._renew_at = 0.0
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to every listener of its target; it is delivered if one accepts it."""
+        """Pass a command to all listeners of its target; it is delivered if one accepts it."""
         delivery_id, body = uuid4().hex, encode(command)
         with self._changes.listen(_delivery(delivery_id)) as settled:
             sent = await self._write("send", delivery_id, body, *_names(target), self._accept_within_ms)
@@ -106,7 +107,7 @@ class PostgresLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on, in place of an earlier listener to it."""
+        """Listen for commands to this target from now on; an earlier listener to it is replaced."""
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [one for one in self._listening.values() if one.target == target]:
@@ -118,7 +119,7 @@ class PostgresLiveChannels:
         return subscription
 
     async def close(self) -> None:
-        """End all subscriptions and delete their rows; a repeated call has no effect."""
+        """End all subscriptions and delete their rows; repeated calls have no effect."""
         for subscription in tuple(self._listening.values()):
             subscription.close()
         if not self._tasks.closed:
@@ -146,7 +147,7 @@ class PostgresLiveChannels:
         return any(row[0] in ("sent", "taken") for row in found)
 
     async def _serve(self) -> None:
-        """Receive commands, write receipts and renew listeners, as long as there is work."""
+        """Receive commands, write receipts and renew listeners while there is work."""
         while self._listening or self._gone or self._settled:
             try:
                 await self._settle()
@@ -193,7 +194,7 @@ class PostgresLiveChannels:
             self._gone.difference_update(gone)
 
     async def _renew(self) -> None:
-        """Renew the listeners' rows, close replaced listeners, and delete expired rows."""
+        """Renew this process's listener rows, close replaced listeners, and delete expired rows."""
         now = asyncio.get_running_loop().time()
         if now < self._renew_at or not self._listening:
             return

@@ -1,15 +1,15 @@
-"""Upgrades a schema, one numbered step after another, in one transaction.
+"""Upgrades a schema: all missing numbered steps are applied in order in one transaction.
 
-Servers of this release and of the previous one may use it at the same time. Therefore a step that cannot lock
-a table at once retries: users of the table wait at most half a second for it.
+Servers of this release and of the previous one may use the schema at the same time. Therefore a step that
+cannot lock a table at once is retried, so that users of the table wait at most half a second.
 
-Any number of processes share the right to write to a schema, or one process has it alone for a copy. Every
-connection that writes holds a session lock from its start to its end. A process that has lost its
-connections, and finds that the schema is being copied, stops writing. Leases, not these locks, divide the
-work among the servers that share a schema.
+Either any number of processes may write to a schema, or one process has exclusive access for a copy. Each
+connection that writes holds a session lock as long as it exists. A process that has lost its connections
+stops writing if it finds that the schema is being copied. The work of servers that share a schema is divided
+by leases, not by these locks.
 
-An inspection reads the outline of a whole schema and its faults. It has no time limit, uses its own
-connection, and reads the tables themselves, because an index may be damaged.
+An inspection reads the schema's outline and finds its faults. It has no time limit, uses its own connection,
+and bypasses the indexes, because an index may be damaged.
 """
 
 import json
@@ -71,15 +71,15 @@ SELECT found.* FROM (
 
 
 def tables_of(steps: Sequence[Migration]) -> list[str]:
-    """Return every table name in these steps, and the ledger of the steps, which is only read."""
+    """Return all table names in these steps, and the table of applied steps, which is only read."""
     return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Refuse a user that may not read and write every existing one of these tables.
+    """Raise if the user lacks permission to read and write any existing one of these tables.
 
     Raises:
-        StoreReadOnly: A right is missing.
+        StoreReadOnly: A permission is missing.
     """
     connection.begin()
     found = connection.send(LACKING.text, (schema, tables))
@@ -89,10 +89,10 @@ def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[
 
 
 def refuse_lacking(found: Row, schema: str) -> None:
-    """Refuse the missing rights that `LACKING` found.
+    """Raise if `LACKING` has found missing permissions.
 
     Raises:
-        StoreReadOnly: The user lacks a right; the remedy grants all that it needs.
+        StoreReadOnly: The user lacks a permission; the remedy grants all permissions that are needed.
     """
     rights, table, count, has_no_use, user = found
     if not (count or has_no_use):
@@ -113,7 +113,7 @@ def refuse_lacking(found: Row, schema: str) -> None:
 
 
 _NOTICED: Final = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
-"""Makes the server notice within a minute that the holder's machine is gone, and free the lock."""
+"""Lets the server detect within a minute that the machine of the lock's holder is gone, and free the lock."""
 _WRITERS_LOCK: Final = {
     True: "SELECT pg_advisory_lock($1::bigint)",
     False: "SELECT pg_advisory_lock_shared($1::bigint)",
@@ -137,10 +137,11 @@ class Ownership:
         self._alone = alone
 
     def connect(self, number: int) -> Connection:
-        """Connect for the writer with this number; a former owner's connection gets a moment to end.
+        """Connect for the writer with this number; wait briefly for a former owner's connection to end.
 
         Raises:
-            StoreHeld: Another process has the schema. ConfigError, StoreUnavailable: The connection failed.
+            StoreHeld: Another process has exclusive access to the schema.
+            ConfigError, StoreUnavailable: The connection failed.
         """
         if self.address.direct_dsn:
             return Connection(self.address)
@@ -193,11 +194,11 @@ def outline_of(tx: PostgresTransaction) -> Outline:
 
 
 def faults_of(tx: PostgresTransaction) -> list[str]:
-    """Return the faults of the schema, at most about forty.
+    """Return the faults of the schema, limited to about forty.
 
     Faults are missing tables and columns, unreadable rows (with checksums, every damaged page), rows that
-    break a CHECK or a reference, and indexes whose build did not finish. A missing row in an index is not
-    found; PostgreSQL has `amcheck` for that.
+    break a CHECK or a reference, and indexes whose build did not finish. Rows missing from an index are not
+    detected; use PostgreSQL's `amcheck` for that.
 
     Raises:
         WrongStore: There are no tables.
@@ -219,7 +220,7 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
 
 
 def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
-    """Return the fault that a query finds, or why the server refuses it; the transaction continues."""
+    """Return the fault that a query finds, or the server's error for it; the transaction continues."""
     tx.connection.send("SAVEPOINT look")
     try:
         found = look()
@@ -231,7 +232,7 @@ def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
 
 
 def _prepare(tx: PostgresTransaction, statement: str) -> str:
-    """Make the server look up all tables and columns of a statement."""
+    """Let the server resolve all tables and columns of a statement without executing it."""
     tx.connection.send(f"PREPARE look AS {statement}")
     tx.connection.send("DEALLOCATE look")
     tx.connection.wait()
@@ -239,7 +240,7 @@ def _prepare(tx: PostgresTransaction, statement: str) -> str:
 
 
 def _broken(tx: PostgresTransaction, check: str) -> str:
-    """Return the number of rows that break a check as text, '' if none does."""
+    """Return the number of rows that violate a check, as text; '' if there are none."""
     number = _number(tx, check)
     return f"{number} rows break it" if number else ""
 
@@ -251,10 +252,10 @@ def _number(tx: PostgresTransaction, text: str) -> int:
 
 
 _WITHIN: Final = timedelta(hours=6)
-"""Time limit of a step, and of waiting for another process that upgrades."""
+"""Time limit for a step, and for waiting for another process that upgrades."""
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
 _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
-"""A quarter of the time after which other statements that wait for a row or table fail."""
+"""A quarter of the time limit after which other statements that wait for a row or table fail."""
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 
@@ -291,16 +292,16 @@ def migrate(
     may_begin: bool = True,
     is_gone: IsGone = nobody_is_gone,
 ) -> list[int]:
-    """Apply the missing steps, all or none, and return their numbers; concurrent callers wait.
+    """Apply all missing steps or none, and return their numbers; concurrent callers wait.
 
-    `is_gone` returns whether a server has surely ended, from its description of itself: its lease no longer
-    counts.
+    `is_gone` returns whether a server has certainly exited, judged from its stored description; the lease of
+    such a server is ignored.
 
     Raises:
         WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was changed.
-        SchemaTooNew: The schema has unknown steps, and this release can no longer use it.
+        SchemaTooNew: The schema has unknown steps, so that this release can no longer use it.
         StoreHeld: A running server could not continue after a step; nothing was changed.
-        StoreCorrupt: An applied step differs from the one shipped.
+        StoreCorrupt: An applied step differs from the shipped step.
     """
     steps = shipped_migrations("postgres") if steps is None else steps
     connection.begin()
@@ -359,9 +360,9 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is
 
 
 def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) -> None:
-    """Refuse to continue while a server runs that does not know a step.
+    """Raise if a running server does not know a step.
 
-    A server that starts at this moment, or stalls, finds out by itself (`refuse_unfit`).
+    A server that is just starting or has stalled will detect this itself (`refuse_unfit`).
 
     Raises:
         StoreHeld: There is such a server.
@@ -377,7 +378,7 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
 
 
 def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
-    """Refuse a schema with a running server, by its lease, because servers hold no locks on a standby.
+    """Raise if a running server has a lease on the schema, because servers hold no locks on a standby.
 
     Raises:
         StoreHeld: A server is running.
@@ -397,7 +398,7 @@ def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
 
 
 def servers_up(connection: Connection, is_gone: IsGone) -> dict[str, dict[str, Any]]:
-    """Return the description in the lease of each running server, by its name."""
+    """Return, by name, the stored description of each running server."""
     if not _is_true(connection, _HAS_TABLE, "leases"):
         return {}
     found = connection.send(_UP, (SERVER,))
@@ -413,7 +414,7 @@ def _named(up: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
-    """Refuse a schema that a running server with these steps can no longer use.
+    """Raise if a running server with these steps can no longer use the schema.
 
     Raises:
         SchemaTooNew, StoreCorrupt: As for `missing_migrations`.
@@ -437,7 +438,7 @@ def applied_steps(connection: Connection) -> dict[int, str]:
 
 
 def needed_step(connection: Connection) -> int:
-    """Return the step that a release must know to use the schema; 0 without such a step."""
+    """Return the newest step that a release must know to use the schema; 0 if there is none."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return 0
     found = connection.send(_NEEDED)
