@@ -1,4 +1,4 @@
-"""Commands act at once, also during a run, and never become input of the agent."""
+"""Commands act in their turn, also during a run; the agent reads only the words that some give it."""
 
 import asyncio
 import contextlib

@@ -136,7 +136,7 @@ class Recovery:
         return reclaimed
 
     async def _reclaimed(self, expired: RunDispatch) -> RunDispatch | None:
-        """Release one lease; if the run is out of attempts, it becomes a dead letter in the same step."""
+        """Release one lease; after too many interruptions the run becomes a dead letter in the same step."""
 
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             tx.lock(thread_lock(expired.thread_id))

@@ -1,6 +1,6 @@
-"""Chat commands, which the gateway itself performs.
+"""Chat commands, which the gateway itself performs. They do not wait for active runs.
 
-They take effect at once, even while an agent is active.
+By default a command waits until the earlier messages of its chat have had their turns; `/stop` does not.
 """
 
 import asyncio
@@ -739,7 +739,8 @@ BY_NAME: Mapping[str | None, Command] = {
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
     """Return whether an edit may replace a waiting message with these words.
 
-    A command is performed when it arrives or not at all, so an edit cannot create one.
+    A waiting message cannot become a command, and a command cannot become another one. Only a command whose
+    words an agent reads may get other words.
     """
     name = after.get_command()
     if name is None:

@@ -1,6 +1,7 @@
-"""Reads and checks attachments before a message is written; never from outside the project's folder.
+"""Reads and checks attachments before a message is stored; no file outside the project's folder is read.
 
-Runs in a worker thread, before the transaction: files and images are slow and may be hostile.
+This runs in a worker thread before the transaction, because files and images are slow to read and may be
+malicious.
 """
 
 import base64
@@ -20,13 +21,13 @@ from postroom.mail.context import LoadedAttachment, Rules
 
 PREVIEW_PIXELS = 512
 PREVIEWED = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-"""The image formats that are unpacked: decoders of some others start another program."""
+"""The image formats that are decoded; decoders of some other formats start another program."""
 MAX_IMAGE_PIXELS = 40_000_000
-"""Maximum pixels of an unpacked picture; a larger one is kept without a preview."""
+"""Maximum number of pixels of a decoded image; a larger image is stored without a preview."""
 
 
 def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) -> list[LoadedAttachment]:
-    """Read every requested file.
+    """Read all requested files.
 
     Raises:
         TooLarge: A file, all files together, or their number exceeds its limit.
@@ -82,7 +83,7 @@ def _decoded(name: str, text: str, rules: Rules) -> bytes:
 
 
 def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
-    """Open without following a last link, then check the real path of the opened file."""
+    """Open a file without following a final symbolic link, then check the real path of the opened file."""
     try:
         real_root = root.resolve(strict=True)
         path = (real_root / asked).resolve(strict=True)
@@ -143,7 +144,7 @@ def _loaded(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
 
 
 def preview_of(content: bytes) -> bytes | None:
-    """Return a WebP of at most 512 x 512 pixels, or None if the content cannot be shown as a picture."""
+    """Return a WebP of at most 512 x 512 pixels, or None if the content cannot be shown as an image."""
     from PIL import Image  # imported here, because start-up and mail without pictures do not need it
 
     try:

@@ -1,9 +1,9 @@
-"""The operation that summarises what happened in a project since a cursor, computed from its log.
+"""The operation that summarizes what has happened in a project since a cursor, computed from its log.
 
     after ──▶ newest 2,000 entries that the caller may see ──▶ threads, questions, runs, usage ──▶ next
 
 The summary reads at most `MOST` entries, however many the log has, so that its cost does not grow with the
-project. Entries between the cursor and those are counted in `skipped`.
+project. Older entries after the cursor are only counted, in `skipped`.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ from postroom.mail.event_log import agent_addresses, check_cursor, visible_event
 from postroom.mail.projects import find_project
 
 MOST: Final = 2_000
-"""Maximum number of log entries of one summary."""
+"""Maximum number of log entries that one summary reads."""
 LISTED: Final = 10
-"""Maximum number of threads, questions, failed runs and paths in a summary; the newest come first."""
+"""Maximum number of threads, questions, failed runs and paths in a summary; the newest are listed first."""
 _SENDERS_OF: Final = 20
-"""Maximum number of messages of a thread that are read for their senders."""
+"""Maximum number of messages per thread that are read to find the senders."""
 _HOUR: Final = 3_600_000
 _STATE_AFTER: Final = {
     "run.began": "active",

@@ -1,4 +1,4 @@
-"""Operations on contacts: ask, answer, list."""
+"""Operations on contacts: request a contact, respond to a request, and list contacts."""
 
 from collections.abc import Mapping
 from typing import TypedDict
@@ -31,7 +31,7 @@ class ContactsView(TypedDict):
 
 
 def request_contact(context: WriteContext, asked: RequestContact) -> ContactView:
-    """Ask an agent to accept your mail; no effect if it was asked or has accepted.
+    """Ask an agent to accept mail from the caller; no effect if it was already asked or has accepted.
 
     Raises:
         ContactBlocked: The other agent has blocked the asker or accepts no mail.
@@ -51,7 +51,7 @@ def request_contact(context: WriteContext, asked: RequestContact) -> ContactView
 
 
 def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView:
-    """Accept another agent's mail, or block it, also without a request."""
+    """Accept or block mail from another agent, even if that agent has not requested it."""
     home, agent = acting_active(context, asked.project_key, asked.agent_name)
     abroad, requester = find_address(context, home, asked.requester)
     if requester.id == agent.id:
@@ -67,7 +67,7 @@ def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView
 
 
 def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
-    """List the contact requests that an agent has sent and received."""
+    """List the contact requests that an agent has sent and received, with their state."""
     home, agent = acting(context, asked.project_key, asked.agent_name)
     links = context.tx.contacts(agent.id)
     agents = context.tx.agents_by_id(sorted({one.from_id for one in links} | {one.to_id for one in links}))
@@ -78,7 +78,7 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
 
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
-    """Return by agent the address with which `home` writes to it."""
+    """Return, by agent, the address that agents of `home` use for it."""
     return {one.id: address_of(one.name, place.slug, home.slug) for place, one in agents}
 
 
@@ -89,7 +89,7 @@ def _with_itself(name: str) -> StateError:
 
 
 def _view(link: ContactLink, addresses: Mapping[int, str]) -> ContactView:
-    """Return the view of a contact between two agents, with the addresses that the viewer uses."""
+    """Return the view of a contact between two agents, with the addresses that the viewer would use."""
     return {
         "requester": addresses[link.from_id],
         "to": addresses[link.to_id],

@@ -1,4 +1,4 @@
-"""The context of an operation: the open transaction, the instant, the rules and the caller."""
+"""The context of an operation: the open transaction, the current time, the rules and the caller."""
 
 import hashlib
 import random
@@ -21,14 +21,14 @@ Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The limits and choices of an installation; sizes in bytes unless stated otherwise."""
+    """The limits and options of an installation; sizes are in bytes unless stated otherwise."""
 
     verified: bool = False
-    """Whether a call must include the token of the agent that it names."""
+    """Whether a call must include the token of the agent that it acts as."""
     owner: str = "local"
-    """The owner of the projects created here; mail between projects of one owner needs no approval."""
+    """The owner of projects created here; mail between projects of the same owner needs no approval."""
     projects_by: Literal["repository", "folder"] = "repository"
-    """Whether the folders of one Git repository are one project."""
+    """Whether all folders of one Git repository belong to one project."""
     max_subject_chars: int = 512
     max_body_bytes: int = 1 << 20
     max_attachment_bytes: int = 10 << 20
@@ -42,31 +42,37 @@ class Rules:
     enforced_by: tuple[str, ...] = ()
     """The hooks that enforce reservations, in the clients that have them installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
-    """The reaction of an edit or a commit if reservations cannot be checked; `off` never checks."""
+    """What happens to an edit or a commit if reservations cannot be checked; `off` disables the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The caller, as far as the edge knows it."""
+    """The caller, as far as the HTTP or MCP layer has identified it."""
 
     agent_token: str | None = None
     operator: bool = False
-    """Whether the caller is a person at this machine's command line, with the server's token."""
+    """Whether the caller is a person at the command line of this machine, who has the server's token."""
     postroom: bool = False
-    """Whether the caller is postroom itself, acting for known people. No edge sets this for a request."""
+    """Whether the caller is postroom itself, acting for known people.
+
+    It is never set for a request from outside.
+    """
     agent_id: int | None = None
-    """The agent whose run the server executes; it is the only possible agent, whatever a call names."""
+    """The agent whose run the server executes; the call can act only as this agent, whatever it names."""
     run_id: str | None = None
     """The id of that run."""
     grant: Grant | None = None
-    """The rights of the named token of the call. Without a grant, scopes do not restrict the caller."""
+    """The permissions of the named token of the call.
+
+    Without a grant, the caller is not restricted by scopes.
+    """
     trace: str | None = None
-    """The place of the call in a trace; no decision depends on it."""
+    """The call's trace position; no decision depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedAttachment:
-    """A file that was read and checked before the start of the transaction."""
+    """A file that was read and checked before the transaction started."""
 
     attachment: Attachment
     content: bytes
@@ -79,18 +85,18 @@ class OperationContext(Generic[Records, Projects]):
 
     tx: Records
     projects: Projects
-    """The projects that the caller can name: all, or the project of a bound token."""
+    """The projects that the caller can see: all, or only the project to which its token is bound."""
     now: int
     rules: Rules
     caller: Caller
     dice: random.Random
     loaded: Sequence[LoadedAttachment] = ()
     recognition: Recognition | None = None
-    """The facts read from the folder that the command names as a project's."""
+    """Facts read from the folder that the command names as a project's folder."""
     is_traced: bool = False
-    """Whether calls and runs are traced; if not, no places in traces are looked up."""
+    """Whether calls and runs are traced; if not, trace positions are not looked up."""
     waking: "OpenChange | None" = None
-    """Wakes recipients in this change; without it they are found later."""
+    """Wakes recipients within this change; without it, they are found later."""
 
 
 ReadContext = OperationContext[RecordReads, ProjectReads]
@@ -98,5 +104,5 @@ WriteContext = OperationContext[RecordWrites, ProjectWrites]
 
 
 def token_hash(token: str) -> str:
-    """Return the stored form of a token; tokens are 256 random bits, so no slow hash is needed."""
+    """Return the stored form of a token. No slow hash is needed, because tokens have 256 random bits."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Messages as a project sees them: its own, and those that it received from people and other projects.
+"""Messages as a project sees them: its own, and those received from people and other projects.
 
-A message is stored in the project of its sender. Hidden copies do not add messages here.
+A message is stored in the project of its sender. Blind copies do not make a message visible here.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,16 +11,17 @@ from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
 
 FEW = 20
-"""Maximum number of other projects whose messages on a thread are read, and of own messages that lead to
-them."""
+"""Maximum number of other projects whose messages on a thread are read, and of own messages used to find
+them.
+"""
 COUNTED = 200
-"""Maximum counted messages of each other project on a thread."""
+"""Maximum number of messages of each other project that are counted on a thread."""
 _LOOKS = 10
-"""Maximum windows of other projects' messages that are searched for received ones."""
+"""Maximum number of pages of other projects' messages that are searched for received ones."""
 
 
 def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages that a project wrote or visibly received."""
+    """Return the messages that a project sent or visibly received."""
     others = [one.id for one in messages if one.project_id != project.id]
     if not others:
         return list(messages)
@@ -34,14 +35,14 @@ def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> l
 
 
 def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
-    """Return the number of these recipients who still owe the requested acknowledgement."""
+    """Return how many of these recipients have not given the requested acknowledgement yet."""
     if not message.ack_required or message.recalled_at is not None:
         return 0
     return sum(one.acked_at is None for one in recipients)
 
 
 def from_people(reads: MailReads, project: Project, newest: Callable[[int], list[Message]]) -> list[Message]:
-    """Return messages of people to a project; `newest` returns the last messages of a project, by its id."""
+    """Return messages from people to a project; `newest` returns the last messages of a project, by id."""
     people = reads.project(PEOPLE_KEY)
     if people is None or people.id == project.id:
         return []
@@ -52,20 +53,20 @@ class Conversation:
     """A thread as a project sees it, within one view of the store."""
 
     def __init__(self, reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> None:
-        """`projects` finds the other projects of received messages, as far as the caller can see them."""
+        """`projects` finds the other projects of received messages, as far as the caller may see them."""
         self._reads = reads
         self._project = project
         self._thread_id = thread_id
         self._others = _others(reads, projects, project, thread_id)
 
     def size(self) -> int:
-        """Return the number of its messages; of each other project at most the last 200 count."""
+        """Return the number of its messages; for each other project, at most the last 200 are counted."""
         own = self._reads.thread_size(self._project.id, self._thread_id)
         theirs = [one for other in self._others for one in self._tail_of(other, COUNTED)]
         return own + len(self._here(theirs))
 
     def participants(self, *, among: int) -> list[ThreadParticipant]:
-        """Return who wrote or received the newest `among` messages of each project; busiest writers first."""
+        """Return who sent or received each project's newest `among` messages, most active first."""
         found: dict[int, ThreadParticipant] = {}
         for project in (self._project, *self._others):
             counted = self._reads.thread_participants(
@@ -81,7 +82,7 @@ class Conversation:
         return sorted(found.values(), key=lambda one: -one.wrote)
 
     def messages(self, *, limit: int, after: int = 0) -> list[Message]:
-        """Return its messages in order, after message `after`."""
+        """Return its messages in order, after the message `after`."""
         for _ in range(_LOOKS):
             windows = [
                 self._reads.thread(one.id, self._thread_id, limit=limit, after=after)
@@ -110,7 +111,7 @@ class Conversation:
 
 
 def _others(reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> list[Project]:
-    """Return the projects whose messages may be on a thread.
+    """Return the other projects whose messages may be on a thread.
 
     These are the project of people, and the projects of the recipients.
     """

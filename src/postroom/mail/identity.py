@@ -1,9 +1,9 @@
-"""Senders and recipients: the agent that a call names, checked against its token, and its addressees.
+"""Senders and recipients: the agent that a call acts as, checked against its token, and the addressees.
 
-People with messages are in a separate project, where only postroom itself acts for them. The address of a
-person is `human:alice`, and for a person with a chat also `chat:telegram/123`. A model can neither create a
-person nor act as one: the operator names people, and a person answers from the pages or from a chat that the
-operator gave them.
+People who send or receive messages belong to a separate project, in which only postroom itself acts for them.
+A person's address is `human:alice` and, if the person has a chat, also `chat:telegram/123`. A model can
+neither create a person nor act as one. The operator adds people, and a person answers on the pages or from a
+chat that the operator has assigned.
 """
 
 from typing import Final
@@ -28,18 +28,18 @@ from postroom.stores.mail.access import ProjectReads, RecordReads
 
 _MOST: Final = 10_000
 ACTIVITY_INTERVAL = 30_000
-"""Minimum milliseconds between two stored signs of an agent's activity."""
+"""Minimum time between two stored updates of an agent's last activity, in milliseconds."""
 
 
 _EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})
-"""Words that models use for every agent of a project."""
+"""Words that models use to address all agents of a project."""
 
 
 def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
-    """Return the project's agent with this name.
+    """Return the agent of the project that has this name.
 
     Raises:
-        UnknownAgent: No agent has the name; the error lists the nearest names.
+        UnknownAgent: No agent has the name; the error lists the most similar names.
     """
     if agent := tx.agent(project.id, name):
         return agent
@@ -47,7 +47,7 @@ def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
 
 
 def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
-    """Return the error for a name that no agent of the project has."""
+    """Return the error for a name that none of the project's agents has."""
     if name.startswith(PERSONS):
         return UnknownAgent(
             f"{shown(name)} is a person, but only an agent of {project.slug} can act here",
@@ -81,10 +81,10 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
 
 
 def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
-    """Return the person that `human:name` or `chat:platform/id` names.
+    """Return the person to whom `human:name` or `chat:platform/id` refers.
 
     Raises:
-        UnknownAgent: No agent or person has that name or that chat; the error lists the nearest names.
+        UnknownAgent: No agent or person has that name or that chat; the error lists the most similar names.
     """
     project = projects.project(PEOPLE_KEY)
     everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)
@@ -107,7 +107,7 @@ def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[
 
 
 def find_address(context: ReadContext, home: Project, address: str) -> tuple[Project, Agent]:
-    """Return project and agent of a `name`, a `name@project`, a `human:name` or a `chat:platform/id`.
+    """Return project and agent for `name`, `name@project`, `human:name` or `chat:platform/id`.
 
     Raises:
         UnknownProject, UnknownAgent: No project or agent has that name.
@@ -124,13 +124,13 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
 
 
 def check_token(context: ReadContext, agent: Agent) -> None:
-    """Allow the caller to act as `agent`, or raise.
+    """Raise unless the caller may act as `agent`.
 
-    A given token is checked in every mode; only a verified installation requires one. An agent whose run the
-    server executes needs none.
+    A token that is given is always checked, but only an installation in verified mode requires one. An agent
+    whose run the server executes needs no token.
 
     Raises:
-        TokenRequired, WrongToken, IdentityMismatch: The caller is not proved to be the agent.
+        TokenRequired, WrongToken, IdentityMismatch: The caller has not proved that it is the agent.
     """
     if context.caller.agent_id is not None:
         if context.caller.agent_id != agent.id:
@@ -149,7 +149,7 @@ def check_token(context: ReadContext, agent: Agent) -> None:
 
 
 def refuse_unknown_token(context: ReadContext) -> None:
-    """Raise `WrongToken` if the call has an unknown token, whatever it requests."""
+    """Raise `WrongToken` if the call has an unknown token, whatever operation it requests."""
     token = context.caller.agent_token
     if token is not None and context.tx.agent_by_token(token_hash(token)) is None:
         raise WrongToken("this server does not know the agent token")
@@ -169,7 +169,7 @@ def refuse_making(context: ReadContext) -> None:
 
 
 def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
-    """Raise `NotPermitted` if a caller other than postroom itself would act for a person, or create one."""
+    """Raise `NotPermitted` if a caller other than postroom itself tries to create or act as a person."""
     if project.human_key == PEOPLE_KEY and not context.caller.postroom:
         raise NotPermitted(
             "agents cannot act for a person or create people",
@@ -179,7 +179,7 @@ def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
 
 
 def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
-    """Return the project and the agent that a call acts as, after the check of its identity."""
+    """Return the project and the agent that a call acts as, after checking the caller's identity."""
     project = find_project(context.projects, project_key)
     agent = find_agent(context.tx, project, name)
     refuse_to_speak_for(context, project)
@@ -190,9 +190,9 @@ def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, 
 def acting_active(
     context: WriteContext, project_key: str, name: str, *, may_be_retired: bool = False
 ) -> tuple[Project, Agent]:
-    """Return project and agent of a call that changes something, and record the agent's activity.
+    """Return project and agent of a call that changes data, and record that the agent is active.
 
-    Activity extends the agent's reservations; it is stored at most once per interval.
+    Activity extends the agent's reservations. It is stored at most once per interval.
 
     Raises:
         AgentRetired: The agent is retired.
@@ -206,19 +206,19 @@ def acting_active(
 
 
 def as_reason(error: PostroomError) -> dict[str, object]:
-    """Return a refusal as an entry of a list of refusals."""
+    """Return an error as an entry of a list of errors."""
     return {"code": error.code, "value": error.value, "message": error.message, "remedy": error.remedy}
 
 
 def visible_message(
     context: ReadContext, project: Project, agent: Agent, message_id: int
 ) -> tuple[Message, list[Recipient]]:
-    """Return a message of the agent's project, or one that the agent received, with its recipients.
+    """Return, with its recipients, a message of the agent's project or one that the agent received.
 
-    A person at the server's pages sees the messages of all projects, as the operator does.
+    A person on the server's pages sees the messages of all projects, like the operator.
 
     Raises:
-        UnknownMessage: The agent can see no message with this id.
+        UnknownMessage: The agent cannot see a message with this id.
     """
     at_pages = context.caller.postroom and context.caller.operator
     message = context.tx.message(message_id)

@@ -1,4 +1,4 @@
-"""Names of agents: the rule for chosen names, and generated names made of an adjective and a noun."""
+"""Names of agents: the rule for names that are chosen, and generated names of an adjective and a noun."""
 
 import difflib
 import random
@@ -11,7 +11,7 @@ LONGEST = 64
 """Maximum number of characters in a name."""
 RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST - 1}}}")
 MAX_COMPARED = 120
-"""Number of compared characters, because the time grows with their square."""
+"""Maximum number of characters that are compared, because the time grows with the square of the length."""
 
 _ADJECTIVES = """
 Able Agile Airy Alert Amber Ample Ancient Apt Ardent Arid Ashen Autumn Azure Balmy Bold Bonny Brave Breezy
@@ -60,12 +60,12 @@ Wheat Willow Wind Wolf Wombat Wood Woodpecker Wren Yak Yarrow Yew Zebra Zephyr Z
 """
 
 RESERVED = frozenset({"assistant", "developer", "human", "postroom", "system", "tool", "user"})
-"""Names that a model could confuse with the speaker of its prompt; new agents and people cannot use them."""
+"""Names that a model could confuse with a role in its prompt; new agents and people cannot use them."""
 RECIPIENTS = frozenset({"all", "chat", "everybody", "everyone", "me", "thread"})
 """Names that a model could confuse with other recipients; new agents and people cannot use them."""
 _DIGITS = str.maketrans({"0": "o", "1": "l", "3": "e", "4": "a", "5": "s", ".": None, "_": None, "-": None})
 _ALIKE = _DIGITS | str.maketrans({"i": "l"})
-"""Characters of names that look the same; names must differ by more than dots and hyphens."""
+"""Characters that count as equal in names; names must differ by more than dots and hyphens."""
 _SIGNS = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
@@ -77,10 +77,10 @@ def generated(dice: random.Random) -> str:
 
 
 def check_name(name: str, *, of: str = "an agent") -> str:
-    """Return a chosen name unchanged.
+    """Return a chosen name unchanged if it is valid.
 
     Raises:
-        InvalidName: It breaks the rule; the remedy contains a valid name.
+        InvalidName: The name breaks the rule; the remedy suggests a valid name.
     """
     if RULE.fullmatch(name):
         return name
@@ -94,10 +94,10 @@ def check_name(name: str, *, of: str = "an agent") -> str:
 
 
 def check_new_name(name: str) -> str:
-    """Return a new name, if no model could confuse it with a role or with other recipients.
+    """Return a new name unchanged if no model could confuse it with a role or with other recipients.
 
     Raises:
-        InvalidName: It breaks the rule, is reserved, or resembles a reserved name: `System.`, `5ystem`,
+        InvalidName: The name breaks the rule, is reserved, or resembles a reserved name: `System.`, `5ystem`,
             `every-one`.
     """
     check_name(name)
@@ -118,9 +118,9 @@ def _is_reserved(name: str) -> bool:
 
 
 def look_alike(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that differs only by case, signs, 0 for o, or 1 for l; None if none does.
+    """Return the known name that differs only in case, punctuation, 0 for o, or 1 for l; otherwise None.
 
-    A sign between two digits counts: `worker-1-12` is not `worker-11-2`.
+    Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
     """
     key = _without_signs(name)
     return next((other for other in known if _without_signs(other) == key), None)
@@ -138,12 +138,12 @@ _LOOKS = frozenset(map(_look, RESERVED))
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
-    """Return the known names that are most similar to `name`, best first."""
+    """Return the known names that are most similar to `name`, most similar first."""
     by_key = {other.casefold()[:MAX_COMPARED]: other for other in known}
     close = difflib.get_close_matches(name.casefold()[:MAX_COMPARED], list(by_key), n=count, cutoff=0.5)
     return [by_key[key] for key in close]
 
 
 def shown(text: str, *, limit: int = 80) -> str:
-    """Return a value quoted for a message, shortened if it is long."""
+    """Return a value in quotes for an error message, shortened if it is long."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")

@@ -23,12 +23,12 @@ from postroom.mail.context import OperationContext
 from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})
-"""The right to read all mail; no operation that changes something needs only this."""
+"""The scope to read all mail; no operation that changes anything requires only this scope."""
 SEND: Final[frozenset[Scope]] = frozenset({"mail:send"})
-"""The right to act in mail: write, mark, answer, ask for contact, register agents and projects."""
+"""The scope to act in mail: write, mark, reply, request contacts, and register agents and projects."""
 RESERVE: Final[frozenset[Scope]] = frozenset({"reserve"})
 RUN: Final[frozenset[Scope]] = frozenset({"run"})
-"""The right to act as a run that the server has started."""
+"""The scope to act as a run that the server has started."""
 
 
 _HERE: Final = {"project_key": Option(kind="project")}
@@ -332,4 +332,4 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
 
 OPERATIONS = {operation.name: operation for operation in MAIL_OPERATIONS}
 WHOLE_ATTACHMENT: Final = replace(OPERATIONS["get_attachment"], run=inbox.attached_file)
-"""get_attachment for callers that accept bytes: it returns the whole file."""
+"""`get_attachment` for callers that accept bytes, to which it returns the whole file."""

@@ -1,4 +1,4 @@
-"""Effects of a change: rows of the outbox, stored with it and performed by the relay."""
+"""Side effects of a change: outbox rows that are stored with the change and performed by the relay."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -10,30 +10,30 @@ from postroom.mail.context import WriteContext
 from postroom.stores.mail.access import MailWrites
 
 ARCHIVE = "archive"
-"""The kind of effects for the archive, by project; the payload names the record as `<kind>:<id>`."""
+"""The kind of archive effects, one target per project; the payload names the record as `<kind>:<id>`."""
 
 ArchiveKind = Literal["agent", "message", "reservation"]
 
 
 def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project_id: int) -> None:
-    """Make the archive write a record in the state that it has at the time of writing."""
+    """Queue a record for the archive, which stores the state that the record has when it is archived."""
     payload: dict[str, Json] = {"record": f"{kind}:{record_id}"}
     draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
     context.tx.outbox.enqueue((draft,))
 
 
 DELETION: Final = "deletion"
-"""The record that names files to remove."""
+"""The record kind that names files to remove."""
 
 
 RECORDS: Final = "records"
-"""The record that stands for several, each in the form of a single one."""
+"""The record kind that stands for several records, each written like a single one."""
 MOVED: Final = "moved"
-"""The record of a merged project and its target."""
+"""The record kind for a merged project and the project that it was merged into."""
 
 
 def records_of(payload: Mapping[str, Any]) -> list[str]:
-    """Return the records, each `<kind>:<id>`, that the archive must write for a row of the outbox."""
+    """Return the records, each as `<kind>:<id>`, that the archive must write for an outbox row."""
     match payload["record"]:
         case "records":
             return list(payload["records"])
@@ -44,14 +44,14 @@ def records_of(payload: Mapping[str, Any]) -> list[str]:
 
 
 def deleted_of(payload: Mapping[str, Any]) -> list[int]:
-    """Return the messages whose files the archive must remove for a row of the outbox."""
+    """Return the messages whose files the archive must remove for an outbox row."""
     return [number for number, _ in payload["messages"]] if payload["record"] == DELETION else []
 
 
 def deletion_to_archive(
     tx: MailWrites, messages: Sequence[Message], attached: Mapping[int, Sequence[Attachment]]
 ) -> None:
-    """Make the archive remove the files of deleted messages of one project."""
+    """Queue the removal of the archive files of a project's deleted messages."""
     hashes = {
         hash_ for some in attached.values() for one in some for hash_ in (one.sha256, one.preview_sha256)
     }
@@ -66,11 +66,11 @@ def deletion_to_archive(
 
 
 def wake_key(message_id: int, agent_id: int) -> str:
-    """Return the key of a message in a person's chat."""
+    """Return the key for delivering a message to a person's chat."""
     return f"{message_id}/{agent_id}"
 
 
 def woken_by(key: str) -> tuple[int, int]:
-    """Return message and person of such a key."""
+    """Return the message and the person from a key made by `wake_key`."""
     message_id, _, agent_id = key.partition("/")
     return int(message_id), int(agent_id)

@@ -1,4 +1,4 @@
-"""People: named by the operator or, as visitors, by a chat; and the delivery of messages to their chats."""
+"""People, added by the operator or, as visitors, by a chat, and the delivery of messages to their chats."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -24,7 +24,7 @@ _DIGITS = 10
 async def name_person(
     mail: "Mail", name: str, chat: ChatAddress | None, *, program: str = HUMAN_PROGRAM
 ) -> str:
-    """Add a person, or change or remove the chat of an existing one; return the stored name.
+    """Add a person, or change or remove the chat of an existing person; return the stored name.
 
     Raises:
         InvalidName, NameTaken: The name cannot be used.
@@ -40,12 +40,12 @@ async def name_person(
 
 
 def visitor_of(chat: ChatAddress) -> str:
-    """Return the name of a person who has no registration, made from the chat's address."""
+    """Return the name of an unregistered person, derived from the address of the chat."""
     return f"{chat.platform}-{sha256(chat.name.encode()).hexdigest()[:_DIGITS]}"
 
 
 def is_named(tx: MailReads, name: str) -> bool:
-    """Return whether the operator has added this person, and not removed them."""
+    """Return whether the operator has added this person and has not removed them since."""
     project = tx.project(PEOPLE_KEY)
     known = None if project is None else tx.agent(project.id, name)
     return known is not None and known.retired_at is None and known.program != VISITOR
@@ -67,7 +67,7 @@ class StoredChatDelivery:
         self._mail = mail
 
     async def arrived(self, key: str) -> None:
-        """Record that the chat shows a message; a repeated call has no effect.
+        """Record that a message is shown in its chat; repeated calls have no effect.
 
         Raises:
             StoreError: It could not be stored.
@@ -83,7 +83,7 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def lost(self, key: str, why: str) -> None:
-        """Notify a message's sender that the chat will not show it; a repeated call changes nothing.
+        """Tell a message's sender that the chat will not show it; repeated calls have no effect.
 
         Raises:
             StoreError: It could not be stored.
@@ -106,7 +106,7 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Make the first of these chats the address of the person who has one of them as address.
+        """Make the first of these chats the address of the person who already has one of them as address.
 
         Return the person's address.
 
@@ -131,9 +131,9 @@ class StoredChatDelivery:
         return await self._mail.store.write(change)
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message for the person whose address is one of these chats, which are all theirs.
+        """Reply to a message on behalf of the person who owns all these chats, one of which is the address.
 
-        Return the person's address; a call repeated under its key answers once.
+        Return the person's address. If the call is repeated with its key, only one reply is sent.
 
         Raises:
             UnknownMessage: No person with one of these chats received this message.
@@ -153,9 +153,10 @@ class StoredChatDelivery:
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Send a person the words of a chat, from the person whose address the chat is.
+        """Send a message from a chat to a person; its author is the person whose address the chat is.
 
-        A chat without a person becomes a visitor; mail to the visitor is shown there.
+        If the chat is nobody's address, a visitor is created for it, and mail to the visitor is shown in the
+        chat.
 
         Raises:
             StoreError: It is unknown whether it was stored.
@@ -183,13 +184,13 @@ class StoredChatDelivery:
 
 
 def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
-    """Return the person whose address a chat is; of several, the one added first."""
+    """Return the person whose address a chat is; if there are several, the one that was added first."""
     people = tx.agents_by_id(sorted(tx.reached_at(chat)))
     return next((people[one].name for one in sorted(people)), None)
 
 
 def _reader_at(tx: MailReads, chats: Sequence[ChatAddress], message: int) -> str | None:
-    """Return the person who received a message and has one of these chats as address."""
+    """Return the person who received a message and whose address is one of these chats."""
     readers = [one for one in tx.recipients([message])[message] if one.project_slug == PEOPLE_SLUG]
     people = tx.agents_by_id([one.agent_id for one in readers])
     return next((one.name for one in people.values() if tx.chat_address(one.id) in chats), None)

@@ -1,7 +1,7 @@
 """Projects: valid paths, slugs, and the projects that a caller may name.
 
-A bound token is restricted to its project in one place, where names become projects: no operation needs to
-check it, and to such a caller another project does not exist.
+A token that is bound to a project is enforced in one place, where names are resolved to projects. Therefore
+no operation has to check it, and for such a caller other projects do not exist.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_PATH = 4_096
 PEOPLE_KEY = "/postroom/people"
 PEOPLE_SLUG = "postroom-people"
-"""The project of people, which has no folder; no other project gets its slug."""
+"""The slug of the project of people, which has no folder; no other project can get this slug."""
 VISITOR: Final = "visitor"
-"""The program of a person who wrote from a chat and whom the operator has not added."""
+"""The `program` value of a person who wrote from a chat and was not added by the operator."""
 HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)
@@ -39,10 +39,10 @@ PERSONS: Final = (HUMAN, CHAT)
 
 
 def checked_path(human_key: str) -> str:
-    """Return an absolute path without doubled or trailing separators.
+    """Return an absolute path without doubled or trailing separators, or raise if it is invalid.
 
     Raises:
-        InvalidPath: It is relative, a placeholder, contains `..`, or contains control characters.
+        InvalidPath: The path is relative, is a placeholder, or contains `..` or control characters.
     """
     if not human_key.strip():
         raise _invalid(human_key, "is empty")
@@ -81,7 +81,7 @@ def _invalid(path: str, why: str) -> InvalidPath:
 
 
 def spelling(path: str) -> str:
-    """Return a form in which drive, UNC and WSL spellings of a folder are equal."""
+    """Return a normalized path, equal for the drive-letter, UNC and WSL spellings of a folder."""
     plain = path.replace("\\", "/") if not path.startswith("/") else path
     if share := _WSL_SHARE.match(plain):
         plain = share[1]
@@ -93,7 +93,7 @@ def spelling(path: str) -> str:
 
 
 def slug_of(path: str) -> str:
-    """Return the slug for a path: lower-case letters, digits and single hyphens."""
+    """Return the slug for a path, made of lower-case letters, digits and single hyphens."""
     slug = re.sub(r"[^a-z0-9]+", "-", path.casefold()).strip("-")
     return slug[:120].strip("-") or "root"
 
@@ -108,10 +108,10 @@ def free_slug(projects: ProjectReads, path: str) -> str:
 
 
 def find_project(projects: ProjectReads, key: str) -> Project:
-    """Return the project that a path or slug names.
+    """Return the project to which a path or slug refers.
 
     Raises:
-        UnknownProject: No project has the name; the error lists the nearest names.
+        UnknownProject: No project has the name; the error lists the most similar names.
         InvalidPath: The key is a placeholder or contains control characters.
     """
     if project := projects.project(key):
@@ -131,14 +131,14 @@ def find_project(projects: ProjectReads, key: str) -> Project:
 
 
 def address_of(name: str, slug: str, home_slug: str) -> str:
-    """Return the address that agents of `home_slug` use: `name`, `name@slug`, or `human:name`."""
+    """Return an agent's address for agents of `home_slug`: `name`, `name@slug` or `human:name`."""
     if slug == PEOPLE_SLUG:
         return f"{HUMAN}{name}"
     return name if slug == home_slug else f"{name}@{slug}"
 
 
 class OneProject(ProjectWrites):
-    """The projects with only one of them visible, and none that can be created."""
+    """A view of the projects in which only one is visible and none can be created."""
 
     def __init__(self, projects: MailWrites, project_id: int) -> None:
         self._all = projects

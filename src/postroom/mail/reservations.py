@@ -1,4 +1,4 @@
-"""Operations on file reservations: advisory leases on paths and globs, granted despite conflicts."""
+"""Operations on file reservations: advisory leases on paths and globs, granted even if they conflict."""
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ class Numbered(Protocol):
 
     @property
     def id(self) -> int:
-        """Return its number."""
+        """Return the number."""
         ...
 
 
@@ -47,7 +47,7 @@ N = TypeVar("N", bound=Numbered)
 
 
 def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
-    """Return the records in pairs as groups of directly or indirectly paired ones, the oldest first."""
+    """Return groups of records that are linked, directly or indirectly, by the pairs; oldest group first."""
     groups: dict[int, list[N]] = {}
     for first, second in pairs:
         one, other = groups.get(first.id, [first]), groups.get(second.id, [second])
@@ -58,7 +58,7 @@ def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
 
 
 def conflicts(live: Sequence[Reservation]) -> list[Overlap]:
-    """Return each conflicting pair of active reservations once, the oldest first."""
+    """Return each pair of conflicting active reservations once, oldest first."""
     ordered = sorted(live, key=lambda one: one.id)
     patterns = [parse_pattern(one.pattern) for one in ordered]
     found = []
@@ -80,9 +80,9 @@ class Held:
 
 
 def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
-    """Return the files among these that others reserve exclusively, each with one covering reservation.
+    """Return those of the files that others reserve exclusively, each with one reservation that covers it.
 
-    Paths are relative to the project. The agent's own reservations and shared ones do not count.
+    Paths are relative to the project's folder. The agent's own reservations and shared ones are ignored.
     """
     sensitive = context.rules.case_sensitive_paths
     composed = {path: unicodedata.normalize("NFC", path) for path in paths if path}
@@ -103,7 +103,7 @@ def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: 
 
 
 def _covering(path: str, compared: str, by_prefix: dict[str, list[tuple[int, Pattern]]]) -> Iterator[int]:
-    """Yield the oldest reservation that covers a path, if there is one."""
+    """Yield the oldest reservation that covers a path, if there is any."""
     numbers = [
         number
         for prefix in prefixes_of(compared)
@@ -171,7 +171,7 @@ class ReservationsView(TypedDict):
 
 
 def file_reservation_paths(context: WriteContext, asked: ReservePaths) -> ReservationAnswer:
-    """Reserve each path, even if others hold it, unless the mode is `refuse`: edit only what is `held`.
+    """Reserve each path even if others hold it, unless the mode is `refuse`; edit only `held` paths.
 
     Raises:
         NotHolder: Another agent holds a path, and the mode is `refuse`; nothing was reserved.
@@ -201,9 +201,9 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     refuses: bool = False,
     place: str = "",
 ) -> ReservationAnswer:
-    """Reserve paths for an agent of a project; a repeated pattern renews its reservation.
+    """Reserve paths for an agent of a project; reserving a pattern again renews the reservation.
 
-    `place` names what the reservations are made for; by default the run of the caller.
+    `place` names the run, session or task that the reservations are for; by default, the caller's run.
 
     Raises:
         NotHolder: `refuses` is true, and another agent holds one of the paths.
@@ -267,19 +267,19 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
 
 
 def in_run(run_id: str) -> str:
-    """Return the name of a run as the place of a reservation."""
+    """Return the `place` value that stands for a run."""
     return f"run {run_id}"
 
 
 def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> None:
-    """Release the reservations that were made in a run, in a session or for a task, and no others."""
+    """Release the reservations that were made for a run, a session or a task, and no others."""
     for one in context.tx.reserved_in(place, now=context.now):
         context.tx.release_reservation(one.id, now=context.now, by=one.holder, reason=reason)
         to_archive(context, "reservation", one.id, one.project_id)
 
 
 def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:
-    """Return the conflicts with these paths."""
+    """Return the conflicts that reserving these paths would have."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     found = [
         _conflict(pattern.text, holders)
@@ -292,9 +292,10 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
 def holder_of(
     context: ReadContext, project: Project, agent: Agent, paths: Sequence[str], *, own: Sequence[str] = ()
 ) -> str:
-    """Return the name of an agent that holds one of these paths; "" if nobody does.
+    """Return the name of an agent that holds one of these paths; "" if no agent does.
 
-    Reservations of the agent itself do not count, but the patterns `own` of its other tasks do.
+    The agent's own reservations are ignored, but the patterns `own`, which belong to its other tasks, count
+    as held.
     """
     sensitive = context.rules.case_sensitive_paths
     taken = [parse_pattern(text, case_sensitive=sensitive) for text in own]
@@ -307,7 +308,7 @@ def holder_of(
 
 
 def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns in the form in which reservations store them.
+    """Return patterns in the normalized form in which reservations store them.
 
     Raises:
         InvalidPattern: A pattern cannot be read, or leaves the project.
@@ -316,7 +317,7 @@ def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -
 
 
 def _parsed(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
-    """Read every pattern before anything changes; a repeated pattern counts once.
+    """Parse all patterns before anything changes; a repeated pattern counts only once.
 
     An absolute path inside the project's folder becomes relative to that folder.
     """
@@ -333,7 +334,7 @@ def _parsed(context: ReadContext, project: Project, paths: Sequence[str]) -> lis
 def _holders(
     context: ReadContext, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
 ) -> list[Reservation]:
-    """Return others' active reservations that overlap this pattern, at least one of the two exclusive."""
+    """Return others' active reservations that overlap this pattern, if either of the two is exclusive."""
     others = context.tx.live_patterns(
         project.id, now=context.now, near=pattern.prefix, but=agent.id, exclusive_only=not exclusive
     )
@@ -348,7 +349,7 @@ def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
 
 
 def checked_ttl(context: WriteContext, seconds: int | None) -> int:
-    """Return the duration of a reservation in milliseconds; the installation sets the default."""
+    """Return a reservation's duration in milliseconds; the default is a setting of the installation."""
     if seconds is None:
         return milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
     longest = context.rules.max_reservation_ttl
@@ -362,7 +363,7 @@ def checked_ttl(context: WriteContext, seconds: int | None) -> int:
 
 
 def release_file_reservations(context: WriteContext, asked: ReleaseReservations) -> ReleaseAnswer:
-    """Release the agent's reservations; those that ended before stay unchanged."""
+    """Release the agent's reservations; those that have already ended stay unchanged."""
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen = _own(context, project, agent, asked.paths, asked.ids)
     released = [
@@ -375,7 +376,7 @@ def release_file_reservations(context: WriteContext, asked: ReleaseReservations)
 
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
-    """Extend the agent's reservations to the requested time from now; they are never shortened."""
+    """Extend the agent's reservations to the requested time from now; none is shortened."""
     ttl = checked_ttl(context, asked.ttl_seconds)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     renewed = [
@@ -401,7 +402,7 @@ def _own(
     paths: Sequence[str] | None,
     ids: Sequence[int] | None,
 ) -> list[Reservation]:
-    """Return the agent's active reservations among those named, or all if none is named.
+    """Return the agent's active reservations with these ids; if no ids are given, all of them.
 
     Raises:
         UnknownReservation, NotHolder: An id names no reservation of the project, or another agent's.
@@ -428,7 +429,7 @@ def _own(
 
 
 def force_release_file_reservation(context: WriteContext, asked: ForceReleaseReservation) -> ReservationView:
-    """End another agent's reservation and notify the holder of the reason, in one transaction."""
+    """End another agent's reservation and tell its holder the reason, in one transaction."""
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if not asked.reason.strip():
         raise InvalidArgument(
@@ -442,7 +443,7 @@ def force_release_file_reservation(context: WriteContext, asked: ForceReleaseRes
 def end_reservation(
     context: WriteContext, project: Project, reservation_id: int, *, home: Project, by: Agent, reason: str
 ) -> Reservation:
-    """End a reservation for an agent or person of the project `home`, and notify its holder.
+    """End a reservation on behalf of an agent or person of the project `home`, and notify its holder.
 
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.
@@ -455,7 +456,7 @@ def end_reservation(
 
 
 def share_reservation(context: WriteContext, project: Project, reservation_id: int) -> None:
-    """Make an exclusive reservation shared, so that others can reserve the same.
+    """Turn an exclusive reservation into a shared one, so that others can reserve the same paths.
 
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.
@@ -495,7 +496,7 @@ def live_reservation(context: WriteContext, project: Project, reservation_id: in
 def _tell_holder(
     context: WriteContext, project: Project, known: Reservation, reason: str, *, home: Project, by: Agent
 ) -> None:
-    """Notify a holder other than the actor; if it refuses the message, the record has the reason."""
+    """Notify a holder other than the actor; if the holder refuses the message, record the reason."""
     holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
     reach = context.tx.reach(by.id, [holder.id])
@@ -514,7 +515,7 @@ def _tell_holder(
 
 
 def list_file_reservations(context: ReadContext, asked: ListReservations) -> ReservationsView:
-    """List the active reservations of a project or of one of its agents."""
+    """List the active reservations of a project, or of one of its agents."""
     project = find_project(context.projects, asked.project_key)
     agent_id = None if asked.agent_name is None else find_agent(context.tx, project, asked.agent_name).id
     found = context.tx.live_reservations(project.id, now=context.now, agent_id=agent_id, limit=asked.limit)

@@ -1,8 +1,8 @@
-"""The decision which messages are deleted, and their deletion in small changes.
+"""Decides which messages are deleted, and deletes them in small changes.
 
-A rule that holds messages always wins; otherwise the first matching rule decides. Messages without a rule are
-kept. So are messages that a recipient has yet to read or acknowledge, unless the rule says otherwise, and
-messages of an active run.
+A rule that puts messages on hold always takes precedence; otherwise the first matching rule applies. Messages
+that match no rule are kept. Messages of active runs are kept, too, and so are messages that a recipient has
+not read or acknowledged yet, unless the rule says otherwise.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,17 +18,19 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 
 Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
 STEP: Final = 10
-"""Messages deleted by one change: a few milliseconds, during which no caller is answered."""
+"""Number of messages that one change deletes; this takes a few milliseconds, during which no caller is
+answered.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectRules:
-    """The rules for one project, in order."""
+    """The retention rules that apply to one project, in order."""
 
     rules: Sequence[KeepRule]
 
     def verdict(self, message: AgedMessage, now: int) -> Verdict:
-        """Return whether a message is deleted, or why it is kept."""
+        """Return whether a message is deleted or, if not, why it is kept."""
         fitting = [rule for rule in self.rules if _fits(rule, message)]
         if not fitting:
             return "no_rule"
@@ -42,7 +44,7 @@ class ProjectRules:
         return "unread" if message.is_awaited and rule.unread_stays else "goes"
 
     def sought(self, now: int) -> OldMessages | None:
-        """Return the filter of messages that may be deleted; None if none can."""
+        """Return a filter for messages that may be deleted; None if no message can be."""
         deleting = [(rule, rule.keep) for rule in self.rules if rule.keep is not None]
         if not deleting:
             return None
@@ -58,10 +60,11 @@ class ProjectRules:
 def rules_of_projects(
     projects: ProjectReads, rules: Sequence[KeepRule], ids: Iterable[int]
 ) -> dict[int, ProjectRules]:
-    """Return the rules for each of these projects.
+    """Return the retention rules for each of these projects.
 
     Raises:
-        UnknownProject: A rule that holds messages names a missing project: messages might be deleted.
+        UnknownProject: A rule that puts messages on hold names a missing project, so that messages might be
+            deleted by mistake.
     """
     about = [(rule, _project_of(projects, rule)) for rule in rules]
     return {
@@ -70,10 +73,10 @@ def rules_of_projects(
 
 
 def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: ProjectRules) -> int:
-    """Delete those of some messages that are due, in one change; return their number.
+    """Delete, in one change, those of these messages that are due; return their number.
 
-    Each is checked again under the lock: a run may have received it in between. Its places in traces are
-    deleted too, and the archive removes the files from its newest tree.
+    Each message is checked again while the lock is held, because a run may have received it in the meantime.
+    Its trace positions are deleted, too, and the archive removes its files from the newest tree.
     """
     tx.lock_readers(project_id, ids)
     now = tx.now()
@@ -89,7 +92,7 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
 def going_of(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[int], int | None]:
-    """Check a page of a project's messages; return those to delete, and the start of the next page.
+    """Check a page of a project's messages; return those to delete and where the next page starts.
 
     The store skips messages that cannot be deleted, so that a million kept messages are not returned one by
     one.
@@ -104,7 +107,7 @@ def going_of(
 def verdicts_of(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[Verdict], int | None]:
-    """Return the decision for each message of a page, and the start of the next page."""
+    """Return the decision on each message of a page, and where the next page starts."""
     now = tx.now()
     page = tx.aged_messages(project_id, after=after, limit=limit)
     return [rules.verdict(one, now) for one in page], page[-1].id if len(page) == limit else None
@@ -120,7 +123,7 @@ def _fits(rule: KeepRule, message: AgedMessage) -> bool:
 
 
 def _project_of(projects: ProjectReads, rule: KeepRule) -> int | None:
-    """Return the id of a rule's project, 0 for all projects, None if it does not exist."""
+    """Return the id of the project that a rule names; 0 for all projects, None if it does not exist."""
     if rule.project is None:
         return 0
     found = projects.project(rule.project)

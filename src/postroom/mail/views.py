@@ -1,6 +1,6 @@
 """Records as callers see them.
 
-Plain JSON, moments as ISO 8601, and hidden copies only for those concerned.
+Views are plain JSON with times in ISO 8601. Blind copies are shown only to their senders and recipients.
 """
 
 import base64
@@ -119,7 +119,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def maybe_iso(instant: int | None) -> str | None:
-    """Render an instant that may be missing."""
+    """Format an instant as ISO 8601; None if there is none."""
     return None if instant is None else iso(instant)
 
 
@@ -134,7 +134,7 @@ def project_view(project: Project) -> ProjectView:
 
 
 def agent_view(agent: Agent) -> AgentView:
-    """Return the view of an agent, without its token's hash."""
+    """Return the view of an agent, without the hash of its token."""
     return {
         "id": agent.id,
         "name": agent.name,
@@ -149,7 +149,7 @@ def agent_view(agent: Agent) -> AgentView:
 
 
 def attachment_resource(slug: str, agent: Agent, message_id: int, attachment: Attachment) -> str:
-    """Return the MCP resource by which an agent of the project `slug` reads an attachment."""
+    """Return the MCP resource through which an agent of the project `slug` reads an attachment."""
     parts = (slug, agent.name, str(message_id), attachment.sha256)
     return "mail://attachment/" + "/".join(quote(part, safe="") for part in parts)
 
@@ -175,7 +175,7 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     sender_slug: str = "",
     bodies: bool = True,
 ) -> MessageView:
-    """Return the view of a message for `viewer`; with None, no hidden recipient is shown.
+    """Return the view of a message for `viewer`; if it is None, no blind-copy recipient is shown.
 
     Names of agents outside the project `home_slug` are shown as `name@slug`.
     """
@@ -206,26 +206,26 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
 
 
 ANSWER_BYTES: Final = 40_000
-"""Maximum bytes of JSON for the messages of one answer; about 10,000 tokens.
+"""Maximum size of the messages in one result as JSON, in bytes; about 10,000 tokens.
 
-An answer contains them twice, as text and as structured content, because some clients read only the text and
-others only the structured content. Clients stop at about 25,000 tokens.
+A result contains the messages twice, as text and as structured content, because some clients read only the
+one and some only the other. Clients accept about 25,000 tokens.
 """
 _WHOLE_BYTES: Final = 1_000
-"""A listed body of up to this size is complete; a longer one shows at least this much."""
+"""In lists, a body up to this size is complete, and at least this much of a longer body is shown."""
 _MARK_BYTES: Final = 100
-"""Bytes reserved for the fields that a shortened message, or the last one before more, gets."""
+"""Bytes reserved for the fields that are added to a shortened message or to the last message before more."""
 _LISTED_NAMES: Final = 20
-"""Maximum recipients of each kind that a list names."""
+"""Maximum number of recipients of each kind that a list names."""
 
 V = TypeVar("V", bound=MessageView)
 
 
 def fit(views: Sequence[V]) -> list[V]:
-    """Return the first messages that fit `ANSWER_BYTES`, at least one.
+    """Return the first messages that fit into `ANSWER_BYTES`, but at least one.
 
-    Long bodies and long lists of recipients are shortened in place. If messages are omitted, the last
-    returned one has `more`.
+    Long bodies and long lists of recipients are shortened in place. If messages are omitted, the last message
+    that is returned has the field `more`.
     """
     room = ANSWER_BYTES - _MARK_BYTES
     fitting: list[V] = []
@@ -254,7 +254,7 @@ def _cut_names(view: MessageView) -> None:
 
 
 def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
-    """Shorten the longest bodies, in place, so that the messages fit `ANSWER_BYTES`.
+    """Shorten the longest bodies, in place, so that all messages fit into `ANSWER_BYTES`.
 
     Short bodies stay complete.
 
@@ -302,7 +302,7 @@ class AttachmentPart(TypedDict):
 
 
 def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> AttachmentPart:
-    """Return the part of a file from `offset`, in bytes, that one answer can hold."""
+    """Return as much of a file, from the byte `offset`, as fits into one result."""
     view: AttachmentPart = {
         "name": attachment.name,
         "media_type": attachment.media_type,
@@ -328,7 +328,7 @@ def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> A
 
 
 def is_text(content: bytes) -> bool:
-    """Return whether a file is UTF-8 text without control characters other than white space."""
+    """Return whether a file is UTF-8 text and has no control characters other than white space."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -341,7 +341,7 @@ def _json_bytes(text: str) -> int:
 
 
 def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
-    """Return the hidden recipients that `viewer` may see: all for the sender, itself for a recipient."""
+    """Return the blind-copy recipients that `viewer` may see: all for the sender, itself for a recipient."""
     return [one for one in recipients if one.kind == "bcc" and _may_know(message, one, viewer)]
 
 

@@ -240,7 +240,8 @@ class Dispatches(Tables):
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         """Take back an overdue dispatch; return None if it is not overdue, or has an old epoch and ends.
 
-        `counts` tells whether this counts as an attempt.
+        `counts` tells whether this counts as an interruption, or without a limit of interruptions as a failed
+        attempt.
         """
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
