@@ -1,4 +1,4 @@
-"""The request to start a run, and the stored part from which the run can start again.
+"""The request to start a run, and its stored part, from which the run can be started again.
 
 `RunActivation` is the request in memory; `RunActivationSnapshot` is stored with the run. The snapshot holds
 the ids of messages without their bodies, because the bodies are in the thread.
@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
 class RunMode(StrEnum):
-    """How a run was requested."""
+    """How the run was requested."""
 
     FOREGROUND = "foreground"
     SCHEDULED = "scheduled"
@@ -23,7 +23,7 @@ class RunMode(StrEnum):
 
 
 class AdapterKind(StrEnum):
-    """The protocol by which a run was requested."""
+    """The protocol through which the run was requested."""
 
     INTERNAL = "internal"
     ACP = "acp"
@@ -34,7 +34,7 @@ class AdapterKind(StrEnum):
 
 
 class RunOrigin(StrEnum):
-    """The origin of a request."""
+    """The origin of the request."""
 
     USER = "user"
     MCP = "mcp"
@@ -43,7 +43,7 @@ class RunOrigin(StrEnum):
 
 
 class RunRequestOrigin(StrEnum):
-    """The origin of a request, in the vocabulary of external callers."""
+    """The origin of the request, in the terms used by external callers."""
 
     USER = "User"
     MCP = "Mcp"
@@ -57,7 +57,7 @@ class RunRequestOrigin(StrEnum):
 
     @property
     def inside(self) -> RunOrigin:
-        """The internal name of the origin."""
+        """The internal name of this origin."""
         return next(origin for origin, word in _OUTSIDE.items() if word is self)
 
 
@@ -70,7 +70,7 @@ _OUTSIDE = {
 
 
 class BusyPolicy(StrEnum):
-    """The treatment of input for a busy thread, in the library, in mail and in chats.
+    """What happens to input for a busy thread, in the library, in mail and in chats.
 
     interrupt: the active run stops and queued runs are superseded. queue: the input waits its turn. steer:
     the active run reads it at its next step; if it cannot, the input waits its turn. collect: the input joins
@@ -88,7 +88,7 @@ class BusyPolicy(StrEnum):
 
 
 Strategy = BusyPolicy
-"""The former name of `BusyPolicy`, which programs still import."""
+"""The former name of `BusyPolicy`, which existing programs still import."""
 
 
 class Recovery(StrEnum):
@@ -100,7 +100,7 @@ class Recovery(StrEnum):
 
 
 class InferenceOverride(Record, frozen=True, kw_only=True):
-    """Model settings of a submission that differ from those of its agent."""
+    """Model settings for one submission, which differ from the settings of its agent."""
 
     upstream_model: str | None = None
     temperature: float | None = None
@@ -108,17 +108,16 @@ class InferenceOverride(Record, frozen=True, kw_only=True):
     top_p: float | None = None
     reasoning_effort: str | None = None
     more: dict[str, Json] = field(default_factory=dict)
-    """More fields for the endpoint's request, such as `response_format` or `tool_choice`, passed
-    unchanged."""
+    """Additional fields for the endpoint's request, such as `response_format`; passed unchanged."""
 
 
 class RunOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Options for the execution of a run."""
+    """Options for executing a run."""
 
     overrides: InferenceOverride | None = None
     frontend_tools: tuple[ToolDescriptor, ...] = ()
     without_runs: tuple[str, ...] = ()
-    """Runs that were rolled back: this run sees neither their input nor their output."""
+    """Runs that were rolled back; the run sees neither their input nor their output."""
 
 
 class RunTraceContext(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,11 +140,11 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Options for the queue; durations in milliseconds, instants in milliseconds since the epoch.
 
-    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a
-    dead letter. If the retry options are None, the mailbox's settings apply; `max_attempts` limits the
-    attempts for every kind of failure. `max_interruptions` is the number of executions that a server's end
-    may cut off; the next interruption makes a dead letter. The first delay is at most `retry_delay_ms`, and
-    doubles with each attempt up to `max_retry_delay_ms`.
+    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a dead
+    letter. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits the
+    attempts for all kinds of failures. `max_interruptions` is the number of executions that may be cut off by
+    a server's shutdown or crash; one more makes the dispatch a dead letter. The first delay is at most
+    `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.
     """
 
     priority: int = 128
@@ -158,21 +157,21 @@ class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     dedupe_key: str | None = None
     tenant: str = ""
     limit_key: str = ""
-    """The key by which limits count the run, in addition to its tenant: a provider, for example."""
+    """The key by which limits count the run in addition to its tenant, for example a provider."""
 
 
 class RunHints(Record, frozen=True, kw_only=True):
-    """Ids that the caller or the preparation has chosen."""
+    """Ids chosen by the caller or during preparation."""
 
     key: str | None = None
-    """The caller's key for this job, from which `run_id` was made; a refusal names it."""
+    """The caller's key for this job, from which `run_id` was derived; errors name it."""
     run_id: str | None = None
     dispatch_id: str | None = None
     resolution_id: str | None = None
 
 
 class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The stored part of a request: everything except message bodies and objects of one process."""
+    """The stored part of a request, which omits message bodies and objects that exist in one process only."""
 
     thread_id: str
     agent_id: str | None = None
@@ -185,7 +184,7 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
     seeded_decisions: tuple[tuple[str, ToolCallResume], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse blank ids.
+        """Raise if an id is blank.
 
         Raises:
             InvalidActivation: The id of the thread or of a decided call is blank.
@@ -201,11 +200,11 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class RunActivation(Record, frozen=True, kw_only=True):
-    """The request handed to the mailbox, and by it to the executor.
+    """The request that is passed to the mailbox, which passes it to the executor.
 
-    For the executor `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or `continue_run_id`
-    names the run, `attempt` counts attempts from 1, and `recovery` is the reason for this execution.
-    `control` exists only in this process; it is never stored.
+    When the executor receives it, `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or
+    `continue_run_id` names the run, `attempt` counts attempts from 1, and `recovery` tells how this execution
+    starts. `control` exists only in this process and is never stored.
     """
 
     thread_id: str
@@ -220,9 +219,9 @@ class RunActivation(Record, frozen=True, kw_only=True):
     delivery: DeliveryOptions = DeliveryOptions()
     hints: RunHints = RunHints()
     attempt: int = 1
-    """The number of this attempt: 1 more than the attempts of the run that have failed."""
+    """The number of this attempt, which is 1 more than the number of failed attempts of the run."""
     interruptions: int = 0
-    """How many executions of the run the end of a server, or a lost lease, has cut off."""
+    """How many executions of the run were cut off by a server's shutdown or crash, or by a lost lease."""
     recovery: Recovery = Recovery.START
     control: Json = None
 
@@ -236,7 +235,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
         continue_run_id: str | None = None,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> "RunActivation":
-        """Return a request to run an agent on a thread; a string becomes a message of a person."""
+        """Return a request to run an agent on a thread; a string becomes a message from a person."""
         return cls(
             thread_id=thread_id,
             messages=tuple(Message.user(one) if isinstance(one, str) else one for one in messages),
@@ -248,11 +247,11 @@ class RunActivation(Record, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run, as far as it is decided."""
+        """The id of the run, if it is determined yet."""
         return self.continue_run_id or self.hints.run_id
 
     def continuing(self, run_id: str) -> "RunActivation":
-        """Return the request to continue a run."""
+        """Return the request that continues a run."""
         return replace(self, continue_run_id=run_id, trace=replace(self.trace, run_mode=RunMode.RESUME))
 
     def traced(self, **changes: Json) -> "RunActivation":

@@ -1,4 +1,4 @@
-"""Versioned configuration to which a run is pinned, so that it continues with the version of its start."""
+"""Versioned configuration: a run is pinned to a version and continues with that version."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -26,7 +26,7 @@ def checked_scope(scope: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedEntry:
-    """An entry of a publication: an agent, a model or a tool."""
+    """An entry of a publication, which is an agent, a model or a tool."""
 
     kind: str
     id: str
@@ -45,7 +45,7 @@ class PinnedRegistryManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySet:
-    """The objects that runs are assembled from, by kind and id."""
+    """The objects from which runs are assembled, by kind and id."""
 
     agents: dict[str, Json] = field(default_factory=dict)
     models: dict[str, Json] = field(default_factory=dict)

@@ -1,13 +1,13 @@
-"""Runners, which execute the runs of agents, and the port that returns an agent's runner.
+"""Runners, which execute the runs of agents, and the port that provides an agent's runner.
 
-A runner of the kind `command` starts a program for each run: the program gets the prompt, and its output is
-the answer. The recipe says how the output is read. A runner of the kind `acp` starts a program and talks with
-it while it works. The kinds `model` and `http` start no program: they are the built-in loop with a model's
-endpoint, and another server.
+A runner of the kind `command` starts a program for each run: the program receives the prompt, and its output
+is the answer. The recipe determines how the output is parsed. A runner of the kind `acp` starts a program and
+communicates with it while it works. The other kinds start no program: `model` uses the built-in loop with a
+model endpoint, and `http` uses another server.
 
-The fields of all kinds are checked with the same refusals. A refusal names the field and the remedy, and
-never contains a value that may be secret. A runner names the environment variable of the server that holds
-its key or secret. A run reads the variable when it needs it; the value is stored nowhere.
+The fields of all kinds are checked in the same way. An error names the field and the remedy, and never
+contains a value that may be secret. A runner names the server's environment variable that holds its key or
+secret. A run reads the variable when it needs the value, which is never stored.
 """
 
 import json
@@ -43,14 +43,14 @@ class RunnerKind(StrEnum):
 
 
 def refused(name: str, value: object, what: str, remedy: str | None = None) -> InvalidRunner:
-    """Return the refusal of a field."""
+    """Return the error for an invalid field."""
     return InvalidRunner(f"the runner's {name} is invalid: {what}", value=value, remedy=remedy)
 
 
 def told_fields(
     plain: Mapping[str, Json], kind: type[Any], *, times: Collection[str] = (), needed: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the fields of a runner from plain data, with durations converted.
+    """Return a runner's fields from plain data, with durations converted.
 
     `needed` maps the required fields to their descriptions.
 
@@ -73,7 +73,7 @@ def told_fields(
 
 
 def one_of(kind: type[T], value: object, name: str) -> T:
-    """Return the member of an enumeration."""
+    """Return the enum member with the given value."""
     known = {one.value: one for one in kind}
     if not isinstance(value, str) or value not in known:
         raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(known)}")
@@ -81,7 +81,7 @@ def one_of(kind: type[T], value: object, name: str) -> T:
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
-    """Return a list of texts that can be arguments of a program."""
+    """Return a list of texts that can all be arguments of a program."""
     if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
         raise refused(name, value, "this must be a list of texts")
     if not all(can_be_given(one) for one in value):
@@ -100,7 +100,7 @@ def can_be_given(text: str) -> bool:
 
 
 def refuse_variable(name: object, of: str) -> None:
-    """Refuse an invalid name of an environment variable."""
+    """Raise if the name of an environment variable is invalid."""
     if not isinstance(name, str) or not name or "=" in name or not can_be_given(name):
         raise refused(
             of, name if isinstance(name, str) else None, "this is not a valid name of an environment variable"
@@ -108,19 +108,19 @@ def refuse_variable(name: object, of: str) -> None:
 
 
 def refuse_time(length: object, name: str) -> None:
-    """Refuse an invalid time limit of a run."""
+    """Raise if the time limit of a run is invalid."""
     if not isinstance(length, timedelta) or not timedelta(0) < length <= LONGEST_TIMEOUT:
         raise refused(name, length, "the time must be above 0 and at most 7 days")
 
 
 def refuse_number(value: object, name: str, *, most: int) -> None:
-    """Refuse a value that is not an integer from 1 to `most`."""
+    """Raise unless the value is an integer from 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise refused(name, value, f"this must be an integer from 1 to {most}")
 
 
 def refuse_switch(value: object, name: str) -> None:
-    """Refuse a value that is neither true nor false."""
+    """Raise unless the value is true or false."""
     if not isinstance(value, bool):
         raise refused(name, value, "this must be true or false")
 
@@ -140,7 +140,7 @@ MOST_STEPS: Final = 1_000
 LONGEST_INSTRUCTIONS: Final = 100_000
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, never bound
-"""Listening addresses that stand for all addresses of the machine."""
+"""Listen addresses that stand for all addresses of the machine."""
 USUAL_TOOLS: Final = (
     "send_message",
     "reply_message",
@@ -158,10 +158,10 @@ _TOOL: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRunner:
-    """A runner that executes runs in the built-in loop, with a model that speaks the OpenAI protocol.
+    """A runner that executes runs in the built-in loop, with a model that supports the OpenAI protocol.
 
-    `api_key_env` names the variable with the key, if the endpoint needs one. `tools` are the mail operations
-    that the model may call, always as the agent itself.
+    `api_key_env` names the variable with the key, if the endpoint needs one. `tools` lists the mail
+    operations that the model may call; it always calls them as the agent.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.MODEL
@@ -177,7 +177,7 @@ class ModelRunner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse invalid fields.
+        """Raise if a field is invalid.
 
         Raises:
             InvalidRunner: A field breaks its rule; the message names it.
@@ -204,7 +204,7 @@ class ModelRunner:
             raise refused("tools", list(self.tools), "an operation is listed twice")
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain JSON data without secrets; durations in seconds."""
+        """Return the runner as plain JSON data without secrets; durations are in seconds."""
         return {
             KIND: self.kind.value,
             "base_url": self.base_url,
@@ -220,7 +220,7 @@ class ModelRunner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "ModelRunner":
-        """Return the runner that plain data describes; omitted fields get their defaults.
+        """Build a runner from plain data; omitted fields get their defaults.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -233,11 +233,11 @@ class ModelRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRunner:
-    """A runner that sends each run, signed, to another server, which executes it.
+    """A runner that sends each run as a signed request to another server, which executes it.
 
-    `secret_env` names the variable with the shared secret, `secret_file` the private file with it. Plain http
-    is allowed to this machine only, unless `allow_plain` is set. `callback_base` is this server's address as
-    the other server reaches it; a server on this machine needs none.
+    `secret_env` names the variable that holds the shared secret, and `secret_file` the private file that
+    holds it. Unencrypted http is allowed only to this machine, unless `allow_plain` is set. `callback_base`
+    is the URL at which the other server reaches this one; a server on this machine does not need it.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.HTTP
@@ -252,7 +252,7 @@ class HttpRunner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse invalid fields.
+        """Raise if a field is invalid.
 
         Raises:
             InvalidRunner: A field breaks its rule; the message names it.
@@ -292,7 +292,7 @@ class HttpRunner:
     def callback(self, address: str) -> str | None:
         """Return the URL at which the other server reaches this one, which listens at `address`.
 
-        None if it cannot.
+        Return None if the other server cannot reach it.
         """
         if self.callback_base is not None:
             return self.callback_base.rstrip("/")
@@ -301,7 +301,7 @@ class HttpRunner:
         return None if is_far and is_hidden else address.rstrip("/")
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain JSON data without secrets; durations in seconds."""
+        """Return the runner as plain JSON data without secrets; durations are in seconds."""
         return {
             KIND: self.kind.value,
             "url": self.url,
@@ -316,7 +316,7 @@ class HttpRunner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "HttpRunner":
-        """Return the runner that plain data describes; omitted fields get their defaults.
+        """Build a runner from plain data; omitted fields get their defaults.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -328,7 +328,7 @@ class HttpRunner:
 
 
 def _address(value: object, name: str) -> SplitResult:
-    """Return the parts of an http address; a refusal does not show it, because it may hold a password."""
+    """Return the parts of an http URL; an error does not quote the URL, because it may contain a password."""
     remedy = "write a URL that begins with https:// or http://, without user name and password"
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
         raise refused(name, None, "this is not a valid URL", remedy)
@@ -343,23 +343,23 @@ def _address(value: object, name: str) -> SplitResult:
 
 
 PROMPT = "{prompt}"
-"""Placeholder for the prompt as a whole argument, if the prompt is passed by argument."""
+"""Placeholder for the prompt, which replaces a whole argument if the prompt is passed as an argument."""
 PROMPT_FILE = "{prompt_file}"
-"""Placeholder, within any argument, for the path of the file with the prompt."""
+"""Placeholder for the path of the file with the prompt, usable inside any argument."""
 _PLACE = re.compile(r"[A-Za-z0-9._-]{1,253}")
 RESERVED_ENV = frozenset(f"POSTROOM_{name}" for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH"))
 """Variables that the server sets for each program."""
 PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
 """The kinds of runner that are programs."""
 STEERED = {"claude": "--input-format", "codex": "app-server", "opencode": "run"}
-"""By recipe, the word in a custom command which shows that the program accepts messages while it works."""
+"""The word, by recipe, which shows that a custom command accepts messages while its program works."""
 DEFAULT_OUTPUT_BYTES = 1 << 20
 MOST_OUTPUT_BYTES = 16 << 20
-"""Maximum size of an answer, which is a message of the thread; a longer one belongs in a file."""
+"""Maximum size of an answer, which becomes a message of the thread; larger content belongs in a file."""
 
 
 class Recipe(StrEnum):
-    """The program, which decides how output and sessions are read; shell is any other program."""
+    """The kind of program, which determines how output and sessions are handled; shell means any other."""
 
     SHELL = "shell"
     CLAUDE = "claude"
@@ -375,14 +375,14 @@ WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
 
 
 class SessionPer(StrEnum):
-    """The runs of an agent that share a session of its client: those of a mail thread, or all."""
+    """Which runs of an agent share a client session: the runs of one mail thread, or all runs."""
 
     THREAD = "thread"
     AGENT = "agent"
 
 
 class PromptWay(StrEnum):
-    """The way in which the program gets the prompt."""
+    """How the program receives the prompt."""
 
     ARGUMENT = "argument"
     STDIN = "stdin"
@@ -398,12 +398,13 @@ def is_place(name: object) -> bool:
 class Runner:
     """A program that executes an agent's runs; of the kind `command` or `acp`.
 
-    `argv` is executed without a shell; a recipe that knows its command needs none. `env` sets variables,
-    `pass_env` names variables to copy from the server's environment. The last `max_output_bytes` of an answer
-    are kept. With `resume` the program continues its session: one for each mail thread or, by `session_per`,
-    one for the agent. If several servers share a database, only those with the host name or label `runs_on`
-    start it; without it, any of them. Up to `runs_at_once` runs execute at once, each on another mail thread.
-    With `claims_tasks` the server claims ready tasks for the agent, and runs it with each.
+    `argv` is executed without a shell; it may be empty if the recipe has its own command. `env` sets
+    variables, `pass_env` names variables to copy from the server's environment. The last `max_output_bytes`
+    of an answer are kept. With `resume` the program continues its session: one for each mail thread or, by
+    `session_per`, one for the agent. If several servers share a database, only those with the host name or
+    label `runs_on` start the program; if it is empty, any server does. Up to `runs_at_once` runs execute at
+    once, each on a different mail thread. With `claims_tasks` the server claims ready tasks for the agent,
+    and runs it with each.
 
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe only provides its command.
     """
@@ -425,7 +426,7 @@ class Runner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse invalid fields, and copy the environment so that no caller can change it.
+        """Raise if a field is invalid, and copy the environment so that callers cannot change it later.
 
         Raises:
             InvalidRunner: A field breaks its rule; the message names it.
@@ -445,7 +446,7 @@ class Runner:
 
     @property
     def is_steered(self) -> bool:
-        """Whether an active run of it receives new messages."""
+        """Whether an active run of this runner receives new messages."""
         word = STEERED.get(self.recipe)
         can_be = self.kind is RunnerKind.COMMAND and self.prompt is PromptWay.STDIN and word is not None
         return can_be and (not self.argv or word in self.argv)
@@ -477,7 +478,7 @@ class Runner:
             raise refused("resume", True, f"the recipe {self.recipe.value!r} does not support sessions")
 
     def _refuse_prompt(self) -> None:
-        """Refuse a way of passing the prompt other than the protocol."""
+        """Raise if the prompt is to be passed in another way than through the protocol."""
         what, remedy = "an ACP agent gets its prompt through the protocol", "leave this field out"
         if self.prompt is not PromptWay.STDIN:
             raise refused("prompt", self.prompt.value, what, remedy)
@@ -511,7 +512,7 @@ class Runner:
             )
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain JSON data; durations in seconds. `env` is included with its secrets."""
+        """Return the runner as plain JSON data, including the secrets in `env`; durations are in seconds."""
         idle = self.idle_timeout
         return {
             "kind": self.kind.value,
@@ -533,7 +534,7 @@ class Runner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "Runner":
-        """Return the runner that plain data describes; omitted fields get their defaults.
+        """Build a runner from plain data; omitted fields get their defaults.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -547,12 +548,12 @@ AnyRunner = Runner | ModelRunner | HttpRunner
 
 
 def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunner:
-    """Return the runner that plain data describes; omitted fields get their defaults.
+    """Build a runner from plain data; omitted fields get their defaults.
 
-    `home` is the working folder of a program that sets none.
+    `home` is the working folder for a program that does not set one.
 
     Raises:
-        InvalidRunner: Its kind is unknown, or a field is unknown, missing or breaks its rule.
+        InvalidRunner: The kind is unknown, or a field is unknown, missing or breaks its rule.
     """
     if not isinstance(plain, Mapping):
         raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
@@ -569,9 +570,9 @@ class Runners(Protocol):
     """Provides the runners of agents."""
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
-        """Return the agent's runner, or None if it has none; `agent_id` is the activation's.
+        """Return the agent's runner, or None if it has none; `agent_id` is the id in the activation.
 
-        `agent` is the agent, if it was already read for the same run.
+        `agent` is the agent's record, if it has already been read for the same run.
 
         Raises:
             AgentNotFound: The agent does not exist.
@@ -581,7 +582,7 @@ class Runners(Protocol):
 
 
 def _environment(value: object) -> dict[str, str]:
-    """Return a copy; a refusal names the variable and never its value, which may be a secret."""
+    """Return a copy; an error names the variable but never its value, which may be a secret."""
     if not isinstance(value, Mapping):
         raise refused("env", type(value).__name__, "the environment must be a table of texts")
     for name, content in value.items():
@@ -599,10 +600,10 @@ def _refuse_name(name: str, of: str) -> None:
 
 @lru_cache(maxsize=1_024)
 def read_runner(kept: str) -> AnyRunner:
-    """Return a stored runner; the same text gives the same runner, which never changes.
+    """Parse a stored runner; the result is cached by its text, because runners are immutable.
 
     Raises:
-        InvalidRunner: It cannot be read, or breaks a rule.
+        InvalidRunner: The text cannot be parsed, or a field breaks its rule.
     """
     try:
         plain = json.loads(kept)
@@ -617,14 +618,14 @@ def written_runner(runner: AnyRunner) -> str:
 
 
 def place_of(runner: AnyRunner) -> str:
-    """Return the host or label where its program must be started; '' for anywhere."""
+    """Return the host or label where the runner's program must be started; '' for anywhere."""
     return runner.runs_on if isinstance(runner, Runner) else ""
 
 
 def reads_at_work(kept: str) -> bool:
-    """Return whether a run reads messages that arrive on its thread while it works.
+    """Return whether an active run reads messages that arrive on its thread.
 
-    Most programs read their input once; they ask for later messages, or a hook shows them.
+    Most programs read their input only once; they fetch later messages themselves, or a hook shows them.
     """
     try:
         runner = read_runner(kept)

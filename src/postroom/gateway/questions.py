@@ -1,4 +1,4 @@
-"""Questions of agents to people: those of waiting runs, and the answers, of which the first counts."""
+"""Agents' questions to people: finds the questions of waiting runs, and accepts the first answer to each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ ANSWERED_ALREADY = "This question was already answered."
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The reply to a decision, and the question that it answers, now or earlier."""
+    """The reply to a decision, and the question that it answers or that was answered earlier."""
 
     note: str
     question: Question | None = None
     answer: str = ""
-    """The text about the answer on the question's card."""
+    """The text on the question's card that reports the answer."""
     thread_id: str = ""
-    """The thread on which it was asked."""
+    """The thread on which the question was asked."""
 
 
 class Questions:
-    """Finds questions and hands answers to the runs that wait for them."""
+    """Finds open questions and passes answers to the runs that wait for them."""
 
     def __init__(self, run_queue: Mailbox, threads: ThreadStore, clock: Clock) -> None:
         self._run_queue = run_queue
@@ -48,13 +48,13 @@ class Questions:
     async def decide(
         self, thread_ids: Sequence[str], source: SessionSource, words: str, *, approved: bool
     ) -> Decided:
-        """Answer the question on these threads whose number the words begin with.
+        """Answer the question on these threads whose number is the first word.
 
-        Words without a number answer nothing: the question that the person saw may have its answer, and
-        another question may be open. The note then lists the open questions with their numbers.
+        Without a number, nothing is answered, because the question that the person saw may already have its
+        answer and another one may be open. The reply then lists the open questions with their numbers.
 
         Raises:
-            StoreError: the answer could not be kept; the question stays open.
+            StoreError: The answer could not be stored; the question stays open.
         """
         asked = [(thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)]
         number, why = _number_in(words)
@@ -73,7 +73,7 @@ class Questions:
         return Decided(note, chosen, note, thread_id)
 
     async def _answered_before(self, thread_ids: Sequence[str], number: str | None, note: str) -> Decided:
-        """Return this note, and the question with its answer, which its card may not show yet."""
+        """Return this reply and the answered question, because its card may not show the answer yet."""
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
                 for one in run.answered:
@@ -87,7 +87,7 @@ class Questions:
 def decision_of(
     question: Question, *, approved: bool, why: str, by: str, at: str, now: int
 ) -> ToolCallResume:
-    """Return a person's yes or no; the same person's same answer from the same place counts once."""
+    """Return a person's decision. A repetition by the same person in the same chat counts only once."""
     word = "yes" if approved else "no"
     return ToolCallResume(
         decision_id=f"{at}/{question.number}/{word}/{by}"[:_LONGEST_ID],
@@ -102,7 +102,7 @@ def decision_of(
 async def answer_run(
     run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
-    """Hand an answer to the run that waits for it; return False if another answer was first.
+    """Pass an answer to the run that waits for it; return False if another answer came first.
 
     The run resumes with the answer after `delay_ms` milliseconds.
 
@@ -122,7 +122,7 @@ async def answer_run(
 
 
 def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool) -> str:
-    """Return why a decision answers no question, and which questions are open now."""
+    """Return why a decision answers no question, with a list of the questions that are open now."""
     if number is None:
         told = (
             "Not answered: write the question's number first." if asked else "There is no open question here."
@@ -134,7 +134,7 @@ def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool) 
 
 
 def _number_in(words: str) -> tuple[str | None, str]:
-    """Return the number of the question in the words, or None, and the remaining words."""
+    """Return the question's number at the start of the words, or None, and the remaining words."""
     first, _, rest = words.strip().partition(" ")
     if QUESTION_NUMBER.fullmatch(first.lower()):
         return first.lower(), rest.strip()

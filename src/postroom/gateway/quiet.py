@@ -1,4 +1,4 @@
-"""Quiet hours of a chat: when messages of agents that nobody asked for wait until the morning."""
+"""A chat's quiet hours, during which unsolicited messages from agents are held back."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,10 @@ _DAY = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """A daily period in minutes, over midnight if the end is earlier; None: the local zone."""
+    """A daily period in minutes of the day. It spans midnight if the end is earlier.
+
+    Zone None: the local zone.
+    """
 
     begin: int
     end: int
@@ -21,10 +24,10 @@ class QuietHours:
 
     @classmethod
     def parse(cls, text: str) -> "QuietHours":
-        """Return the hours of `22:00-07:00` or `22:00-07:00 Europe/Berlin`. Blocks: it reads the zone.
+        """Parse `22:00-07:00` or `22:00-07:00 Europe/Berlin`. Blocks, because it reads the time zone.
 
         Raises:
-            ConfigError: it says none.
+            ConfigError: The text is not a period of quiet hours.
         """
         found = _WRITTEN.fullmatch(text.strip())
         minutes = [int(found[hour]) * 60 + int(found[hour + 1]) for hour in (1, 3)] if found else []
@@ -38,7 +41,7 @@ class QuietHours:
         return cls(minutes[0], minutes[1], zone)
 
     def left_ms(self, now: int) -> int:
-        """Return how long they go on from an instant; 0 when they are not."""
+        """Return the remaining milliseconds of quiet hours at this time; 0 outside of quiet hours."""
         moment = datetime.fromtimestamp(now / 1_000, self.zone)
         minute = moment.hour * 60 + moment.minute
         if (minute - self.begin) % _DAY >= (self.end - self.begin) % _DAY:
@@ -49,7 +52,7 @@ class QuietHours:
         return max(int(end.timestamp() * 1_000) - now, 1)
 
     def __str__(self) -> str:
-        """Return them as people write them."""
+        """Return the quiet hours in the form that `parse` accepts."""
         times = (f"{minute // 60:02}:{minute % 60:02}" for minute in (self.begin, self.end))
         return "-".join(times) + (f" {self.zone.key}" if self.zone else "")
 

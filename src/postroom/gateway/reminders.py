@@ -1,10 +1,10 @@
-"""Scheduled messages in a chat: a reminder, once, or words for the agent, repeatedly.
+"""Scheduled messages in a chat: one-time reminders, and repeated messages to the agent.
 
     /remind ─▶ a schedule ─▶ at its first tick, in one change: the reminder is queued, the schedule ends
     /every  ─▶ a schedule ─▶ at each tick, in one change: the words are a message to the agent of the chat
 
-They use the schedules of runs, so that each tick happens once, also over restarts and among processes. The
-schedules of a person who may no longer write are removed when they are due.
+They use the same schedules as runs, so that each tick happens exactly once, even with restarts and several
+processes. If a person may no longer write, their schedules are removed when they are next due.
 """
 
 import re
@@ -37,7 +37,7 @@ from postroom.stores.store import SqlStore, Transaction
 CHAT: Final = "chat"
 """The kind of these schedules."""
 MOST_SCHEDULES: Final = 20
-"""So many may stand in one session."""
+"""Maximum number of schedules in one session."""
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _GROUPS: Final = {"day": "*", "weekday": "1-5", "weekend": "0,6"}
 _NAME: Final = rf"({'|'.join(_DAYS)})(?:(?:s|nes|rs|ur)?day)?"
@@ -58,14 +58,14 @@ class When(Record, frozen=True, kw_only=True):
     """The time of a scheduled message: after a span, repeatedly after each span, or at a time of day."""
 
     words: str
-    """The time in words for people, for instance `every mon, wed at 18:30 Europe/Berlin`."""
+    """The time as a text for people, such as `every mon, wed at 18:30 Europe/Berlin`."""
     every: timedelta | None = None
     cron: str | None = None
     zone: str = "UTC"
 
 
 class Reminders:
-    """The schedules of chats."""
+    """Stores and submits the schedules of chats."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Reminders:
         run_queue: Mailbox,
         place_of: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:
-        """`place_of` returns a session's present thread, and the chat's requirements for the agent.
+        """`place_of` returns the current thread of a session, and the chat's requirements for the agent.
 
-        None: its person may no longer write.
+        It returns None if the person may no longer write.
         """
         self._run_queue = run_queue
         self._place_of = place_of
@@ -85,11 +85,13 @@ class Reminders:
     async def add(
         self, session_key: str, source: SessionSource, when: When, text: str, *, once: bool, key: str
     ) -> Schedule:
-        """Keep a reminder, or words for the agent, and return the schedule. The same `key` changes nothing.
+        """Store a reminder or a message to the agent, and return its schedule.
+
+        A repeated `key` changes nothing.
 
         Raises:
-            InvalidSchedule: The text is empty, the time cannot be kept, or the session has too many.
-            StoreError: it could not be kept.
+            InvalidSchedule: The text is empty, the time is invalid, or the session has too many schedules.
+            StoreError: The schedule could not be stored.
         """
         span = when.every
         if not text.strip() or (span and (span > _LONGEST or (not once and span < _LEAST_EVERY))):
@@ -123,7 +125,7 @@ class Reminders:
         return sorted(mine, key=lambda one: (one.created_at, one.name))
 
     async def submit(self, firing: Firing) -> str:
-        """Send a reminder, or give the agent its words, in the change that advances the schedule."""
+        """Send a reminder, or the message to the agent, in the transaction that advances the schedule."""
         schedule = firing.schedule
         source = SessionSource.from_dict(schedule.payload["source"])
         thread_id, asked = await self._place_of(source) or (None, None)
@@ -153,21 +155,21 @@ class Reminders:
         return await self._run_queue.accepting([thread_id] if thread_id else [], change, key=firing.lock)
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return False, so that no tick is skipped: later ones wait on the thread."""
+        """Return False so that no tick is skipped. Messages of later ticks wait on the thread."""
         return False
 
 
 def span_of(word: str) -> timedelta | None:
-    """Return the span that a word such as `10m` or `2h` names; None when it names none."""
+    """Return the time span of a word such as `10m` or `2h`; None for other words."""
     found = re.fullmatch(r"(\d{1,6})([smhd])", word.casefold())
     return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found and int(found[1]) else None
 
 
 def read_once(words: str) -> tuple[When, str]:
-    """Return when a reminder comes, and its text, for instance of `10m Lock the door`.
+    """Parse a reminder such as `10m Lock the door`; return its time and its text.
 
     Raises:
-        InvalidSchedule: The words do not begin with a span.
+        InvalidSchedule: The words do not begin with a time span.
     """
     word, _, text = words.partition(" ")
     if (span := span_of(word)) is None:
@@ -176,13 +178,13 @@ def read_once(words: str) -> tuple[When, str]:
 
 
 def read_every(words: str, zone: str) -> tuple[When, str]:
-    """Return when the agent is given words, and the words.
+    """Parse a repeated message to the agent; return its time and its text.
 
-    Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` counts for a time without a zone.
-    The case of a zone does not matter. Blocks: it reads the names of the zones.
+    Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` applies to a time without a zone. Zone
+    names are not case-sensitive. Blocks, because it reads the names of the zones.
 
     Raises:
-        InvalidSchedule: The words do not begin with a span, or with days and a time of day.
+        InvalidSchedule: The words begin neither with a time span nor with days and a time of day.
     """
     word, _, text = words.partition(" ")
     if (span := span_of(word)) is not None:
@@ -200,10 +202,10 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 
 
 def _zone_named(told: str) -> str | None:
-    """Return the name of a zone in the database's spelling; None for words such as `and/or`.
+    """Return a zone's name as spelled in the database; None for other words, such as `and/or`.
 
-    An unknown place is unchanged if it begins with a capital or with a known area such as `europe/`: a
-    schedule then refuses it by name.
+    An unknown name that begins with a capital letter or a known area such as `europe/` is returned unchanged,
+    so that the schedule refuses it by name.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}
@@ -225,7 +227,7 @@ def _time_of(told: str) -> tuple[int, int]:
 
 
 def _days_of(days: Sequence[str]) -> str:
-    """Return days as the last field of a cron line: `1,3-5`."""
+    """Return days as the last field of a cron expression, such as `1,3-5`."""
     fields = []
     for day in days:
         group, found = _GROUPS.get(day.removesuffix("s")), _DAY.fullmatch(day)
@@ -240,7 +242,10 @@ def _days_of(days: Sequence[str]) -> str:
 
 
 def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
-    """Return a schedule in one line. `shows_next` adds the next time, and blocks to read the zone."""
+    """Return a schedule in one line.
+
+    With `shows_next`, it ends with the next time; this blocks to read the zone.
+    """
     span = span_in_words(timedelta(milliseconds=schedule.every_ms or 0))
     when = schedule.payload.get("when") or f"{'in' if schedule.payload['once'] else 'every'} {span}"
     coming = f", next {next_time(schedule)}" if shows_next and schedule.next_at is not None else ""
@@ -248,13 +253,13 @@ def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
 
 
 def next_time(schedule: Schedule) -> str:
-    """Return the next time of a schedule, as `Mon 2026-11-30 18:30 CET`. Blocks: it reads the zone."""
+    """Return the next time of a schedule, such as `Mon 2026-11-30 18:30 CET`. Blocks to read the zone."""
     moment = datetime.fromtimestamp((schedule.next_at or 0) / 1_000, ZoneInfo(schedule.zone))
     return f"{_DAYS[moment.isoweekday() % 7].title()} {moment:%Y-%m-%d %H:%M %Z}"
 
 
 def span_in_words(span: timedelta) -> str:
-    """Return a span as people write it: `2h`, `1d 2h`."""
+    """Return a time span in short form, such as `2h` or `1d 2h`."""
     left, parts = int(span.total_seconds()), list[str]()
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         count, left = divmod(left, length)

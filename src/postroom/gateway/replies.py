@@ -1,7 +1,7 @@
-"""Effects of the end of a chat's run: an answer to deliver, or a question to ask.
+"""The effects of a chat run that ends or waits: an answer to deliver, or a question to ask.
 
-The rows are stored in the commit that ends the run, an answer with its address. The thread's name identifies
-the bot that delivers a row; the address of other rows is looked up on delivery.
+The outbox rows are stored in the commit that ends the run. The thread's name identifies the bot that delivers
+a row. The row of an answer contains its address; the address of other rows is looked up on delivery.
 """
 
 from collections.abc import Sequence
@@ -35,23 +35,23 @@ from postroom.stores.store import Transaction
 _ENDED_EARLY = (TerminationKind.CANCELLED, TerminationKind.STOPPED, TerminationKind.BLOCKED)
 
 _AGENT = 3
-"""Where in a thread's name the agent stands."""
+"""The position of the agent in a thread's name."""
 
 
 class ReplyKind(StrEnum):
-    """The kind of action in the chat."""
+    """What a reply does in the chat."""
 
     ANSWER = "answer"
     NOTICE = "notice"
     QUESTION = "question"
     CARD = "card"
-    """A question has its answer, or a button below a notice was pressed: the card is to show that."""
+    """A question was answered, or a notice's button was pressed, so the card must be updated."""
     UPDATE = "update"
-    """A raw update that could not be processed. It is sent to nobody and becomes a dead letter."""
+    """A raw update that could not be processed. It is not sent, but becomes a dead letter."""
 
 
 class Question(Record, frozen=True, kw_only=True):
-    """An open question of a run; `number` is its name for people."""
+    """An open question of a run. People refer to it by its `number`."""
 
     number: str
     run_id: str
@@ -67,17 +67,17 @@ class Reply(Record, frozen=True, kw_only=True):
     text: str = ""
     run_id: str | None = None
     inbound_ids: tuple[int, ...] = ()
-    """The inbound messages that have their answer by it; of a question, those that its run has read."""
+    """The inbound messages that it answers; for a question, the messages that its run has read."""
     failed: str | None = None
-    """Why those messages were not done, when they were not."""
+    """The reason why those messages failed, if they did."""
     error: str | None = None
-    """The reason for a missing answer, for a channel whose callers get it as a status."""
+    """The reason for a missing answer, for channels that return it to their caller as an error."""
     code: str | None = None
     """The error's code if the error is a `PostroomError`."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tools that the caller is asked to use: the answer is not complete without their results."""
+    """The tools that the caller should call. The answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
-    """The tokens that its run has read and written."""
+    """The numbers of tokens that its run has read and written."""
     cost_micros: int = 0
     """The cost of its run, in millionths of a US dollar."""
     choices: tuple[Button, ...] = ()
@@ -88,21 +88,24 @@ class Reply(Record, frozen=True, kw_only=True):
     """Whether the model's limit of tokens cut the answer off."""
     questions: tuple[Question, ...] = ()
     source: dict[str, Json] | None = None
-    """Where it goes; None: it is looked up, by its inbound messages, else by the thread's session."""
+    """The destination.
+
+    If it is None, it is looked up by the inbound messages, or else by the thread's session.
+    """
     answers: tuple[str, ...] = ()
     """The platform's ids of the answered messages; if empty, they are looked up by its inbound messages."""
     leaves_files: bool = False
-    """Whether its run has left files, which follow it."""
+    """Whether its run has left files, which are sent after it."""
     question: str | None = None
-    """The number of the question that has its answer."""
+    """The number of the question that was answered."""
     card: str | None = None
-    """The platform's id of a notice's card, of which a button was pressed; None for a question's card."""
+    """The platform's id of the notice's card whose button was pressed; None for a question's card."""
     mail_key: str | None = None
-    """The key of its mail message, if the mail room waits for the result."""
+    """The key of its mail message, if mail must be notified of the result."""
     keeps_quiet: bool = False
     """Whether it waits for the end of the chat's quiet hours."""
     files: tuple[Attachment, ...] = ()
-    """Files to send after it, in addition to those of its run."""
+    """Files to send after it, in addition to the files of its run."""
 
     @property
     def is_whole_answer(self) -> bool:
@@ -112,13 +115,13 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def says_where(self) -> bool:
-        """Whether it can be sent without reading anything else."""
+        """Whether its destination is known, so that no look-up is needed."""
         has_ids = bool(self.answers) or not self.inbound_ids
         is_whole = self.source is not None and has_ids and not self.leaves_files
         return is_whole and self.kind is not ReplyKind.QUESTION
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
-        """Return it as an outbox row."""
+        """Return the reply as an outbox row."""
         return OutboxDraft(
             kind=CHAT_KIND,
             target=target_of(self.thread_id),
@@ -130,9 +133,9 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def _order_key(self) -> str | None:
-        """The order of delivery: messages of one thread, and all notices of one place in a chat.
+        """The order key: messages of one thread are sent in order, and so are all notices of one chat.
 
-        Messages that wait for the end of quiet hours delay only each other.
+        Messages that wait for the end of quiet hours delay only one another.
         """
         if self.kind is ReplyKind.UPDATE:
             return None
@@ -145,7 +148,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def details(self) -> dict[str, Json]:
-        """The details of an answer for a channel besides its text; see `Metadata`."""
+        """The details of an answer that a channel gets besides its text; see `Metadata`."""
         told: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
         if self.error is not None:
             told["error"] = self.error
@@ -170,40 +173,40 @@ class Reply(Record, frozen=True, kw_only=True):
 
 
 def thread_name(platform: str, account: str, unique: str, agent: str | None = None) -> str:
-    """Return the name of a chat's thread, which names the agent that answers there; None: `[agent]`."""
+    """Return the name of a chat's thread. It contains the agent that answers; None stands for `[agent]`."""
     whose = "" if agent is None else f"/{quote(agent, safe='@')}"
     return f"{CHAT_THREAD}{quote(platform, safe='')}/{quote(account, safe='')}/{unique}{whose}"
 
 
 def agent_on(thread_id: str) -> str | None:
-    """Return which agent answers on a chat's thread; None: `[agent]`."""
+    """Return the agent that answers on a chat's thread; None stands for `[agent]`."""
     parts = thread_id.removeprefix(CHAT_THREAD).split("/")
     return unquote(parts[_AGENT]) if len(parts) > _AGENT else None
 
 
 def target_name(platform: str, account: str) -> str:
-    """Return the outbox target of one bot's messages."""
+    """Return the outbox target for messages that this bot sends."""
     return f"{quote(platform, safe='')}/{quote(account, safe='')}"
 
 
 def target_of(thread_id: str) -> str:
-    """Return the bot that sends the messages of a chat's thread."""
+    """Return the outbox target for the messages of a chat's thread."""
     platform, account, _ = thread_id.removeprefix(CHAT_THREAD).split("/", 2)
     return f"{platform}/{account}"
 
 
 def is_chat(thread_id: str) -> bool:
-    """Return whether a thread is a chat's."""
+    """Return whether a thread belongs to a chat."""
     return thread_id.startswith(CHAT_THREAD) and thread_id.count("/") >= 3
 
 
 def has_waiting_caller(target: str) -> bool:
-    """Return whether this target reaches only a waiting caller, and nobody later."""
+    """Return whether messages to this target reach only a caller who is still waiting."""
     return target.startswith(f"{Platform.API_SERVER.value}/")
 
 
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
-    """Return the text of a question to a person. The number is short, and the same for the same question."""
+    """Return a question to a person. Its number is short, and always the same for the same question."""
     return Question(
         number=number_of(run.run_id, ticket),
         run_id=run.run_id,
@@ -215,8 +218,8 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
     """Return the six characters that name a question in a chat, 24 bits of a hash.
 
-    Two open questions of one chat have the same ones once in 16 million pairs: then neither is answered by
-    them. A question of `ask_person` keeps its number.
+    For one in 16 million pairs of open questions in a chat, the numbers are equal; the number then answers
+    neither question. A question from `ask_person` keeps its number.
     """
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
@@ -224,7 +227,7 @@ def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
 
 
 def answer_of(run: RunRecord) -> Reply:
-    """Return the message in the chat about the end of a run."""
+    """Return the message with which a chat learns the end of a run."""
     reason = run.termination
     failed = reason is not None and reason.type is TerminationKind.ERROR
     calls: tuple[ToolCall, ...] = ()
@@ -250,21 +253,21 @@ def answer_of(run: RunRecord) -> Reply:
 
 
 class ChatEffects(RunEffects):
-    """Has the ends of chats' runs told in their chats; those of other threads cause nothing here."""
+    """Reports the ends of chat runs in their chats. Runs of other threads have no effects here."""
 
     def __init__(self, attempts: int = DEFAULT_MAX_ATTEMPTS) -> None:
         """`attempts` is the mailbox's `default_max_attempts`: later retries are minutes apart."""
         self._attempts = attempts
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Tell the sender, once, that the answer is delayed, if the next attempts are minutes later."""
+        """Notify the sender once that the answer is delayed, if the next attempts are minutes away."""
         if is_chat(row.thread_id) and row.attempt_count == self._attempts:
             text = wording.tried_again(row.last_error or "")
             notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)
             tx.outbox.enqueue((notice.draft(f"outage/{row.run_id}/{row.dispatch_id}"),))
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Remove the buttons from the cards of a run that no longer asks."""
+        """Remove the buttons from the question cards of a run that no longer waits for an answer."""
         if not is_chat(run.thread_id) or run.waiting is None:
             return
         for question in (question_of(run, ticket) for ticket in run.waiting.tickets):
@@ -273,7 +276,7 @@ class ChatEffects(RunEffects):
             tx.outbox.enqueue((card.draft(f"withdrawn/{question.number}"),))
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the answer of a run that is done, or the questions of a waiting run."""
+        """Return the answer of a run that has ended, or the questions of a run that waits."""
         if not is_chat(run.thread_id):
             return ()
         if run.status is RunStatus.WAITING:

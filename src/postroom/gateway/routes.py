@@ -1,4 +1,4 @@
-"""The choice of the agent for a message: the first matching rule decides.
+"""Chooses the agent for a message: the first matching rule decides.
 
 a rule covers a place and senders ─┬─ with words: it decides if they are found
                                    └─ without words: it decides, and no later rule is tried
@@ -25,7 +25,10 @@ class Decision:
 
 
 def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = None) -> Decision | None:
-    """Return the agent that answers a message, or None; `chosen` is the choice with /agent here."""
+    """Return the agent that answers a message, or None.
+
+    `chosen` is the agent chosen with /agent in this chat.
+    """
     source = event.source
     if source is None:
         return None
@@ -54,7 +57,7 @@ def check_routes(routes: Sequence[Route]) -> None:
     """Refuse a rule that no message can reach.
 
     Raises:
-        ConfigError: an earlier rule finds every message that it would find.
+        ConfigError: An earlier rule matches every message that this rule would match.
     """
     for number, rule in enumerate(routes):
         for before, earlier in enumerate(routes[:number]):
@@ -68,7 +71,7 @@ def check_routes(routes: Sequence[Route]) -> None:
 
 
 def listed(routes: Sequence[Route]) -> list[dict[str, Json]]:
-    """Return the rules in their order as plain data, with that of `[agent]` at the end."""
+    """Return the rules in order as plain data, followed by the implicit rule for `[agent]`."""
     return [{"agent": one.agent or DEFAULT_AGENT, "answers": str(one)} for one in (*routes, Route())]
 
 

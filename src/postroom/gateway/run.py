@@ -1,16 +1,17 @@
-"""The runner: what becomes of each message of each chat when it has its turn.
+"""The runner: processes the messages of each chat, one at a time.
 
     accept ─▶ stored ─▶ queue of the chat's worker ─▶ its turn:
         stranger ─▶ a pairing code, or nothing      command ─▶ performed; of some, an agent reads the words
         message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
-One worker for each chat gives each stored message its turn, in order. A message that comes while its chat is
-idle is stored and handed over in one change. The store has every message of a queue, so that a process that
-dies loses none. A message that cannot be handed over leaves the queue and is found in the store later.
+Each chat has one worker, which gives each stored message its turn, in order. A message that arrives while its
+chat is idle is stored and handed over in one transaction. The store contains every message of a queue, so a
+process that dies loses none. A message that cannot be handed over leaves the queue and is picked up from the
+store later.
 
-`/stop` has no turn: it is performed at once. `/agent`, `/link` and `/unlink` decide the session of later
-messages in the queue. Such a message is stored only after the command was performed. Every other message is
-stored at once, so that its platform does not wait.
+`/stop` does not wait for its turn: it is performed at once. `/agent`, `/link` and `/unlink` change the
+session of later messages in the queue, so such a message is stored only after the command has been performed.
+Every other message is stored at once, so that its platform does not wait.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ from postroom.stores.chats.stores import ChatStores
 
 _LOG = get_logger(__name__)
 _AGENT_PENDING_SENTINEL = object()
-"""Stands in `_running_agents` for the agent of a session whose message has its turn."""
+"""A placeholder in `_running_agents` for the agent of a session whose message is being handled."""
 _PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
 _ACKNOWLEDGED_EVERY_MS = 30_000
 _MOST_SESSIONS = 10_000
@@ -61,21 +62,21 @@ SHUTTING_DOWN = "Gateway shutting down"
 
 
 _ALBUM_MS = 1_000
-"""How long the worker waits for the next file of an album: platforms send each file as its own message."""
+"""How long the worker waits for the next file of an album. Platforms send each file as a separate message."""
 
 
 class ChatWorker:
-    """The messages of one chat that this process has and that are not handed over yet."""
+    """The messages of one chat in this process that have not been handed over yet."""
 
     def __init__(self) -> None:
         self.queue: deque[MessageEvent] = deque()
-        """Stored messages in order; while the worker is active, the first has its turn."""
+        """Stored messages in order. While the worker is active, it handles the first one."""
         self.is_active = False
-        """Whether the message is being handled now."""
+        """Whether a message is being handled now."""
         self.accepting = asyncio.Lock()
-        """Held while a message is stored, so that messages keep the order in which they came."""
+        """Held while a message is stored, so that messages keep their order of arrival."""
         self.decided = asyncio.Event()
-        """Set while no command of the queue decides the session of later messages."""
+        """Set while the queue contains no command that changes the session of later messages."""
         self.decided.set()
 
     @property
@@ -100,13 +101,16 @@ class ChatWorker:
             self.decided.set()
 
     def stop(self) -> None:
-        """End the work; the messages of the queue are in the store, and are found there."""
+        """Stop the worker. The messages of the queue remain in the store and are found there later."""
         self.is_active = False
         self.queue.clear()
         self.decided.set()
 
     async def whole_album(self, timer: Timer) -> list[MessageEvent]:
-        """Return the first message's album once it is complete; its first message keeps its turn."""
+        """Wait until the album of the first message is complete, and return its messages.
+
+        The first one stays in the queue.
+        """
         first, found = self.queue[0], list[MessageEvent]()
         sent = album_of(first), first.source and first.source.user_id
         while True:
@@ -123,12 +127,12 @@ class ChatWorker:
 
 
 class ChatWorkers:
-    """The workers of all chats; a worker exists as long as a message of its chat is on its way."""
+    """The workers of all chats. A worker exists only while a message of its chat is being processed."""
 
     def __init__(self) -> None:
         self.by_chat: WeakValueDictionary[tuple[object, ...], ChatWorker] = WeakValueDictionary()
         self.stop_requested: set[str] = set()
-        """Sessions whose present message must not begin a run."""
+        """Sessions whose current message must not start a run."""
 
     def of(self, source: SessionSource) -> ChatWorker:
         """Return the worker of a chat."""
@@ -145,15 +149,15 @@ def _decides_session(event: MessageEvent) -> bool:
 
 
 def album_of(event: MessageEvent) -> str | None:
-    """Return the id of the album that a message is a part of; None for every other message."""
+    """Return the id of the album to which a message belongs; None for every other message."""
     album_id = event.metadata.get("media_group_id")
     return album_id if isinstance(album_id, str) and event.media else None
 
 
 async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
-    """Give the first message of an album the files and words of the others, and close the others.
+    """Merge the files and texts of an album into its first message, and close the other messages.
 
-    After a crash in between, a repetition gives the first message nothing that it has already.
+    Repeating this after a crash adds nothing twice.
 
     Raises:
         StoreError: The change could not be stored.
@@ -185,14 +189,14 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
 
 
 class Acknowledgements:
-    """Keeps a busy session from being told of each message: one in half a minute says enough."""
+    """Limits the notices in a busy session to one in half a minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Return whether a notice is due now; if so, count it as sent."""
+        """Return whether a notice may be sent now; if so, record it as sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
@@ -206,7 +210,7 @@ class Acknowledgements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The services of a runner."""
+    """The services that a runner uses."""
 
     stores: ChatStores
     sessions: Sessions
@@ -216,19 +220,20 @@ class Services:
     commands: Commands
     presenter: StreamingPresenter
     wind_down: Callable[[], Awaitable[None]]
-    """Lets runs and answers have their time."""
+    """Waits for active runs to end and for their answers to be delivered."""
     timer: Timer
     tasks: Tasks
-    """In which messages are handed over in the background."""
+    """The background tasks that hand messages over."""
     metrics: GatewayMetrics
     acknowledgements: Acknowledgements
     to_people: ToPeople
 
 
 class GatewayRunner:
-    """Takes events of all platforms and has each become a command, a refusal, or work for an agent.
+    """Processes the events of all platforms: each is performed as a command, refused, or handed to an agent.
 
-    Other programs use the names with an underscore, also on a runner that was made without `__init__`.
+    Other programs also use the names with an underscore, even on a runner that was created without
+    `__init__`.
     """
 
     config: GatewayConfig
@@ -250,7 +255,7 @@ class GatewayRunner:
 
     @property
     def services(self) -> Services:
-        """Its services; a runner that was made without `__init__` has none."""
+        """The runner's services. A runner that was created without `__init__` has none."""
         if self._services is None:
             raise PostroomError("this runner was made without its services")
         return self._services
@@ -264,9 +269,9 @@ class GatewayRunner:
         return found
 
     async def _handle_message(self, event: MessageEvent) -> Answer:
-        """Give a message its turn, for programs that call the runner themselves.
+        """Process a message, for programs that call the runner directly.
 
-        Return the answer to a command; None for a message, which waits if its chat has a turn already.
+        Return the answer to a command; None for a message, which waits if its chat is busy.
         """
         source = event.source
         if source is None:
@@ -296,7 +301,10 @@ class GatewayRunner:
             tasks.start(self.drain(worker), name=f"messages up to {worker.queue[-1].inbound_id}")
 
     async def drain(self, worker: ChatWorker) -> None:
-        """Handle the messages of a chat until none is left; a failed message stays stored for a retry."""
+        """Handle the messages of a chat until none is left.
+
+        A message that fails stays in the store for a retry.
+        """
         if worker.is_active:
             return
         worker.is_active = True
@@ -319,7 +327,7 @@ class GatewayRunner:
     async def begin(self, event: MessageEvent, draft: InboundMessage, worker: ChatWorker) -> bool:
         """Store a message and hand it over in one change, if its chat and its session are idle.
 
-        Return False if the message must be stored on its own: another try then finds nothing of this one.
+        Return False if the message must be stored separately instead.
         """
         source, key, services = event.source, draft.session_key, self.services
         if event.is_command() or event.is_empty or album_of(event) or "automatic" in event.metadata:
@@ -387,9 +395,9 @@ class GatewayRunner:
     async def _handle_message_with_agent(
         self, event: MessageEvent, source: SessionSource, key: str
     ) -> str | None:
-        """Hand a message over to the agents; their answer comes by the outbox.
+        """Hand a message over to an agent. The answer is delivered through the outbox.
 
-        If the store fails temporarily, retry the same message: later messages must not overtake it.
+        If the store fails temporarily, retry the same message, because later messages must not overtake it.
         """
         for pause_ms in _PAUSES_MS:
             try:
@@ -406,10 +414,10 @@ class GatewayRunner:
     async def _hand_over(
         self, event: MessageEvent, source: SessionSource, key: str, draft: InboundMessage | None = None
     ) -> None:
-        """Hand a message over, or store it and hand it over with a draft.
+        """Hand a message over. With a `draft`, store it in the same transaction.
 
         Raises:
-            NotHandedOver: A message with a draft must be stored on its own.
+            NotHandedOver: A message with a draft must be stored separately.
         """
         services = self.services
         if key in self.workers.stop_requested:
@@ -446,7 +454,7 @@ class GatewayRunner:
     async def _pass_on(
         self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str
     ) -> None:
-        """Give a message to the person who answers: it is closed when they have it, or it was refused."""
+        """Send a message to the person who answers, and close it when it has been sent or refused."""
         services, person = self.services, short_name(source.agent or "")
         if services.stores.is_shared:
             await self._wait_for_earlier(event, key)
@@ -465,7 +473,7 @@ class GatewayRunner:
         await self._close(event, InboundStatus.DONE)
 
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
-        """Wait until other processes have handed over the earlier messages.
+        """Wait until other processes have handed over the earlier messages of this session.
 
         The wait for a dead process is short.
         """
@@ -518,13 +526,13 @@ class GatewayRunner:
         return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
 
     def _knows(self, source: SessionSource) -> bool:
-        """Return whether a person may at least read here; each command checks its own permission."""
+        """Return whether a person has at least read access here. Each command checks its own permission."""
         if self._is_user_authorized(source):
             return True
         return self._services is not None and self._services.people.may(source, PersonRole.VIEWER)
 
     async def _refuse(self, event: MessageEvent, source: SessionSource) -> None:
-        """Refuse a message whose sender may not write: a stranger may be given a code."""
+        """Refuse a message whose sender may not write. A stranger may get a pairing code."""
         services = self.services
         services.metrics.message("refused")
         if self._knows(source):
@@ -542,7 +550,10 @@ class GatewayRunner:
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Perform a command; it waits for no run. An agent reads only the words of `gives_words` commands."""
+        """Perform a command, without waiting for a run.
+
+        An agent reads only the words of `gives_words` commands.
+        """
         name = event.get_command() or ""
         command = BY_NAME.get(name)
         if command is None:
@@ -589,7 +600,7 @@ class GatewayRunner:
     async def stop(self) -> None:
         """Stop the runner, once.
 
-        It accepts nothing further, gives runs and answers time to end, and notifies the agents.
+        It accepts no further messages, gives runs and answers time to finish, and notifies the agents.
 
         No accepted message is lost: work that did not end in time continues at the next start.
         """

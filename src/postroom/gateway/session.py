@@ -1,4 +1,4 @@
-"""Where a message comes from, and the key of the session it belongs to."""
+"""The source of a message, and the key of the session to which it belongs."""
 
 import re
 from enum import StrEnum
@@ -13,18 +13,18 @@ from postroom.contracts.records import Record
 
 PREFIX = "agent"
 _PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
-"""Matches a part of a key that can be used unchanged, because it contains no colon."""
+"""Matches a part of a session key that needs no escaping, because it contains no colon."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """The names of platforms: 1 to 32 characters."""
 _MAIN = "main"
-"""Stands in keys for `[agent]`."""
+"""The name of `[agent]` in session keys."""
 
 
 class Platform(StrEnum):
-    """A platform of chats: one of postroom, or by its name that of a plug-in, `Platform("zulip")`.
+    """A chat platform: a built-in one, or the platform of a plug-in by its name, as in `Platform("zulip")`.
 
-    A name needs no plug-in: `gateway.toml` decides which platforms are connected, and a stored message keeps
-    its platform if the plug-in is removed.
+    The plug-in need not be installed. `gateway.toml` decides which platforms are connected, and stored
+    messages keep their platform if the plug-in is removed.
     """
 
     LOCAL = "local"
@@ -39,7 +39,7 @@ class Platform(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Platform | None":
-        """Return the platform of a plug-in, the same object for the same name; None for an invalid name."""
+        """Return the platform with a plug-in's name, always the same object; None for an invalid name."""
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             return None
         member = str.__new__(cls, value)
@@ -48,17 +48,17 @@ class Platform(StrEnum):
 
 
 ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
-"""Platforms where a message is a request with one answer: nothing is sent before it or later."""
+"""Platforms where each message is a request with exactly one answer, so that nothing else can be sent."""
 
 
 class SessionSource(Record, frozen=True, kw_only=True):
-    """A place in a chat, and who spoke there. Names are for show; nothing is decided by them."""
+    """A place in a chat, and the sender. Names are only for display; no decision depends on them."""
 
     platform: Platform
     chat_id: str = ""
     chat_name: str | None = None
     chat_type: str = "dm"
-    """dm, group, channel or thread."""
+    """The kind of chat: dm, group, channel or thread."""
     user_id: str | None = None
     """The sender's id, which the platform never changes."""
     user_name: str | None = None
@@ -68,29 +68,29 @@ class SessionSource(Record, frozen=True, kw_only=True):
     """The bot, or other identity, to which the message was sent."""
     is_bot: bool = False
     agent: str | None = None
-    """The agent that answers, as the rules decided; None: `[agent]`."""
+    """The agent that answers according to the routes; None: `[agent]`."""
     person: str | None = None
     """The owner of the conversation, if a direct chat shares that of its person's other chats."""
 
     @property
     def description(self) -> str:
-        """The place in a few words, for people."""
+        """A short description of the place for people."""
         who = self.user_name or self.user_id or "somebody"
         where = self.chat_name or self.chat_id
         return f"{who} on {self.platform.value}" if self.chat_type == "dm" else f"{who} in {where}"
 
     @property
     def address(self) -> ChatAddress:
-        """The chat in which it is."""
+        """The address of the chat."""
         return ChatAddress(platform=self.platform.value, chat_id=self.chat_id)
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as plain data, without unknown values."""
+        """Return the source as plain data, without fields that are None or False."""
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Json]) -> "SessionSource":
-        """Return the source in data from `to_dict`; unknown names are ignored.
+        """Return the source from the data of `to_dict`; unknown names are ignored.
 
         Raises:
             ValueError: The platform's name is invalid.
@@ -102,11 +102,11 @@ class SessionSource(Record, frozen=True, kw_only=True):
 def build_session_key(
     source: SessionSource, group_sessions_per_user: bool = True, thread_sessions_per_user: bool = True
 ) -> str:
-    """Return the key of a source's session, for instance `agent:main:telegram:dm:12345`.
+    """Return the session key of a source, such as `agent:main:telegram:dm:12345`.
 
-    The sessions of different agents are separate. Direct messages are one session per chat and thread, and
-    one for all linked chats of a person. Elsewhere each participant has a separate session unless that is
-    switched off, for threads independently. A colon within a part is written `%3A`, to keep parts separate.
+    Different agents have separate sessions. Direct messages have one session for each chat and thread; all
+    linked chats of a person share one. In other chats, each participant has a separate session, unless this
+    is switched off, separately for threads. A colon within a part is escaped as `%3A`.
     """
     chat_id = source.chat_id or None
     if source.person is not None:
@@ -127,7 +127,7 @@ def build_session_key(
 
 
 def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
-    """Return the platform's permanent name of a message."""
+    """Return the key that permanently identifies a platform's message."""
     return InboundKey(
         platform=source.platform.value,
         account=source.account,

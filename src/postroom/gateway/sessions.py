@@ -1,4 +1,4 @@
-"""The threads of chats' sessions, and the chats in which messages of a thread are delivered."""
+"""Maps chat sessions to their threads, and threads to the chats in which their messages are delivered."""
 
 import asyncio
 from collections import OrderedDict
@@ -26,15 +26,15 @@ _TOUCH_AFTER_MS = 30_000
 _MOST_ADDRESSES = 10_000
 _TRIES = 16
 QUIET_OFF = "off"
-"""Chosen for a chat that has no quiet hours, whatever the file says."""
+"""The stored choice that a chat has no quiet hours, even if the file sets some."""
 MOST_HIDDEN = 200
-"""How many runs of one thread may be undone."""
+"""Maximum number of runs of one thread that can be undone."""
 _HIDDEN = "hidden"
-"""The setting with the runs that were undone: of a thread by their ids, of an earlier session by thread."""
+"""The setting with the undone runs: by run id for a thread, by thread for a session of earlier releases."""
 _HIDES = "hides"
-"""The setting of a session that has had a run undone."""
+"""The setting that marks a session in which a run was undone."""
 _CHOSEN = "agent"
-"""The setting of a session that says which agent was chosen there."""
+"""The setting of a session that contains the agent chosen there."""
 
 
 class Sessions:
@@ -55,10 +55,10 @@ class Sessions:
         self._new_id = new_id
         self._addresses: OrderedDict[str, tuple[str, SessionSource]] = OrderedDict()
         self._known: OrderedDict[str, ChatSession] = OrderedDict()
-        """Sessions as they are stored; none where other processes change them too."""
+        """A cache of stored sessions. It is empty if other processes change sessions too."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the session of a message, and whether its reset policy started it anew."""
+        """Return the session of a message, and whether its reset policy has just reset it."""
         session, began_anew = await self.current(key, source)
         activity = self.activity(session, source)
         if activity is not None:
@@ -67,7 +67,7 @@ class Sessions:
         return session, began_anew
 
     async def current(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the same, and leave it to the caller to write down that the session is active now."""
+        """Return the same as `of`, but leave it to the caller to store the session's activity."""
         now = self._clock.now()
         session = await self.load(key)
         if session is None:
@@ -88,19 +88,19 @@ class Sessions:
         return Activity(session.session_key, session.thread_id, source.to_dict(), now)
 
     def note(self, activity: "Activity") -> None:
-        """Know a session as its activity was written."""
+        """Update the cached session after its activity has been stored."""
         if activity.written is not None:
             self._kept(activity.written)
             self._addresses.pop(activity.thread_id, None)
 
     async def chosen_agent(self, source: SessionSource) -> str | None:
-        """Return the agent that was chosen with /agent at this place, or None."""
+        """Return the agent that was chosen with /agent in this chat, or None."""
         session = await self.load(self._key_of_choice(source))
         chosen = None if session is None else session.settings.get(_CHOSEN)
         return str(chosen) if chosen else None
 
     async def choose_agent(self, source: SessionSource, agent: str | None) -> None:
-        """Choose the agent that answers at this place, as far as the rules allow; None: as they say."""
+        """Choose the agent that answers in this chat, if the routes allow it; None follows the routes."""
         key, place = self._key_of_choice(source), replace(source, agent=None)
 
         def choosing(session: ChatSession) -> ChatSession:
@@ -111,7 +111,7 @@ class Sessions:
         await self.changed(key, choosing)
 
     def label(self, source: SessionSource) -> str:
-        """Return the prefix of an answer, if people must see which of several agents speaks."""
+        """Return the prefix of an answer, if people must see which of several agents wrote it."""
         is_needed = is_one_of_several(self._config.routes, source)
         return label(source.agent) if source.agent is not None and is_needed else ""
 
@@ -119,7 +119,7 @@ class Sessions:
         return self._config.session_key(replace(source, agent=None))
 
     async def load(self, key: str) -> ChatSession | None:
-        """Return a session, if there is one."""
+        """Return a session; None if it does not exist."""
         known = self._known.get(key)
         if known is None:
             known = await self._store.load(key)
@@ -139,11 +139,11 @@ class Sessions:
         )
 
     async def threads(self, key: str) -> tuple[SessionThread, ...]:
-        """Return the threads that a session is or was bound to, the last active first."""
+        """Return the threads to which a session is or was bound, most recently active first."""
         return await self._store.threads(key)
 
     async def hidden(self, thread_id: str) -> Mapping[str, Sequence[str]]:
-        """Return the runs of a thread that were undone, each with the messages that it has read."""
+        """Return the undone runs of a thread, each with the messages that it has read."""
         address = await self.address(thread_id)
         session = None if address is None else await self.load(address[0])
         if session is None or not session.settings.get(_HIDES):
@@ -154,10 +154,10 @@ class Sessions:
     async def hide(self, session: ChatSession, runs: Mapping[str, Sequence[str]]) -> bool:
         """Hide runs of a session's thread from its later runs.
 
-        Return False if the list of hidden runs is full.
+        Return False if the thread has too many hidden runs.
 
-        `runs` names the messages that each run has read. They are kept apart from the session, which is
-        written with each message: at most `MOST_HIDDEN` for one thread.
+        `runs` maps each run to the messages that it has read. They are stored separately from the session,
+        which is written with each message, and a thread can have at most `MOST_HIDDEN`.
         """
         thread_id, source = session.thread_id, SessionSource.from_dict(session.source)
         if len({*await self.hidden(thread_id), *runs}) > MOST_HIDDEN:
@@ -218,9 +218,9 @@ class Sessions:
         return moved
 
     async def join(self, address: ChatAddress, person: str) -> None:
-        """Make the conversations of a direct chat those of its person, if the person has none yet.
+        """Turn the conversations of a direct chat into those of its person, where the person has none yet.
 
-        Other conversations stay the chat's own, for a later unlink.
+        The chat keeps its other conversations, and returns to them after an unlink.
         """
         agents = dict.fromkeys((None, *(rule.agent for rule in self._config.routes)))
         for agent in agents:
@@ -234,7 +234,7 @@ class Sessions:
         self._addresses.clear()
 
     async def _below(self, key: str) -> list[ChatSession]:
-        """Return the session of a key, and those whose keys go on after it."""
+        """Return the session with this key, and the sessions whose keys extend it."""
         first = await self._store.load(key)
         found, after = [] if first is None else [first], f"{key}:"
         while page := await self._store.sessions(after=after):
@@ -274,7 +274,7 @@ class Sessions:
         return found
 
     def _kept(self, session: ChatSession) -> ChatSession:
-        """Cache a stored session, if no other process changes it; return the newest known version."""
+        """Cache a stored session, if no other process can change it; return the newest known version."""
         known = self._known.get(session.session_key)
         if self._is_shared or (known is not None and known.revision > session.revision):
             return known or session
@@ -293,14 +293,14 @@ class Sessions:
         return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
     def reset_policy(self, session: ChatSession, source: SessionSource) -> SessionResetPolicy:
-        """Return the reset policy of a session: as chosen there, else as in the file."""
+        """Return the reset policy of a session: the one chosen there, or else the one in the file."""
         chosen = session.settings.get("reset")
         if chosen:
             return SessionResetPolicy(**{**chosen, "mode": ResetMode(chosen["mode"])})
         return self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
 
     async def quiet_hours(self, address: ChatAddress) -> QuietHours | None:
-        """Return the quiet hours of a chat: as was chosen there, else as the file says."""
+        """Return the quiet hours of a chat: those chosen there, or else those in the file."""
         session = await self.load(_quiet_key(address))
         chosen = None if session is None else session.settings.get("quiet")
         if chosen is not None:
@@ -308,30 +308,33 @@ class Sessions:
         return self._config.rules_of(Platform(address.platform), address.chat_id).quiet
 
     async def choose_quiet(self, source: SessionSource, chosen: str | None) -> None:
-        """Set the quiet hours of this chat, or none (`QUIET_OFF`); None: as in the file."""
+        """Set the quiet hours of this chat, or turn them off (`QUIET_OFF`).
+
+        None restores those in the file.
+        """
         key = _quiet_key(source.address)
         settings = {} if chosen is None else {"quiet": chosen}
         await self._store.open(self._fresh(key, source, self._clock.now()))
         await self.changed(key, lambda one: replace(one, settings=settings))
 
     def _is_delivered(self, thread_id: str) -> bool:
-        """Return whether the channel of a thread's answers, part of its name, is connected."""
+        """Return whether the channel for a thread's answers, which its name contains, is connected."""
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(one.value == platform for one in self._config.get_connected_platforms())
 
 
 def _quiet_key(address: ChatAddress) -> str:
-    """Return the key of a chat's quiet hours, which all its writers share."""
+    """Return the key of a chat's quiet hours. Everyone who writes in the chat shares the same key."""
     return f"quiet:{address.name}"
 
 
 def _hidden_key(thread_id: str) -> str:
-    """Return the key under which the runs are kept that were undone on a thread."""
+    """Return the key under which the undone runs of a thread are stored."""
     return f"hidden:{thread_id}"
 
 
 def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> bool:
-    """Return whether a session with this last activity is reset now; local time defines a day."""
+    """Return whether a session with this last activity must be reset now. Days are in local time."""
     idle = policy.mode in (ResetMode.IDLE, ResetMode.BOTH)
     if idle and now - active_at >= milliseconds(timedelta(minutes=policy.idle_minutes)):
         return True
@@ -349,9 +352,9 @@ def _last_boundary(hour: int, now: int) -> int:
 
 
 def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
-    """Return the chat for answers to a thread's inbound messages: the last one's, else the session's.
+    """Return the chat for answers to these inbound messages: the last one's chat, else the session's.
 
-    None if neither is kept any longer.
+    Return None if neither is stored any longer.
     """
     named = tx.chats.inbound_by_id(inbound_ids[-1:], readable=True) if inbound_ids else []
     kept = named[0].body.get("source") if named else None

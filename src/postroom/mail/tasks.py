@@ -1,7 +1,8 @@
 """Operations on tasks: list, claim, add, update, done.
 
-A claim is a lease with an epoch. It reserves the task's files in the same change, and the activity of its
-holder renews both. Each write of a holder names its epoch: whoever lost the claim meanwhile is refused.
+A claim is a lease with an epoch. The same change reserves the files of the task, and each activity of the
+holder renews both. Each write by a holder names the epoch, so that a holder that has lost its claim in the
+meantime is refused.
 """
 
 import re
@@ -48,11 +49,11 @@ from postroom.stores.mail.access import RecordReads, task_place
 
 AT_ONCE: Final = 50
 MOST_LOOKED_AT: Final = 500
-"""Number of ready tasks that a claim looks at; if others hold files of them all, it finds no task."""
+"""Maximum number of ready tasks that a claim examines; if others hold all their files, it finds none."""
 _MOST_OUTPUT: Final = 2_000
-"""Characters of the acceptance command's output in the message; `list_tasks` shows all of it."""
+"""Maximum characters of the acceptance command's output in the message; `list_tasks` shows all of it."""
 MOST_REASON: Final = 2_000
-"""Characters of a reason."""
+"""Maximum number of characters of a reason."""
 _ROLE: Final = re.compile(r"role:[ ]*([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
 _CURSOR: Final = re.compile(r"([a-z]+)\.(\d{1,16})\.(\d{1,16})")
 _START: Final = (-1, 0)
@@ -110,7 +111,7 @@ class DoneAnswer(TypedDict):
 
 
 def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
-    """Return one task with all its texts, or the tasks of one state, or all open tasks.
+    """Return one task with all its texts, the tasks of one state, or all open tasks.
 
     Raises:
         UnknownTask: The project has no task with this id.
@@ -130,10 +131,10 @@ def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
 def tasks_page(
     tx: RecordReads, project: Project, state: TaskState | None, *, limit: int, after: str = ""
 ) -> list[Task]:
-    """Return tasks of one state, or all open tasks by state: those to claim first.
+    """Return tasks of one state, or all open tasks ordered by state with claimable tasks first.
 
     Raises:
-        InvalidArgument: `after` is no cursor of such a list.
+        InvalidArgument: `after` is not a cursor of such a list.
     """
     states: Sequence[TaskState] = OPEN_STATES if state is None else (state,)
     cursor = _CURSOR.fullmatch(after)
@@ -172,7 +173,7 @@ def find_task(context: ReadContext, project: Project, task_id: int) -> Task:
 def views(
     tx: RecordReads, project: Project, tasks: Sequence[Task], *, now: int, whole: bool = False
 ) -> list[TaskView]:
-    """Return tasks as callers see them; `whole` with their texts and evidence."""
+    """Return tasks as callers see them; with `whole`, including their texts and evidence."""
     if not tasks:
         return []
     named = {one for task in tasks for one in (task.author_id, task.holder_id) if one is not None}
@@ -183,7 +184,7 @@ def views(
 
 
 def _names(tx: RecordReads, project: Project, agent_ids: Iterable[int]) -> dict[int, str]:
-    """Return the addresses of agents and people, as agents of the project write them."""
+    """Return the addresses of agents and people in the form that agents of the project use."""
     agents = tx.agents_by_id(sorted(agent_ids))
     homes = {number: tx.project_by_id(number) for number in {one.project_id for one in agents.values()}}
     return {
@@ -227,12 +228,12 @@ def _view(
 
 
 def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
-    """Give the caller a ready task whose files no other agent holds, and reserve the files for it.
+    """Assign to the caller a ready task whose files no other agent holds, and reserve these files.
 
-    With a task id, that task. A dry run changes nothing.
+    If a task id is given, only that task is claimed. A dry run changes nothing.
 
     Raises:
-        TaskNotReady: The named task is not ready, is for others, or others hold its files.
+        TaskNotReady: The named task is not ready, is assigned to others, or others hold its files.
     """
     lease_ms = checked_ttl(context, asked.ttl_seconds)
     roles = [_checked_role(role) for role in asked.roles]
@@ -258,7 +259,7 @@ def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
 def take(
     context: WriteContext, project: Project, agent: Agent, task: Task, *, lease_ms: int, place: str
 ) -> Task:
-    """Claim a ready task for an agent and reserve its files; `place` is the run whose end ends the claim."""
+    """Claim a ready task for an agent and reserve its files; the claim ends when the run `place` ends."""
     claimed = context.tx.claim_task(task, agent.id, lease_ms=lease_ms, run_id=place, now=context.now)
     if claimed.paths:
         reserve_all(
@@ -274,14 +275,14 @@ def take(
 
 
 def place_in_message(message_id: int) -> str:
-    """Return the name of the run that a message starts, as the place of a claim."""
+    """Return the `place` of a claim for the run that a message starts."""
     return f"message {message_id}"
 
 
 def next_ready(
     context: WriteContext, project: Project, agent: Agent, mine: Sequence[str], own: Sequence[str]
 ) -> tuple[Task | None, str]:
-    """Return the first ready task for these assignees whose files are free; without one, the reason."""
+    """Return the first ready task for these assignees whose files are free, or else the reason for none."""
     after, looked_at, holders = _START, 0, dict[str, None]()
     while looked_at < MOST_LOOKED_AT:
         page = context.tx.ready_tasks(project.id, mine, after=after, limit=AT_ONCE)
@@ -303,7 +304,7 @@ def next_ready(
 def _refuse_unready(
     context: WriteContext, project: Project, agent: Agent, task: Task, mine: Sequence[str], own: Sequence[str]
 ) -> None:
-    """Raise TaskNotReady, with the agent that changed the task and the time, unless it can be claimed."""
+    """Raise TaskNotReady, naming who changed the task and when, unless the task can be claimed."""
     if task.state != "ready":
         raise TaskNotReady(
             f"task {task.id} {_story(context, project, task)}", value=task.id, details=_details(task)
@@ -320,7 +321,7 @@ def _refuse_unready(
 
 
 def add_task(context: WriteContext, asked: AddTask) -> TaskView:
-    """Store a task; if it is ready for one agent, that agent gets it as a message.
+    """Store a task; if it is ready and assigned to one agent, send it to that agent as a message.
 
     Raises:
         UnknownTask, UnknownAgent, InvalidPattern: A dependency, the assignee or a path is not valid.
@@ -360,12 +361,12 @@ def add_task(context: WriteContext, asked: AddTask) -> TaskView:
 
 
 def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
-    """Change the terms of a task, or its state: give it back, block it, unblock it, cancel it.
+    """Change the attributes of a task, or its state: give it back, block it, unblock it, or cancel it.
 
     Raises:
         TaskNotHeld: The task is claimed, and the caller does not hold it under this epoch.
-        TaskNotReady: The task has ended, or its terms cannot change while it is claimed.
-        TaskCircle: Its new dependencies depend on it.
+        TaskNotReady: The task has ended, or its attributes cannot change while it is claimed.
+        TaskCircle: Its new dependencies themselves depend on the task.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     end_leases(context, project)
@@ -401,7 +402,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
 
 
 def _edited(context: WriteContext, project: Project, agent: Agent, task: Task, asked: UpdateTask) -> Task:
-    """Store the new terms of a task, if there are any."""
+    """Store new attributes of a task, if any are given."""
     changes: dict[str, object] = {}
     if asked.title is not None:
         changes["title"] = _checked_title(asked.title)
@@ -435,7 +436,7 @@ def _edited(context: WriteContext, project: Project, agent: Agent, task: Task, a
 
 
 def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int]) -> None:
-    """Raise TaskCircle if one of these tasks depends on the task, directly or through others."""
+    """Raise TaskCircle if one of these tasks depends on the task, directly or indirectly."""
     came_from: dict[int, int] = dict.fromkeys(depends_on, task.id)
     layer = list(came_from)
     while layer and task.id not in layer:
@@ -460,7 +461,7 @@ def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int])
 
 
 def _cancel(context: WriteContext, project: Project, agent: Agent, task: Task, reason: str) -> Task:
-    """Cancel a task for its author, its holder or the operator, and tell its holder."""
+    """Cancel a task on behalf of its author, its holder or the operator, and notify the holder."""
     caller = context.caller
     if agent.id not in (task.author_id, task.holder_id) and not (caller.operator or caller.postroom):
         [view] = views(context.tx, project, [task], now=context.now)
@@ -478,14 +479,14 @@ def _cancel(context: WriteContext, project: Project, agent: Agent, task: Task, r
 
 
 def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
-    """Finish a task for its holder: store the evidence, free its files, tell its author, and wake who waits.
+    """Finish a task: store the evidence, free its files, notify its author, and wake agents that wait.
 
-    A task whose acceptance is a person goes to review; its dependents wait until a person accepts it. The
-    holder that finished the task may repeat the call.
+    A task that a person must accept goes to review, and its dependents wait until it is accepted. The holder
+    that finished the task may repeat the call.
 
     Raises:
         TaskNotHeld: The caller does not hold the task under this epoch.
-        InvalidArgument: Its acceptance is a command, and there is no output of it.
+        InvalidArgument: The task's acceptance is a command, and its output is missing.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     end_leases(context, project)
@@ -514,7 +515,7 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
 
 
 def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:
-    """Return the text of the message about a finished task."""
+    """Return the text of the message that reports a finished task."""
     parts = [asked.message.strip()] if asked.message.strip() else []
     if asked.commit:
         parts.append(f"Commit: `{asked.commit}`")
@@ -537,11 +538,11 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
     accepts: bool,
     why: str,
 ) -> Task:
-    """Accept or reject a finished task for a person of the project `home`, and tell the agent that did it.
+    """Accept or reject a finished task for a person of the project `home`, and notify the agent that did it.
 
     Raises:
         UnknownTask, TaskNotReady: The project has no such task, or it is not in review.
-        InvalidArgument: It is rejected without a reason.
+        InvalidArgument: The task is rejected without a reason.
     """
     task = find_task(context, project, task_id)
     if task.state != "review":
@@ -575,20 +576,20 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
 
 
 def end_leases(context: WriteContext, project: Project) -> None:
-    """Make tasks ready whose lease has ended, a limited number per call."""
+    """Make tasks ready again whose lease has expired, a limited number per call."""
     for task in context.tx.leases_ended(project.id, context.now):
         give_back(context, task, by=None, reason=f"its lease ended at {maybe_iso(task.lease_ends_at)}")
 
 
 def give_back(context: WriteContext, task: Task, *, by: int | None, reason: str) -> None:
-    """End the claim of a task, so that it can be claimed; without `by`, its lease ended."""
+    """End the claim on a task, so that it can be claimed again; without `by`, its lease has expired."""
     _left(context, task, "ready", by=by, reason=reason)
 
 
 def block_unfinished(
     context: WriteContext, project: Project, agent: Agent, message_id: int, why: str
 ) -> None:
-    """Block a task that an agent got by a message, and did not finish in the run of that message."""
+    """Block a task that an agent received in a message and did not finish in the run of that message."""
     for task in context.tx.tasks_claimed_in(place_in_message(message_id)):
         _left(context, task, "blocked", by=agent.id, reason=why)
         _tell(context, project, task, agent, f"Blocked: {task.title}", why)
@@ -603,14 +604,14 @@ def _left(
     reason: str = "",
     holder_id: int | None = None,
 ) -> Task:
-    """Give a task another state, and free the files that its claim reserved."""
+    """Change the state of a task, and release the files that its claim reserved."""
     if task.state == "claimed":
         release_reserved_in(context, task.place, reason=f"task {task.id}: {reason or state}")
     return context.tx.move_task(task, state, by=by, now=context.now, reason=reason, holder_id=holder_id)
 
 
 def _free_dependents(context: WriteContext, task: Task, by: Agent) -> list[Task]:
-    """Record that a task is done; return the tasks that are ready because of it."""
+    """Record that a task is done; return the tasks that became ready as a result."""
     freed = [
         one for one in context.tx.dependents(task.id) if one.state == "waiting" and one.open_dependencies == 1
     ]
@@ -624,8 +625,8 @@ def _refuse_lost(
     """Raise unless the agent holds the task under this epoch.
 
     Raises:
-        InvalidArgument: There is no epoch.
-        TaskNotHeld: Another claim or state came meanwhile; the message says whose, and since when.
+        InvalidArgument: No epoch is given.
+        TaskNotHeld: The task was claimed again or changed its state; the error says by whom, and when.
     """
     is_holder = task.state == "claimed" and task.holder_id == agent.id
     if is_holder and epoch is None:
@@ -647,7 +648,7 @@ def _refuse_lost(
 
 
 def _story(context: ReadContext, project: Project, task: Task) -> str:
-    """Return the state of a task as words: who changed it, and when."""
+    """Describe the state of a task in words: who changed it, and when."""
     ids = (task.holder_id, task.changed_by)
     names = _names(context.tx, project, {one for one in ids if one is not None})
     by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)
@@ -706,7 +707,7 @@ def _checked_title(title: str) -> str:
 
 
 def _checked_role(role: str) -> str:
-    """Return a role as it is stored: `role:` and one word in lower case."""
+    """Return a role in its stored form: `role:` and one word in lower case."""
     found = _ROLE.fullmatch(role if role.startswith(ROLE) else f"{ROLE}{role}")
     if found is None:
         raise InvalidArgument(
@@ -716,7 +717,7 @@ def _checked_role(role: str) -> str:
 
 
 def _checked_assignee(context: WriteContext, project: Project, assignee: str) -> str:
-    """Return an assignee as it is stored.
+    """Return an assignee in its stored form.
 
     Raises:
         UnknownAgent: The project has no agent with this name.
@@ -731,7 +732,7 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
 def _tell_assignees(
     context: WriteContext, project: Project, by: Agent, tasks: Sequence[Task], *, home: Project | None = None
 ) -> None:
-    """Send each of these tasks that is ready for one agent to that agent, unless it is the caller."""
+    """Send each of the tasks that is ready and assigned to one agent to that agent, except the caller."""
     for task in tasks:
         if (
             task.state != "ready"
@@ -756,9 +757,9 @@ def _tell(  # noqa: PLR0913 - the parts of a message
     only: int | None = None,
     home: Project | None = None,
 ) -> int:
-    """Store a message in the task's thread, to its author and others who accept it; return its id.
+    """Store a message in the task's thread, for its author and others who accept it; return its id.
 
-    Without a reader, the thread has the message and no inbox has it.
+    If nobody accepts the message, it is in the thread but in no inbox.
     """
     named = [only] if only is not None else [task.author_id, *also]
     agents = context.tx.agents_by_id(

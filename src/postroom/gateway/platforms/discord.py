@@ -2,18 +2,19 @@
 
 Limits of Discord, and how the adapter handles them:
 
-- It has no acknowledgements. A session advances with received messages, not with stored ones. So an
-  update that cannot be stored is held here, in order, and retried until it is. When `max_held` are held,
-  the connection is closed; Discord keeps later updates, and a RESUME delivers them, for some minutes.
-- After a longer absence there is a new session, without the missed updates. Messages are then requested,
-  channel by channel, after the last stored one (`backfill`), up to `backfill_limit` each, in the 200 channels
-  with the newest messages. Other updates are lost: messages in channels unknown to this process, unless
-  they are in `channels` or came from `remember`; edits, deletions, buttons and commands of that time;
-  updates held in memory when the process was killed.
-- Messages are unique for some minutes only (`nonce`): a repetition after that is another message.
-- If a button or command is answered later than three seconds after it, Discord shows a failure, although it
-  was accepted.
-- It refuses no markup, so nothing is sent again as plain text.
+- It has no acknowledgements. A session advances when messages are received, not when they are stored. So the
+  adapter holds an update that cannot be stored, in order, and retries until it is stored. When it holds
+  `max_held` updates, it closes the connection. Discord keeps later updates for some minutes, and a RESUME
+  delivers them.
+- After a longer absence, a new session begins without the missed updates. The adapter then requests the
+  messages after the last stored one (`backfill`), up to `backfill_limit` for each of the 200 channels with
+  the newest messages. Other updates are lost: messages in channels unknown to this process, unless they are
+  in `channels` or came from `remember`; edits, deletions, buttons and commands of that time; and updates that
+  were in memory when the process was killed.
+- A `nonce` makes a message unique for some minutes only. A repetition after that is sent as a new message.
+- If a button or command is not answered within three seconds, Discord shows a failure, although postroom has
+  accepted it.
+- It never refuses markup, so nothing needs to be sent again as plain text.
 """
 
 import asyncio
@@ -82,7 +83,7 @@ BUTTONS_A_ROW, ROWS = 5, 5
 LONGEST_LABEL, LONGEST_VALUE, LONGEST_NOTE = 80, 100, 2_000
 EPHEMERAL = 1 << 6
 MENTIONS: Json = {"parse": ["users"], "replied_user": False}
-"""Whom our words may wake: those they name, never a role and never everyone."""
+"""Whom a message may notify: the people it mentions, but never a role and never everyone."""
 _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
@@ -117,7 +118,7 @@ _CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
 
 
 def nonce_of(dedupe_key: str) -> str:
-    """Return a key of at most the length that Discord accepts; equal keys stay equal."""
+    """Return a nonce that is short enough for Discord; equal keys give equal nonces."""
     return hashlib.sha256(dedupe_key.encode()).hexdigest()[:LONGEST_NONCE]
 
 
@@ -135,7 +136,7 @@ def body_of(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, 
 
 
 def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[dict[str, Any]]:
-    """Return the parts of a message with a file."""
+    """Return the multipart form of a message with a file."""
     name = file_name(attachment.name)
     told = body | {"attachments": [{"id": 0, "filename": name}]}
     mime = (
@@ -150,7 +151,7 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
 
 
 def components_of(card: Card) -> list[Json] | None:
-    """Return a card's buttons in rows; None when Discord cannot show them all."""
+    """Return a card's buttons in rows; None if Discord cannot show all of them."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
         len(one.value) > LONGEST_VALUE for one in card.buttons
     ):
@@ -164,7 +165,7 @@ def components_of(card: Card) -> list[Json] | None:
 
 
 def note_of(text: str) -> dict[str, Json]:
-    """Return the answer to an interaction that only the person who pressed sees."""
+    """Return a response to an interaction that only the person who pressed the button sees."""
     return {
         "type": 4,
         "data": {"content": text[:LONGEST_NOTE], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
@@ -172,13 +173,13 @@ def note_of(text: str) -> dict[str, Json]:
 
 
 def file_name(name: str | None) -> str:
-    """Return a name that is safe in a header: without a path or quotation marks."""
+    """Return a file name without a path or quotation marks, so that it is safe in a header."""
     kept = re.sub(r"[^\w.() +-]", "_", (name or "").replace("\\", "/").rpartition("/")[2], flags=re.ASCII)
     return kept.strip(". ")[:100] or "file"
 
 
 def result_of(failure: RestFailure) -> SendResult:
-    """Return the meaning of a refusal for the sender of a message."""
+    """Convert a refusal to the result of sending a message."""
     kind = _kind(failure)
     return SendResult.failed(kind, str(failure), retry_after_ms=failure.wait_ms)
 
@@ -197,9 +198,9 @@ def _kind(failure: RestFailure) -> SendErrorKind:
 
 
 FIRST_MILLISECOND = 1_420_070_400_000
-"""Discord's ids count from the first instant of 2015."""
+"""The start of 2015, from which the timestamps in Discord's ids count."""
 SPOKEN = (0, 19)
-"""The types of messages that a person wrote: plain ones and answers. Others report joins or pins."""
+"""The types of messages that people write: plain messages and replies. Other types report joins or pins."""
 DIRECT, GROUP, THREADS = 1, 3, (10, 11, 12)
 VOICE_FLAG = 1 << 13
 COMMAND, COMPONENT = 2, 3
@@ -209,7 +210,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class Unreadable(InvalidArgument):
-    """An update has not the shape that Discord documents. Its words are not in the message."""
+    """An update does not have the documented form. The error message quotes nothing from it."""
 
 
 class Author(Struct, frozen=True, kw_only=True):
@@ -222,7 +223,7 @@ class Author(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str | None:
-        """The name, for show."""
+        """The display name."""
         return self.global_name or self.username
 
 
@@ -243,7 +244,7 @@ class File(Struct, frozen=True, kw_only=True):
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """A small part of a message: the author or the footer of an embed, a sticker, the question of a poll."""
+    """A small named part of a message: an embed's author or footer, a sticker, or a poll's question."""
 
     name: str | None = None
     value: str | None = None
@@ -251,7 +252,7 @@ class Named(Struct, frozen=True, kw_only=True):
 
 
 class Embed(Struct, frozen=True, kw_only=True):
-    """A preview of a page, or a part of a program's words."""
+    """A preview of a page, or formatted content in a program's message."""
 
     author: Named | None = None
     provider: Named | None = None
@@ -263,7 +264,7 @@ class Embed(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """What it says."""
+        """The text of the embed."""
         named = f"{self.title} ({self.url})" if self.title and self.url else self.title
         lines = (f"{one.name}: {one.value}" for one in self.fields or ())
         told = (named, self.description, *lines, (self.footer or Named()).text)
@@ -271,13 +272,13 @@ class Embed(Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str | None:
-        """Its author, or the page."""
+        """The author of the embed, or the page that it previews."""
         names = (one.name for one in (self.author, self.provider) if one is not None)
         return next(filter(None, names), self.url)
 
 
 class PollAnswer(Struct, frozen=True, kw_only=True):
-    """An answer of a poll."""
+    """An option of a poll."""
 
     poll_media: Named | None = None
 
@@ -290,14 +291,14 @@ class Poll(Struct, frozen=True, kw_only=True):
 
 
 class Component(Struct, frozen=True, kw_only=True):
-    """A block of a message; blocks hold others."""
+    """A block of a message, which may contain other blocks."""
 
     content: str | None = None
     components: "list[Component] | None" = None
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """The content of a message, of a forwarded one too."""
+    """The content of a message, or of a message that it forwards."""
 
     content: str | None = None
     flags: Json = 0
@@ -310,7 +311,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def own_words(self) -> list[str]:
-        """The words of the message itself, of its poll and of its blocks; a sticker stands by its name."""
+        """The text of the message itself, of its poll and of its blocks, and the names of its stickers."""
         stickers = [f":{one.name or 'sticker'}:" for one in self.sticker_items or ()]
         said = [" ".join(part for part in (self.content, *stickers) if part)]
         if self.poll is not None:
@@ -327,7 +328,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """All words, with those of its embeds and those that it forwards."""
+        """The complete text, including embeds and forwarded messages."""
         forwarded = (one.message.words for one in self.message_snapshots or ())
         told = (*self.own_words, *(one.words for one in self.embeds or ()), *forwarded)
         return "\n\n".join(part for part in told if part)
@@ -349,38 +350,38 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A forwarded message; Discord does not name its author."""
+    """A forwarded message. Discord does not report its author."""
 
     message: Content
 
 
 class Answered(Content, frozen=True, kw_only=True):
-    """A message that another one answers."""
+    """The message to which another message replies."""
 
     author: Author | None = None
 
     @property
     def writer(self) -> str | None:
-        """The author of its words; None for a forward."""
+        """The author of the text; None for a forwarded message."""
         return None if self.message_snapshots or self.author is None else self.author.name
 
 
 class Reference(Struct, frozen=True, kw_only=True):
-    """The message that another one answers (type 0) or forwards."""
+    """A reference to the message that another one replies to (type 0) or forwards."""
 
     type: Json = 0
     message_id: Id | None = None
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """The channel of an update; without a guild it is a direct message."""
+    """The channel of an update. Without a guild, it is a direct message."""
 
     channel_id: Id
     guild_id: Id | None = None
 
 
 class Message(Answered, frozen=True, kw_only=True):
-    """A message, or its change."""
+    """A message, or an update of a message."""
 
     id: Id
     channel_id: Id
@@ -400,11 +401,11 @@ class Message(Answered, frozen=True, kw_only=True):
 
     @property
     def has_new_words(self) -> bool:
-        """Whether a change of the message changed its words; others only add link previews."""
+        """Whether an update changed the text of the message; other updates only add link previews."""
         return bool(self.edited_timestamp) and self.content is not None and self.author is not None
 
     def is_for(self, me: "Me") -> bool:
-        """Return whether somebody else wrote it, and it is no report of the platform.
+        """Return whether it was written by somebody else, and is not a system message.
 
         Raises:
             Unreadable: The message has no author.
@@ -414,7 +415,7 @@ class Message(Answered, frozen=True, kw_only=True):
         return self.type in SPOKEN and self.author.id != me.user_id
 
     def names(self, me: "Me") -> bool:
-        """Return whether it mentions or answers the bot."""
+        """Return whether it mentions the bot or replies to it."""
         answered = self.referenced_message and self.referenced_message.author
         return any(one.id == me.user_id for one in (*(self.mentions or ()), *filter(None, [answered])))
 
@@ -435,7 +436,7 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> list[str]:
-        """The words that a person would type."""
+        """The words that a person would type for this option."""
         return [self.name, *_spelt(self.options)] if self.value is UNSET else [str(self.value)]
 
 
@@ -454,7 +455,7 @@ class Pressed(Struct, frozen=True, kw_only=True):
 
 
 class Interaction(Located, frozen=True, kw_only=True):
-    """A pressed button or a slash command; its token, a secret, is what it is answered with."""
+    """A pressed button or a slash command. Its token is a secret with which it can be answered."""
 
     id: Id
     token: Annotated[str, Meta(min_length=1)]
@@ -466,7 +467,7 @@ class Interaction(Located, frozen=True, kw_only=True):
 
 
 class ChannelObject(Struct, frozen=True, kw_only=True):
-    """A channel in Discord's words."""
+    """A channel in Discord's own form."""
 
     type: Json = None
     guild_id: Id | None = None
@@ -477,7 +478,7 @@ class ChannelObject(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A channel, as far as a message needs to know it."""
+    """The data about a channel that messages need."""
 
     chat_type: str
     name: str | None = None
@@ -489,12 +490,12 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Me:
-    """Our own bot."""
+    """The bot itself."""
 
     user_id: str
 
     def without(self, text: str) -> str:
-        """Return a text without the mentions of us."""
+        """Return a text without mentions of the bot."""
         return re.sub(rf"[ \t]*<@!?{self.user_id}>", "", text).strip()
 
 
@@ -519,12 +520,12 @@ def is_id(value: object) -> bool:
 
 
 def instant_of(message_id: str) -> int:
-    """Return when an id was given, in milliseconds since the epoch."""
+    """Return the time at which an id was issued, in milliseconds since the epoch."""
     return (int(message_id) >> 22) + FIRST_MILLISECOND
 
 
 def id_at(instant: int) -> str:
-    """Return the least id that can have been given at an instant."""
+    """Return the smallest id that can have been issued at this time."""
     return str(max(instant - FIRST_MILLISECOND, 0) << 22)
 
 
@@ -547,7 +548,7 @@ def channel_of(data: object) -> Channel:
 
 
 def source_of(channel_id: str, channel: Channel, account: str, **speaker: Any) -> SessionSource:
-    """Return a channel and its speaker: the parent of a thread is the chat, with the thread as a detail."""
+    """Return the source for a channel. For a thread, its parent channel is the chat."""
     return SessionSource(
         platform=Platform.DISCORD,
         chat_id=channel.parent or channel_id,
@@ -564,7 +565,7 @@ def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
     """Return a message as an event.
 
     Raises:
-        Unreadable: Nobody has written it.
+        Unreadable: The message has no author.
     """
     snapshots = [one.message for one in message.message_snapshots or ()]
     embeds, own = message.embeds or (), message.own_words
@@ -604,7 +605,7 @@ def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | Me
     """Return a pressed button, or a slash command as an event; None for anything else.
 
     Raises:
-        Unreadable: The interaction names no person, or no card.
+        Unreadable: The interaction does not name its person or its card.
     """
     if pressed.data is None or pressed.type not in (COMMAND, COMPONENT):
         return None
@@ -625,7 +626,7 @@ def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | Me
 
 
 def in_order(page: object) -> list[dict[str, Any]]:
-    """Return a page of messages, the oldest first; entries without an id are left out.
+    """Return a page of messages, oldest first, without entries that have no id.
 
     Raises:
         Unreadable: The page is not a list.
@@ -673,11 +674,14 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
     """The table [platforms.discord]. The token is the bot's."""
 
     base_url: str = "https://discord.com/api/v10"
-    """The REST API; it holds for the whole process, as the library has it."""
+    """The address of the REST API.
+
+    It applies to the whole process, because the library stores it globally.
+    """
     cdn_url: str = "https://cdn.discordapp.com"
-    """The host of files; no other host is asked."""
+    """The host of files. Files are not requested from any other host."""
     backfill: bool = True
-    """Whether messages from the bot's absence are requested."""
+    """Whether messages that arrived during the bot's absence are requested."""
     backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
     """The number of messages requested in one channel after one absence."""
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
@@ -685,7 +689,7 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
     channels: tuple[ChannelId, ...] = ()
     """The ids of the channels that are read at the start."""
     max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
-    """The updates in memory that are not stored yet."""
+    """Maximum number of updates in memory that are not stored yet."""
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=600)] = 30
     """How long one answer of Discord may take."""
 
@@ -712,7 +716,7 @@ def bot_token(token: str | None) -> str:
 
 
 ABSENCE = "ABSENCE"
-"""The marker in the queue for a new session: earlier messages are requested."""
+"""A marker in the queue for a new session, at which missed messages are requested."""
 MOST_MARKS = 200
 MOST_PLACES = 5_000
 PAGE = 100
@@ -720,7 +724,7 @@ TAKEN = "Got it."
 
 
 class Intake:
-    """Holds updates until they are kept."""
+    """Holds updates in memory until they are stored."""
 
     def __init__(
         self,
@@ -745,7 +749,7 @@ class Intake:
         self._settled.set()
 
     def hold(self, name: str, data: object) -> None:
-        """Take in an update; it is handed over after those before it."""
+        """Add an update to the queue; updates are handed over in order."""
         self._held.append((name, data))
         self._settled.clear()
         self._arrived.set()
@@ -753,14 +757,14 @@ class Intake:
             self._room.clear()
 
     def remember(self, channel_id: str, message_id: str) -> None:
-        """Note the newest known message of a channel; later ones are requested after an absence."""
+        """Record the newest known message of a channel. Later ones are requested after an absence."""
         known = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known, message_id, key=int)
         while len(self._marks) > MOST_MARKS:
             self._marks.popitem(last=False)
 
     def watch(self, now: int) -> None:
-        """Note the configured channels without known messages."""
+        """Include the configured channels that have no known message yet."""
         since = id_at(now - self._options.backfill_minutes * 60_000)
         for channel_id in self._options.channels:
             if channel_id not in self._marks:
@@ -768,15 +772,15 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether memory is full and holds no further updates."""
+        """Whether the queue is full and accepts no further updates."""
         return len(self._held) >= self._options.max_held
 
     async def room(self) -> None:
-        """Return when at least half of the room is free."""
+        """Wait until at least half of the queue is free."""
         await self._room.wait()
 
     async def settled(self, within_seconds: float) -> None:
-        """Return when all updates are stored, or the time has passed."""
+        """Wait until all updates are stored, or until the time has passed."""
         try:
             async with asyncio.timeout(within_seconds):
                 await self._settled.wait()
@@ -784,7 +788,7 @@ class Intake:
             _LOG.warning("discord.left_unkept", updates=len(self._held))
 
     async def run(self) -> None:
-        """Hand over held updates, without end. If cancelled midway, it starts with the same update again."""
+        """Hand over held updates forever. After a cancellation, the next call starts with the same update."""
         while True:
             await self._arrived.wait()
             while self._held:
@@ -797,7 +801,7 @@ class Intake:
             self._settled.set()
 
     async def _kept(self, name: str, data: object) -> None:
-        """Hand one update over, and note that its channel is known up to it."""
+        """Hand over one update, and record it as the newest known message of its channel."""
         await self._take_until_kept({"update": name, "data": data}, partial(self._take, name, data))
         if name != "MESSAGE_CREATE":
             return
@@ -865,7 +869,10 @@ class Intake:
     # The place of a message.
 
     async def _channel(self, channel_id: str, guild_id: str | None) -> Channel:
-        """Return the channel of an update; Discord is asked once for each, and again when it changed."""
+        """Return the channel of an update.
+
+        Discord is asked once for each channel, and again after a change.
+        """
         if guild_id is None:
             return self._known(channel_id, Channel(chat_type="dm"))
         try:
@@ -896,7 +903,7 @@ class Intake:
     # After an absence.
 
     async def _caught_up(self) -> None:
-        """Request the messages after the mark of each known channel."""
+        """Request the messages after the newest known one in each channel."""
         for channel_id in tuple(self._marks):
             try:
                 await self._read_on(channel_id)
@@ -933,7 +940,7 @@ SETTLE_SECONDS = 2
 LEAST_BEFORE_IDENTIFY_MS = 5_000
 """The minimum time between two new sessions that Discord allows."""
 RESUMES = 5
-"""After this many failures in a row, a new session is started."""
+"""The number of consecutive failures after which a new session is started."""
 PORTAL = "https://discord.com/developers/applications"
 _MESSAGES = "/channels/{channel_id}/messages"
 _MESSAGE = "/channels/{channel_id}/messages/{message_id}"
@@ -963,7 +970,7 @@ _REFUSALS: Mapping[int, tuple[str, str, str]] = {
 
 
 class DiscordAdapter(BasePlatformAdapter):
-    """Speaks with Discord as one bot."""
+    """Connects one bot to Discord."""
 
     platform = Platform.DISCORD
     options = DiscordOptions
@@ -1001,11 +1008,11 @@ class DiscordAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """The bot's own id; `default` before it is known."""
+        """The bot's own id, or `default` before it is known."""
         return "default" if self._intake.me is None else self._intake.me.user_id
 
     def lock_identity(self) -> str | None:
-        """Return the token: two processes that receive with it would both answer every message."""
+        """Return the token, because two processes that receive with it would both answer every message."""
         return self.config.token
 
     def remember(self, source: SessionSource, message_id: str) -> None:
@@ -1016,7 +1023,7 @@ class DiscordAdapter(BasePlatformAdapter):
     # Its life.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in and begin to receive; see the base."""
+        """Log in and start receiving; see the base class."""
         token = bot_token(self.config.token)
         await asyncio.to_thread(discord_library.load)
         await self.disconnect()
@@ -1044,7 +1051,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self._receiving = self._tasks.start(self._watched(partial(self._stay_connected, bot)), name="receive")
 
     async def disconnect(self) -> None:
-        """End everything. Received updates are stored first, if that takes at most two seconds."""
+        """Stop completely. Received updates are stored first, if that takes at most two seconds."""
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.wait([self._receiving])
@@ -1060,7 +1067,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self.liveness.state = AdapterState.STOPPED
 
     async def _begin(self, bot: Bot) -> None:
-        """Open the first session and wait until it is greeted."""
+        """Open the first session and wait until Discord confirms it."""
         self._greeted = False
         async with asyncio.timeout(READY_SECONDS):
             await bot.open(resume=False)
@@ -1069,7 +1076,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 self._heard()
 
     async def _watched(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run background work whose failure must be visible, because nothing would be received any longer."""
+        """Run background work and report its failure, because the bot would no longer receive anything."""
         try:
             await work()
         except Exception as error:
@@ -1077,7 +1084,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _stay_connected(self, bot: Bot) -> None:
-        """Listen without end, reconnecting as often as needed."""
+        """Listen forever, and reconnect as often as needed."""
         try:
             while True:
                 resumable = await self._listen(bot)
@@ -1103,7 +1110,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return True
 
     async def _open_again(self, bot: Bot, *, resumable: bool) -> None:
-        """Open the gateway again; the first try to resume is made at once, each other after a pause."""
+        """Open the gateway again: try to resume at once, and make each further attempt after a pause."""
         asked_ms = 0
         while True:
             resume = resumable and self._attempt < RESUMES
@@ -1122,7 +1129,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 asked_ms = failure.wait_ms or 0
 
     def _on_update(self, name: str, data: object) -> None:
-        """Accept an event of the gateway at once, into the queue."""
+        """Put an event of the gateway into the queue without waiting."""
         self._attempt = 0
         if name not in ("READY", "RESUMED"):
             self._intake.hold(name, data)
@@ -1152,7 +1159,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _say(self, method: str, path: str, metadata: Metadata | None = None, **told: Any) -> SendResult:
-        """Call Discord to show something, and return the result."""
+        """Call Discord to send or change something, and return the result."""
         if not all(is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
             return SendResult.failed(
                 SendErrorKind.NOT_FOUND, "there is no such chat or message: a Discord id has only digits"
@@ -1174,7 +1181,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return SendResult.sent(shown if isinstance(shown, str) else told.get("message_id"))
 
     def _words(self, content: str) -> str | SendResult:
-        """Return a text as Discord shows it, or why it cannot be sent."""
+        """Return a text in Discord's dialect, or the reason why it cannot be sent."""
         limit = self.capabilities.limit
         if len(content) > limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord accepts at most {limit} characters")
@@ -1185,7 +1192,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a message; see the base."""
+        """Send a message; see the base class."""
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
@@ -1195,7 +1202,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message; buttons stay."""
+        """Replace the text of a sent message; its buttons stay."""
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
@@ -1224,7 +1231,7 @@ class DiscordAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add our reaction to a message, or take it away."""
+        """Add the bot's reaction to a message, or remove it."""
         channel, method = _channel(chat_id, metadata), "DELETE" if takes_back else "PUT"
         return await self._say(method, _REACTION, channel_id=channel, message_id=message_id, emoji="👀")
 
@@ -1236,7 +1243,7 @@ class DiscordAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a file, with words if there are some."""
+        """Send a file, with a caption if there is one."""
         words = self._words(caption) if caption and caption.strip() else ""
         if isinstance(words, SendResult):
             return words
@@ -1247,10 +1254,10 @@ class DiscordAdapter(BasePlatformAdapter):
             return await self._say("POST", _MESSAGES, metadata, channel_id=channel_id, form=form)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a file that came in, from Discord's own file server only.
+        """Yield a received file, from Discord's own file server only.
 
         Raises:
-            TooLarge, ServerUnavailable: see the base.
+            TooLarge, ServerUnavailable: As in the base class.
         """
         if attachment.size is not None and attachment.size > max_bytes:
             raise TooLarge(f"the file exceeds {max_bytes} bytes", value=attachment.size)
@@ -1263,7 +1270,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons; with more of them than Discord shows, the text lists the possible answers."""
+        """Ask with buttons. If there are more than Discord can show, the text lists the possible answers."""
         components, words = components_of(card), self._words(card.text)
         if components is None:
             return await super().send_card(chat_id, card, metadata)
@@ -1275,7 +1282,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a card as it stands now, its buttons included."""
+        """Update a card to its current state, including its buttons."""
         words = self._words(card.text)
         if isinstance(words, SendResult):
             return words
@@ -1291,7 +1298,7 @@ class DiscordAdapter(BasePlatformAdapter):
 
 
 def _channel(chat_id: str, metadata: Metadata | None) -> str:
-    """Return the channel of a message: a thread is a separate channel."""
+    """Return the channel to send to; a thread is a channel of its own."""
     thread = (metadata or {}).get("thread_id")
     return str(thread) if thread else chat_id
 
@@ -1303,7 +1310,7 @@ def _nonce(metadata: Metadata | None) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return an address's scheme, host and port; empty for an address with a user name."""
+    """Return the scheme, host and port of an address. They are empty for an address with a user name."""
     try:
         parts = urlsplit(url)
         port = parts.port

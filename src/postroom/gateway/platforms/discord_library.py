@@ -1,10 +1,10 @@
-"""The only module that uses discord.py: one bot's connection, its REST calls and its gateway.
+"""The only module that uses discord.py, for one bot's REST calls and gateway connection.
 
-The library handles heartbeats, compression, RESUME and the buckets of the rate limits. postroom itself
-reconnects, reads updates and classifies failures: the library's own loop reads updates without limit, pauses
-for up to 17 minutes, and ends at the first unreadable update. So this module drives the library's socket
-directly, with four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`, its
-`_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails when one of them changes.
+The library handles heartbeats, compression, RESUME and the rate-limit buckets. postroom itself reconnects,
+reads updates and classifies failures, because the library's own loop reads updates without limit, pauses for
+up to 17 minutes, and ends at the first unreadable update. So this module drives the library's socket
+directly, through four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`, its
+`_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails if one of them changes.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ Heard = Callable[[str, object], None]
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 2.0
 LOGIN_SECONDS = 60.0
-"""The maximum duration of a log-in; long, because the library retries Discord's own failures."""
+"""The maximum duration of a login. It is long because the library retries Discord's own failures."""
 LONGEST_WAIT_SECONDS = 30.0
-"""The longest pause that the library itself waits on Discord's request; longer ones are reported."""
+"""The longest pause requested by Discord that the library itself waits out. Longer pauses are reported."""
 FORGET = 4_000
-"""A close code after which Discord keeps the session for a RESUME."""
+"""A close code with which Discord keeps the session, so that it can be resumed."""
 GOODBYE = 1_000
 ANSWERED_IN_BETWEEN = frozenset({502, 504, 524})
-"""Answers of an intermediate server: the request may have been carried out."""
+"""Status codes from an intermediate server, after which the request may have been performed."""
 FATAL = frozenset({4004, 4010, 4011, 4012, 4013, 4014})
-"""Close codes after which Discord wants no other try."""
+"""Close codes after which Discord does not accept another attempt."""
 HEARD = (
     "READY",
     "RESUMED",
@@ -53,16 +53,16 @@ HEARD = (
 
 
 class RestFailure(Exception):
-    """Discord refused a request, or did not answer; `taken` says whether it may have been performed."""
+    """Discord refused a request or did not answer. `taken` tells whether it may have been performed."""
 
     def __init__(
         self, text: str, *, status: int = 0, code: int = 0, wait_ms: int | None = None, taken: bool = False
     ) -> None:
         super().__init__(text)
         self.status = status
-        """The HTTP status, 0 when no answer came."""
+        """The HTTP status; 0 if there was no answer."""
         self.code = code
-        """Discord's own number of the error."""
+        """Discord's own error code."""
         self.wait_ms = wait_ms
         self.taken = taken
 
@@ -74,11 +74,11 @@ class Cut(Exception):
         super().__init__("the connection to Discord's gateway ended")
         self.resumable = resumable
         self.unreadable = unreadable
-        """It ended because something came that the library cannot read."""
+        """Whether it ended because the library could not read the received data."""
 
 
 class Refused(Exception):
-    """Discord ended the connection for good; `code` is why: a close code, or 401."""
+    """Discord ended the connection permanently. `code` is the close code, or 401."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"Discord rejected the connection ({code})")
@@ -86,10 +86,10 @@ class Refused(Exception):
 
 
 def load() -> None:
-    """Import the library; that takes most of a second and reads files, so it is done in a thread.
+    """Import the library. This takes almost a second and reads files, so call it in a thread.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: The library is not installed.
     """
     try:
         with warnings.catch_warnings():
@@ -108,14 +108,14 @@ def load() -> None:
 
 
 def direct(base_url: str) -> None:
-    """Point the library at a server, for this whole process: it has no other way."""
+    """Set the library's server address. The library has only one for the whole process."""
     from discord.http import Route
 
     Route.BASE = base_url
 
 
 class Bot:
-    """One bot at Discord. Updates are passed to `heard`, which does not wait, in the gateway's order."""
+    """One bot at Discord. Updates are passed to `heard`, which must not block, in the gateway's order."""
 
     def __init__(self, token: str, heard: Heard, *, timeout_seconds: float) -> None:
         self._token = token
@@ -159,10 +159,10 @@ class Bot:
         query: dict[str, str] | None = None,
         **ids: str,
     ) -> Any:
-        """Call Discord within its rate limits; `path` names what `ids` fill in, safely quoted.
+        """Call Discord within its rate limits. The placeholders in `path` are filled with the quoted `ids`.
 
         Raises:
-            RestFailure: it was refused, or no answer came.
+            RestFailure: Discord refused the request or did not answer.
         """
         import aiohttp
         from discord.http import Route
@@ -231,11 +231,11 @@ class Bot:
         self._socket = socket
 
     async def poll(self) -> None:
-        """Take in the next thing that the gateway says.
+        """Receive and process the next message from the gateway.
 
         Raises:
-            Cut: the connection ended.
-            Refused: it ended for good.
+            Cut: The connection ended.
+            Refused: The connection ended permanently.
         """
         socket = self._socket
         if socket is None:
@@ -244,7 +244,7 @@ class Bot:
             await socket.poll_event()
 
     async def hang_up(self, code: int = FORGET) -> None:
-        """Close the gateway; no further updates arrive. Unread ones come with the next RESUME."""
+        """Close the gateway so that no further updates arrive. The next RESUME delivers the unread ones."""
         if self._socket is not None:
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -253,7 +253,7 @@ class Bot:
                 return
 
     async def close(self) -> None:
-        """Close everything; harmless when done twice."""
+        """Close all connections; a second call does nothing."""
         await self.hang_up(GOODBYE)
         self._socket = None
         await self._client.http.close()
@@ -289,7 +289,7 @@ def _client() -> "discord.Client":
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn the exceptions of a REST call into a `RestFailure`, without address, body or token."""
+    """Convert the exceptions of a REST call to a `RestFailure`, without the address, body or token."""
     import aiohttp
     import discord
 
@@ -317,7 +317,7 @@ def _translated() -> Iterator[None]:
 
 @contextmanager
 def _ended() -> Iterator[None]:
-    """Turn the exceptions at the end of a gateway's connection into `Cut` and `Refused`."""
+    """Convert the exceptions at the end of a gateway connection to `Cut` and `Refused`."""
     import aiohttp
     from discord.errors import ConnectionClosed
     from discord.gateway import ReconnectWebSocket
@@ -337,7 +337,7 @@ def _ended() -> Iterator[None]:
 
 
 def _retry_after(header: str | None) -> int | None:
-    """Return a header's seconds as milliseconds; None if it is missing or invalid."""
+    """Return the seconds in a header as milliseconds; None if the header is missing or invalid."""
     try:
         return None if header is None else max(math.ceil(float(header) * 1000), 0)
     except (ValueError, OverflowError):

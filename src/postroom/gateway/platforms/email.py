@@ -1,10 +1,11 @@
-"""E-mail: a mailbox that is polled by IMAP, and answers by SMTP.
+"""E-mail: receives by polling an IMAP mailbox, and answers by SMTP.
 
-`token` is the password of the mailbox, `api_key` the password for SMTP if that differs.
+`token` is the password of the mailbox, and `api_key` the SMTP password if it differs.
 
-A mail is marked as read when its message is stored. A mail from a machine or a list, and a bounce, is stored
-as rejected and gets no answer; our own mail is ignored. A message's `metadata["verified"]` says whether the
-sender's domain sent it. Without `authserv_id` it is always False, because anybody can write any sender.
+A mail is marked as read when its message is stored. Bounces and mails from programs or mailing lists are
+stored as rejected and get no answer. The bot's own mail is ignored. A message's `metadata["verified"]` tells
+whether the sender's domain really sent it. Without `authserv_id` it is always False, because anybody can
+forge a sender.
 """
 
 import asyncio
@@ -84,9 +85,9 @@ from postroom.gateway.session import Platform, SessionSource
 
 
 LONGEST = 400_000
-"""Maximum characters that are read; a person's mail is shorter."""
+"""Maximum characters of a mail that are read. Mail written by people is shorter."""
 _SILENT = re.compile(r"<(!--|(?:script|style|title|template|noscript|svg|object)\b)", re.IGNORECASE)
-"""Where something begins of which nothing is shown."""
+"""Matches the beginning of an element whose content is not shown."""
 _ADDRESS: Final = re.compile(r"\bhref\s*=\s*(?:\"([^\"<>]{1,2000})\"|'([^'<>]{1,2000})')", re.IGNORECASE)
 _SHOWN: Final = re.compile(r"(?:https?|mailto|tel):\S+", re.IGNORECASE)
 _TAG = re.compile(r"<(/?[A-Za-z][A-Za-z0-9]{0,20})(?:[\s/][^<>]*)?>")
@@ -121,13 +122,13 @@ _FORWARD_SUBJECT = re.compile(
 )
 _AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
 _MOST_HEADS = 12
-"""Lines below the mark that may name the author of forwarded text."""
+"""The number of lines below this marker in which the author of forwarded text may be named."""
 _SHORT_SIGNATURE = 10
-"""Lines at the end within which two dashes without a blank begin a signature too."""
+"""The number of last lines in which two dashes without a trailing space also begin a signature."""
 
 
 class _Words(HTMLParser):
-    """Collects the words of a page; quoted text gets quotation marks."""
+    """Collects the text of an HTML page, and marks quoted text as in plain-text mail."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -136,7 +137,7 @@ class _Words(HTMLParser):
         self._quoted = 0
         self._pre = 0
         self._address: str | None = None
-        """Where the link leads whose words are read."""
+        """The target of the link whose text is being read."""
         self._label_at = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -185,7 +186,7 @@ class _Words(HTMLParser):
             self._line.append(re.sub(r"\s+", " ", data))
 
     def end_line(self, *, is_break: bool = False) -> None:
-        """Begin a new line; an empty line only if the page contains one."""
+        """Begin a new line; add an empty line only if the page contains one."""
         text = "".join(self._line)
         text = text.rstrip() if self._pre else text.strip()
         self._line = []
@@ -194,9 +195,9 @@ class _Words(HTMLParser):
 
 
 def text_of_html(html: str) -> str:
-    """Return the words of a page, with the addresses of its links, and without scripts and styles.
+    """Return the text of an HTML page, with the addresses of links, and without scripts and styles.
 
-    The parser gets plain tags and words alone: on broken comments and tags it would take very long.
+    The parser gets only simplified tags and text, because it is very slow on broken comments and tags.
     """
     words = _Words()
     words.feed(_plain_tags(_heard(html[:LONGEST])))
@@ -222,9 +223,9 @@ def _heard(html: str) -> str:
 
 
 def _plain_tags(html: str) -> str:
-    """Return a page with its tags alone: of what stands in them, the addresses of links stay.
+    """Return a page whose tags have no attributes except the addresses of links.
 
-    Any other `<` is a sign like others.
+    Any other `<` is treated as text.
     """
     parts, at = [], 0
     for tag in _TAG.finditer(html):
@@ -237,7 +238,7 @@ def _plain_tags(html: str) -> str:
 
 
 def unflowed(text: str) -> str:
-    """Return a text of `format=flowed` with its paragraphs whole."""
+    """Return a `format=flowed` text with the lines of each paragraph joined."""
     lines: list[str] = []
     joins = False
     for raw in text.split("\n"):
@@ -251,9 +252,9 @@ def unflowed(text: str) -> str:
 
 
 def own_words(text: str) -> str:
-    """Return the sender's new words: without the signature and the history below them.
+    """Return the text that the sender has newly written, without the signature and the quoted history below.
 
-    Words below a quotation answer it: then everything stays, as it does if nothing would be left.
+    If the sender wrote below a quotation, everything stays. It also stays if nothing would be left.
     """
     whole = text[:LONGEST].strip()
     lines = _without_signature(whole.split("\n"))
@@ -262,10 +263,9 @@ def own_words(text: str) -> str:
 
 
 def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
-    """Return the sender's new words, and the words that they forward below them, or None.
+    """Return the sender's own text, and the text forwarded below it, or None.
 
-    Mail programs put the same lines above a forwarded mail and above an answered mail: then the subject
-    decides.
+    If mail programs use the same header lines for forwarded and for answered mails, the subject decides.
     """
     whole = text[:LONGEST].strip()
     lines = whole.split("\n")
@@ -313,7 +313,7 @@ def _without_history(lines: list[str]) -> list[str]:
 
 
 def _is_heading(lines: list[str]) -> bool:
-    """Return whether lines begin as the header that mail programs put above an answered mail."""
+    """Return whether lines begin like the header that mail programs put above an answered mail."""
     told = [line[:200] for line in lines if line.strip()]
     return len(told) >= 2 and bool(_HEADING.match(told[0])) and bool(_SECOND_HEADING.match(told[1]))
 
@@ -347,19 +347,19 @@ _MOST_BORDERS = 10_000
 _FIELD = re.compile(rb"^content-(?:type|disposition):(?:[^\n]+|\n[ \t])*", re.IGNORECASE | re.MULTILINE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem")
-"""Codecs that Python calls text and that no mail is written in; some take very long."""
+"""Codecs that Python accepts for text but that mails do not use. Some of them are very slow."""
 _RESULT = re.compile(r"\s*(dmarc|dkim|spf)\s*=\s*(\w+)", re.IGNORECASE)
 _PROPERTY = re.compile(r'(header\.from|header\.d|smtp\.mailfrom)\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 _COMMENT = re.compile(r"\([^()]*\)")
 
 
 class Malformed(InvalidArgument):
-    """A mail cannot be read, or does not say clearly who wrote it."""
+    """A mail cannot be parsed, or its author is ambiguous."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """Our address, and whose word on senders we trust."""
+    """The bot's address, and the server whose statements about senders are trusted."""
 
     address: str
     authserv_id: str | None = None
@@ -367,7 +367,7 @@ class Ourselves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The position of a mail: permanently unique as long as the mailbox is not recreated."""
+    """The position of a mail, which is unique until the mailbox is recreated."""
 
     validity: int
     uid: int
@@ -380,21 +380,21 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """The data of an answered mail that an answer needs."""
+    """The data about the answered mail that an answer needs."""
 
     subject: str
     references: tuple[str, ...]
 
 
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MessageError)
-"""The errors that the standard library's parser may raise for malicious mails."""
+"""The errors that the standard library's parser may raise on malicious mails."""
 
 
 def parsed(raw: bytes) -> Message:
-    """Return a mail's parts.
+    """Parse a mail.
 
     Raises:
-        Malformed: it is nested too deeply, breaks the parser, or would keep it busy for very long.
+        Malformed: The mail is nested too deeply, makes the parser fail, or would take very long to parse.
     """
     end = _HEAD_END.search(raw)
     if (end.start() if end else len(raw)) > _LONGEST_HEAD or raw.count(b"\n--") > _MOST_BORDERS:
@@ -408,10 +408,10 @@ def parsed(raw: bytes) -> Message:
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Return the content of a mail; None when we ourselves wrote it.
+    """Return a mail as an event; None if the bot itself sent it.
 
     Raises:
-        Malformed: it is not clear who wrote it, or its parts are too many.
+        Malformed: The author is ambiguous, or the mail has too many parts.
     """
     try:
         return _understood(mail, where, me)
@@ -458,10 +458,10 @@ def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | No
 
 
 def sender_of(mail: Message) -> tuple[str, str | None]:
-    """Return the one address that a mail is from, in small letters, and a name for show.
+    """Return the sender's address in lower case, and the display name.
 
     Raises:
-        Malformed: there is not exactly one, or it can be read in two ways.
+        Malformed: There is not exactly one sender, or the address is ambiguous.
     """
     told = mail.get_all("From") or []
     found = _FROM.fullmatch(_line(told[0])) if len(told) == 1 else None
@@ -475,10 +475,10 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
 
 
 def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
-    """Return the mark of a mail from a machine or a list: an answer might cause a loop.
+    """Return metadata that marks mail from a program or a list, because an answer might cause a loop.
 
-    `automatic` names the header with the mark. With `may_be_a_person`, programs also put it on people's
-    mails.
+    `automatic` names the header that shows this. `may_be_a_person` means that mails written by people may
+    also have this header.
     """
     for name in ("List-Unsubscribe", "X-Auto-Response-Suppress"):
         value = _line(mail.get(name, "")).strip().lower()
@@ -489,7 +489,7 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
 
 
 def _machine(mail: Message, address: str) -> str | None:
-    """Return the part of a mail that says that a machine or a list sent it."""
+    """Return the header that shows that a program or a mailing list sent the mail; None without one."""
     told = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
@@ -507,10 +507,10 @@ def _machine(mail: Message, address: str) -> str | None:
 
 
 def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
-    """Return whether the trusted server found that the sender's domain really sent the mail.
+    """Return whether the trusted server has verified that the sender's domain sent the mail.
 
-    Only the first header of that server counts: later ones came with the mail, and anybody can write them. A
-    valid signature or path of another domain than the sender's proves nothing.
+    Only the first header of that server counts. Later ones arrived with the mail, so anybody can have written
+    them. A valid signature or path of a domain other than the sender's proves nothing.
     """
     if authserv_id is None:
         return False
@@ -557,13 +557,16 @@ def thread_of(mail: Message) -> Thread:
 
 
 def _ids_of(mail: Message, name: str) -> list[str]:
-    """Return the message ids in a header; mail programs fold and encode ids, and write words around them."""
+    """Return the message ids in a header.
+
+    Mail programs may fold or encode ids, and write text around them.
+    """
     text = " ".join(_decoded(_line(value)) for value in mail.get_all(name) or ())
     return MESSAGE_ID.findall("".join(text.split()))
 
 
 def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
-    """Yield the parts that are not containers, each with its number in IMAP.
+    """Yield the parts that are not containers, each with its IMAP part number.
 
     Raises:
         Malformed: There are too many, or they are nested too deeply.
@@ -587,7 +590,7 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
 def _content(
     mail: Message, where: Where, subject: str
 ) -> tuple[str, Forwarded | None, tuple[Attachment, ...]]:
-    """Return the sender's own words, the forwarded words, and the files."""
+    """Return the sender's own text, the forwarded text, and the files."""
     plain: list[str] = []
     pages: list[str] = []
     media: list[Attachment] = []
@@ -658,7 +661,7 @@ def _line(value: object) -> str:
 
 
 def _decoded(text: str) -> str:
-    """Return a header's words; wrongly encoded ones are unchanged."""
+    """Return a decoded header; incorrectly encoded words are unchanged."""
     try:
         return str(make_header(decode_header(text)))
     except (HeaderParseError, LookupError, ValueError):
@@ -697,9 +700,12 @@ def _instant_of(mail: Message) -> int | None:
 
 
 _LONGEST_LINE = 998
-"""Characters of a line of a mail. Headers are not folded before: some programs lose a folded message id."""
+"""Maximum characters of a line.
+
+Shorter headers are not folded, because some programs lose a folded message id.
+"""
 _LONGEST_REFERENCES = 900
-"""Characters of the header that names a thread."""
+"""Maximum characters of the header that names a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -742,14 +748,14 @@ class Heading:
 
 _OWN_ID = re.compile(r"<[0-9a-f]{40}\.(.+)\.postroom@([^@]+)>")
 _ROOT = re.compile(rf"{MESSAGE_ID.pattern}|\d{{1,10}}-\d{{1,10}}", re.ASCII)
-"""The id of the mail that begins a conversation: its own, or its `Where.name`."""
+"""The id of the mail that begins a conversation: its message id, or its `Where.name` if it has none."""
 
 
 def message_id_from(key: str, root: str | None, address: str) -> str:
     """Return the id of a mail: the same for the same key.
 
-    The id holds the root of its conversation, because a reply may name no other mail. A root of about 170
-    characters or more is left out.
+    The id contains the root of its conversation, because a reply may refer to no other mail. A root of about
+    170 characters or more is omitted.
     """
     digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:40]
     end = f".postroom@{address.rpartition('@')[2]}>"
@@ -758,7 +764,7 @@ def message_id_from(key: str, root: str | None, address: str) -> str:
 
 
 def root_in(message_id: str, address: str) -> str | None:
-    """Return the root that the id of one of our mails holds."""
+    """Return the conversation's root that is contained in the id of a mail from postroom."""
     found = _OWN_ID.fullmatch(message_id)
     if found is None or found[2] != address.rpartition("@")[2]:
         return None
@@ -767,14 +773,14 @@ def root_in(message_id: str, address: str) -> str | None:
 
 
 def subject_of(thread: Thread | None, fallback: str) -> str:
-    """Return the subject of an answer: the thread's own with one `Re: ` before it."""
+    """Return the subject of an answer: the subject of its thread, prefixed with a single `Re: `."""
     subject = one_line(thread.subject if thread is not None and thread.subject else fallback)
     subject = "".join(one if one.isprintable() else " " for one in subject)
     return subject if subject.lower().startswith("re:") else f"Re: {subject}"
 
 
 def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
-    """Return the references of an answer: the root first, then the latest, as many as one line can hold."""
+    """Return the references of an answer: first the root, then as many of the latest as fit into one line."""
     known = [root or "", *(thread.references if thread else ()), answered or ""]
     found = list(dict.fromkeys(one for one in known if MESSAGE_ID.fullmatch(one)))
     while len(found) > 2 and sum(map(len, found)) + len(found) > _LONGEST_REFERENCES:
@@ -785,7 +791,7 @@ def references_of(root: str | None, thread: Thread | None, answered: str | None)
 def written(
     heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
 ) -> OutgoingEmail:
-    """Return a mail with the words plain and as HTML, and with a file when there is one."""
+    """Return a mail with the text as plain text and as HTML, and with a file if there is one."""
     words = MIMEMultipart("alternative")
     charset = Charset("utf-8")
     charset.body_encoding = QP
@@ -828,7 +834,7 @@ def _part_of(attachment: Attachment, data: bytes) -> MIMEApplication:
 
 
 def refusal(error: SMTPException) -> SendResult:
-    """Return the meaning of a refusal; the server had not accepted the mail."""
+    """Convert a refusal to a result; the server has not accepted the mail."""
     if isinstance(error, SMTPNotSupportedError):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, "the mail server cannot send this")
     if isinstance(error, SMTPRecipientsRefused):
@@ -863,7 +869,7 @@ NETWORK = (OSError, EOFError, imaplib.IMAP4.error)
 
 
 class Security(StrEnum):
-    """How a connection is kept from others' eyes."""
+    """How a connection is encrypted."""
 
     SSL = "ssl"
     STARTTLS = "starttls"
@@ -871,7 +877,7 @@ class Security(StrEnum):
 
 
 class LoginRefused(Exception):
-    """A server refuses the user's name and password. `passing`: the refusal may be temporary."""
+    """A server refuses the user name and password. If `passing` is true, the refusal may be temporary."""
 
     def __init__(self, server: str, *, passing: bool = False) -> None:
         super().__init__(f"the {server} server rejected the login")
@@ -880,7 +886,7 @@ class LoginRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The address of a server, and our credentials."""
+    """The address of a server, and the bot's credentials."""
 
     host: str
     port: int
@@ -891,12 +897,12 @@ class Server:
     ca_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the requirements for a trusted certificate."""
+        """Return the TLS context that decides which certificates are trusted."""
         return ssl.create_default_context(cafile=self.ca_file)
 
 
 class Mailbox:
-    """One folder of one user, reopened after each failure."""
+    """One folder of one user's mailbox. It is reopened after each failure."""
 
     def __init__(self, server: Server, folder: str) -> None:
         self._server = server
@@ -908,8 +914,8 @@ class Mailbox:
         """Log in and choose the folder.
 
         Raises:
-            LoginRefused: the name or the password is wrong.
-            OSError, IMAP4.error: no connection, or no such folder.
+            LoginRefused: The user name or the password is wrong.
+            OSError, IMAP4.error: There is no connection, or no such folder.
         """
         self.close()
         server = self._server
@@ -933,7 +939,7 @@ class Mailbox:
         self.validity = int(told[0]) if told and told[0] else 0
 
     def close(self) -> None:
-        """Log out, as far as the connection still lets us."""
+        """Log out if the connection still works."""
         imap, self._imap = self._imap, None
         if imap is not None:
             with suppress(*NETWORK):
@@ -942,13 +948,13 @@ class Mailbox:
                 imap.shutdown()
 
     def break_off(self) -> None:
-        """End the connection from another thread, so that waiting calls fail at once."""
+        """Cut the connection from another thread, so that waiting calls fail at once."""
         if (imap := self._imap) is not None:
             with suppress(OSError):
                 imap.sock.shutdown(socket.SHUT_RDWR)
 
     def unread(self, now: int, days: int, most: int) -> list[int]:
-        """Return the numbers of unread mails of the last days, the oldest first."""
+        """Return the UIDs of the unread mails of the last days, oldest first."""
         day = datetime.fromtimestamp(now / 1000, tz=UTC) - timedelta(days=days)
         imap = self._open()
         _done(imap.noop())
@@ -996,7 +1002,7 @@ class Mailbox:
         return data
 
     def headers(self, message_id: str) -> bytes | None:
-        """Return the headers of a mail that an answer needs; None if it is no longer here."""
+        """Return the headers of a mail that are needed to answer it; None if the mail is no longer there."""
         imap = self._open()
         found = [
             one
@@ -1009,7 +1015,7 @@ class Mailbox:
         return self._bytes(int(found[-1]), "BODY.PEEK[HEADER.FIELDS (SUBJECT REFERENCES IN-REPLY-TO)]")
 
     def where(self, uid: int) -> Where:
-        """Return a mail's place."""
+        """Return the position of a mail."""
         return Where(validity=self.validity, uid=uid)
 
     def _bytes(self, uid: int, what: str) -> bytes | None:
@@ -1023,10 +1029,10 @@ class Mailbox:
 
 
 def _done(answer: tuple[str, Any]) -> list[Any]:
-    """Return the answer of a server.
+    """Return the data of a server's response.
 
     Raises:
-        IMAP4.error: it refused.
+        IMAP4.error: The server refused the command.
     """
     status, data = answer[0], list(answer[1])
     if status != "OK":
@@ -1044,17 +1050,17 @@ def _flat(data: list[Any]) -> list[bytes]:
 
 
 def check(server: Server, domain: str) -> None:
-    """Log in to a mail server and out again.
+    """Log in to a mail server and log out again, to check the credentials.
 
     Raises:
-        LoginRefused: the name or the password is wrong.
-        OSError, SMTPException: it could not be reached.
+        LoginRefused: The user name or the password is wrong.
+        OSError, SMTPException: The server could not be reached.
     """
     _quit(_connected(server, domain))
 
 
 def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
-    """Hand a mail to the server, once. When the connection breaks at its end, nobody knows if it arrived."""
+    """Send a mail once. If the connection breaks at the end, it is unknown whether the mail was accepted."""
     try:
         smtp = _connected(server, domain)
     except LoginRefused as error:
@@ -1138,15 +1144,15 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"password": "token", "smtp_password": "api_key"}
     address: str
-    """Our own address."""
+    """The bot's address."""
     imap_host: Line
     smtp_host: Line
     name: str | None = None
-    """Our own name, as the readers of our mail see it."""
+    """The display name of the bot in its mails."""
     user: Line | None = None
-    """The user of the mailbox; None: the address."""
+    """The user name for the mailbox; None: the address."""
     smtp_user: Line | None = None
-    """The user of the server for outgoing mail; None: that of the mailbox."""
+    """The user name for the outgoing mail server; None: the user name for the mailbox."""
     imap_port: Port | None = None
     """None: the usual port of `imap_security`."""
     smtp_port: Port | None = None
@@ -1154,23 +1160,23 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     imap_security: Security = Security.SSL
     smtp_security: Security = Security.STARTTLS
     allow_plain: bool = False
-    """Whether `plain` may be used beyond this machine."""
+    """Whether unencrypted connections (`plain`) are allowed to other machines."""
     ca_file: FilePath | None = None
-    """Certificates that are trusted instead of the system's."""
+    """A file with the certificates that are trusted instead of the system's."""
     authserv_id: Line | None = None
-    """The server whose `Authentication-Results` are trusted."""
+    """The server whose `Authentication-Results` headers are trusted."""
     folder: Line = "INBOX"
-    """The folder that receives mail."""
+    """The IMAP folder that is polled for mail."""
     subject: Line = "your message"
-    """The subject of answers to mail that is gone."""
+    """The subject of answers to mail that has been deleted."""
     poll_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 15_000
     """The pause between two polls of the folder."""
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
-    """Unread mail that is older is left alone."""
+    """The age above which unread mail is ignored."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
     """Maximum bytes of a mail that are read; the metadata `truncated` is true if the mail is longer."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
-    """How long a server may take for one step."""
+    """The time limit for one step of a server."""
 
     def __post_init__(self) -> None:
         if ADDRESS.fullmatch(self.address) is None:
@@ -1187,11 +1193,11 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
 
     @property
     def domain(self) -> str:
-        """The domain of our address."""
+        """The domain of the bot's address."""
         return self.address.rpartition("@")[2].lower()
 
     def imap(self, password: str) -> Server:
-        """Return the server that has the mailbox."""
+        """Return the IMAP server of the mailbox."""
         return Server(
             host=self.imap_host,
             port=self.imap_port or _IMAP_PORTS[self.imap_security],
@@ -1203,7 +1209,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
         )
 
     def smtp(self, password: str) -> Server:
-        """Return the server that takes our mail."""
+        """Return the SMTP server for outgoing mail."""
         return Server(
             host=self.smtp_host,
             port=self.smtp_port or _SMTP_PORTS[self.smtp_security],
@@ -1222,22 +1228,22 @@ def _password(secret: str | None, name: str) -> str:
 
 
 _BATCH = 50
-"""Maximum mails of one poll; if there are more, the next poll follows soon."""
+"""Maximum number of mails in one poll. If there are more, the next poll follows soon."""
 _SHORT_PAUSE = 100
 _REMEMBERED = 1_000
-"""Mails with cached subject and references; others are read again."""
+"""Maximum number of mails whose subject and references are cached."""
 _MOST_LOOKED_UP = 20
-"""References of a mail, the newest, that are looked up."""
+"""How many of a mail's newest references are looked up."""
 _PATIENCE = 10.0
-"""Seconds that a stop waits for a step on its way."""
+"""How many seconds a stop waits for an active step."""
 T = TypeVar("T")
 
 
 class EmailAdapter(BasePlatformAdapter):
-    """One mailbox.
+    """Receives and sends the mail of one mailbox.
 
     Raises:
-        ConfigError: something is missing or wrong.
+        ConfigError: A setting is missing or invalid.
     """
 
     platform = Platform.EMAIL
@@ -1257,24 +1263,24 @@ class EmailAdapter(BasePlatformAdapter):
         self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
         self._mailbox = Mailbox(self._imap, options.folder)
         self._is_open = False
-        """Whether the mailbox is open; it is opened again after a failure of the network."""
+        """Whether the mailbox is open. It is reopened after a network failure."""
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, Thread] = OrderedDict()
 
     @property
     def account(self) -> str:
-        """Our address."""
+        """The bot's address."""
         return self._address
 
     def lock_identity(self) -> str | None:
-        """Return the name of the mailbox: two readers of it would each answer."""
+        """Return the name of the mailbox, because two processes that read it would both answer."""
         imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 
     # Its life.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in to both servers and start to poll for mail."""
+        """Log in to both servers and start polling for mail."""
         await self.disconnect()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroom-imap")
         self.liveness.state = AdapterState.CONNECTING
@@ -1290,7 +1296,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
-        """End looking for mail; a step on its way ends or is broken off."""
+        """Stop polling. An active step finishes or is aborted."""
         await self._end_tasks()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -1300,7 +1306,7 @@ class EmailAdapter(BasePlatformAdapter):
             await asyncio.wait((ended,), timeout=_PATIENCE)
 
     async def _on_thread(self, step: Callable[[], T]) -> T:
-        """Do one step with the mailbox, after those before it."""
+        """Perform a step with the mailbox on a thread, after the earlier steps."""
         if self._thread is None:
             raise ServerUnavailable("the mailbox is closed")
         return await asyncio.get_running_loop().run_in_executor(self._thread, step)
@@ -1328,7 +1334,7 @@ class EmailAdapter(BasePlatformAdapter):
         return _SHORT_PAUSE if len(found) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
-        """Hand over one mail, and mark it as read when its message is kept or never will be."""
+        """Hand over one mail, and mark it as read when its message is stored or can never be stored."""
         found = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
         if found is not None:
             await self.take_in(found[0], partial(self._hand_over, uid, *found))
@@ -1342,10 +1348,10 @@ class EmailAdapter(BasePlatformAdapter):
             await self.handle_message(event)
 
     async def _root_of(self, source: SessionSource, references: Sequence[str]) -> str | None:
-        """Return the id of the first mail in the conversation of a mail with these references.
+        """Return the id of the mail that began the conversation, for a mail with these references.
 
-        The newest reference to a mail from postroom, or to a stored mail of the same sender, decides: some
-        mail programs name only the answered mail.
+        The newest reference to a mail from postroom, or to a stored mail of the same sender, decides, because
+        some mail programs refer only to the answered mail.
         """
         for message_id in reversed(references[-_MOST_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
@@ -1356,7 +1362,7 @@ class EmailAdapter(BasePlatformAdapter):
         return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
-        """Understand a mail, on the thread: large mails take their time."""
+        """Parse a mail on a thread, because large mails take long."""
         mail = parsed(raw)
         event = understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:
@@ -1377,7 +1383,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a mail to an address, as an answer if there is a mail to answer."""
+        """Send a mail to an address, as a reply if there is a mail to reply to."""
         return await self._write(chat_id, content, reply_to, metadata or {}, None)
 
     async def send_media(
@@ -1388,13 +1394,13 @@ class EmailAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Write a mail with a file."""
+        """Send a mail with a file."""
         async with self._file_turn:
             file = (attachment, await data.whole())
             return await self._write(chat_id, caption or "", None, metadata or {}, file)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a file that came in, from our own mailbox only."""
+        """Yield a received file, from the bot's own mailbox only."""
         try:
             data = await self._on_thread(lambda: self._mailbox.part(attachment.ref, most=max_bytes))
         except NETWORK as error:
@@ -1441,7 +1447,7 @@ class EmailAdapter(BasePlatformAdapter):
         return result
 
     async def _thread_of(self, message_id: str | None) -> Thread | None:
-        """Return the subject and the references of a mail: from the cache, else from the mailbox."""
+        """Return the subject and the references of a mail, from the cache or else from the mailbox."""
         if message_id is None or MESSAGE_ID.fullmatch(message_id) is None:
             return self._threads.get(message_id or "")
         if message_id in self._threads or self._thread is None:
@@ -1464,7 +1470,7 @@ def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_ans
 
 
 def _told(error: BaseException) -> PostroomError | None:
-    """Return the meaning of a failed connection for the operator; None when it means nothing to them."""
+    """Return a connection failure as an error for the operator; None if it is of another kind."""
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",

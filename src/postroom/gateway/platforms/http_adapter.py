@@ -1,4 +1,4 @@
-"""Shared parts of adapters whose platform calls our server: refusals, bounded bodies, JSON both ways.
+"""Shared parts of adapters whose platform calls this server: refusals, size limits, JSON in and out.
 
     request ──▶ open? ──▶ caller? ──▶ body, bounded ──▶ understood ──▶ stored ──▶ answered with success
                  503       401         413, 415          400            503 if it could not be stored
@@ -30,7 +30,7 @@ _SAFE: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"
 
 
 class Refused(Exception):
-    """A request that gets nothing but a refusal. The text is for who sent it and quotes no secret."""
+    """A request is refused. The text is for the sender of the request and quotes no secret."""
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class Refused(Exception):
         self.code = code
         self.message = message
         self.param = param
-        """The field that is wrong."""
+        """The name of the invalid field."""
         self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
 
 
 class HttpAdapter(BasePlatformAdapter):
-    """An adapter that only answers requests: it is connected as soon as it may answer them."""
+    """An adapter that only answers HTTP requests. It counts as connected as soon as it may answer them."""
 
     beats: ClassVar[bool] = False
-    """Whether there are readers that need a heartbeat."""
+    """Whether the adapter has readers that need heartbeats."""
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Begin to take requests."""
+        """Start accepting requests."""
         if self._tasks.closed:
             self._tasks = Tasks(f"channel {self.platform.value}")
         begins = self.liveness.state is not AdapterState.CONNECTED
@@ -74,23 +74,23 @@ class HttpAdapter(BasePlatformAdapter):
         """Send a heartbeat to all readers."""
 
     async def disconnect(self) -> None:
-        """Refuse requests from now on; active ones are no longer acknowledged."""
+        """Refuse requests from now on. Active requests are no longer acknowledged."""
         self.liveness.state = AdapterState.STOPPED
         await self._tasks.close()
 
     def _shape(self, refusal: Refused) -> Response:
-        """Return a refusal as this platform's callers read it."""
+        """Return a refusal in the form that this platform's callers expect."""
         error = {"code": refusal.code, "message": refusal.message}
         return json_response({"error": error}, refusal.status, refusal.headers)
 
     def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
-        """Return a refusal by the server in front of the channel, in the form that its callers read."""
+        """Return a refusal by the surrounding server in the form that this platform's callers expect."""
         refusal = Refused(status, code, message)
         refusal.headers.update(headers)
         return self._refuse(refusal)
 
     def _serve(self, work: Endpoint) -> Endpoint:
-        """Return the endpoint with every foreseen failure turned into an answer, and counted."""
+        """Return an endpoint that counts every expected failure and converts it to a response."""
 
         async def serve(request: Request) -> Response:
             try:
@@ -115,14 +115,14 @@ class HttpAdapter(BasePlatformAdapter):
         """Return the receiver of messages; without it, no message may be acknowledged.
 
         Raises:
-            Refused: the adapter does not receive.
+            Refused: The adapter is not receiving.
         """
         if self._inbound is None or self.liveness.state is not AdapterState.CONNECTED:
             raise _not_now("messages cannot be received now")
         return self._inbound
 
     async def _keep(self, event: MessageEvent) -> None:
-        """Hand a message over; when this returns it may be acknowledged.
+        """Hand a message over. When this returns, the message may be acknowledged.
 
         Raises:
             StoreError, InputError: As in `handle_message`.
@@ -139,7 +139,7 @@ def _not_now(message: str) -> Refused:
 def json_response(
     data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return data as JSON in ASCII, so that halves of surrogate pairs pass too."""
+    """Return data as ASCII JSON, so that lone surrogates can be sent too."""
     return Response(
         json.dumps(data),
         status_code=status,
@@ -149,11 +149,11 @@ def json_response(
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the raw body, of at most `limit` bytes; of a longer one no more than that is read.
+    """Return the raw body, which may have at most `limit` bytes. No more than that is read.
 
     Raises:
-        Refused: it is longer, or takes too long to come.
-        ClientDisconnect: the client went away.
+        Refused: The body is longer, or arrives too slowly.
+        ClientDisconnect: The client disconnected.
     """
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -166,10 +166,10 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 async def bounded_body(request: Request, limit: int) -> bytes | None:
-    """Return the raw body; None when it is larger than `limit` bytes, and then no more than that was read.
+    """Return the raw body; None if it is larger than `limit` bytes, of which no more than that is read.
 
     Raises:
-        ClientDisconnect: the client went away.
+        ClientDisconnect: The client disconnected.
     """
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > limit):

@@ -2,9 +2,10 @@
 
 The token is an access token; there is no log-in by password.
 
-There is no encryption: an encrypted room gets one notice that we cannot read it, and nothing is sent there.
-The position in the stream advances when every message of a batch is stored. Only invitations from users in
-`allow` are accepted. A gap that the homeserver leaves in a room after a long absence is requested.
+Encryption is not supported: an encrypted room gets one notice that the bot cannot read it, and no other
+messages. The position in the stream advances after every message of a batch is stored. Only invitations from
+users in `allow` are accepted. If the homeserver leaves a gap in a room after a long absence, the missing
+messages are requested.
 """
 
 import asyncio
@@ -64,7 +65,10 @@ _LOG = get_logger(__name__)
 
 
 LARGEST_EVENT = 60_000
-"""Bytes of an event's content; a homeserver refuses events over 65,536 with all that it adds."""
+"""Maximum bytes of an event's content.
+
+With its own additions, a homeserver refuses events over 65,536 bytes.
+"""
 SENT_AS = {
     MessageType.PHOTO: "m.image",
     MessageType.STICKER: "m.image",
@@ -77,9 +81,9 @@ SENT_AS = {
 def content_of(
     text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
 ) -> list[dict[str, Json]]:
-    """Return the contents to try, the best first: with useful markup if it fits, then without.
+    """Return the contents to try, best first: with markup if that is useful and fits, then without.
 
-    It mentions nobody, whatever the text says: an answer must not notify a whole room.
+    The contents mention nobody, whatever the text says, because an answer must not notify a whole room.
     """
     plain: dict[str, Json] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
     if relation := _relation(thread_id, reply_to):
@@ -89,7 +93,7 @@ def content_of(
 
 
 def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
-    """Return the contents to try that give a message other words."""
+    """Return the contents to try for an edit of a message, best first."""
     found = []
     for new in content_of(text, html):
         edit: dict[str, Json] = {
@@ -106,7 +110,7 @@ def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
 def media_of(
     url: str, attachment: Attachment, size: int, caption: str | None, thread_id: str | None
 ) -> dict[str, Json]:
-    """Return the content of a file that was uploaded."""
+    """Return the content of an event that shows an uploaded file."""
     name = one_line(attachment.name or "file")
     content: dict[str, Json] = {
         "msgtype": SENT_AS.get(attachment.kind, "m.file"),
@@ -122,17 +126,17 @@ def media_of(
 
 
 def transaction_id(kind: str, key: str) -> str:
-    """Return the transaction id of something that is sent: the same for the same key."""
+    """Return the transaction id of an event to send; the same key always gives the same id."""
     return f"{kind}-{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
 
 
 def reaction_to(event_id: str) -> dict[str, Json]:
-    """Return the content of the event that marks a message as seen."""
+    """Return the content of the reaction that marks a message as seen."""
     return {"m.relates_to": {"rel_type": "m.annotation", "event_id": event_id, "key": "👀"}}
 
 
 def refusal(status: int, errcode: str, retry_after_ms: int | None) -> SendResult:
-    """Return the meaning of an answer other than 200 to a sent event."""
+    """Convert a response other than 200 to the result of sending an event."""
     said = f"the homeserver answered {status} {errcode}".strip()
     if status == 429 or errcode == "M_LIMIT_EXCEEDED":
         return SendResult.failed(SendErrorKind.RATE_LIMITED, said, retry_after_ms=retry_after_ms or 5_000)
@@ -163,7 +167,7 @@ def _fits(content: Mapping[str, Json]) -> bool:
 
 
 def _weight(value: Json) -> int:
-    """Return about how many bytes a value is as JSON, never less."""
+    """Return an upper estimate of the bytes of a value as JSON."""
     if isinstance(value, str):
         return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(one) for one in '"\\\n\t')
     if isinstance(value, Mapping):
@@ -172,7 +176,7 @@ def _weight(value: Json) -> int:
 
 
 REMEMBERED_NAMES = 2_000
-"""Members of one room whose names are kept for show."""
+"""Maximum number of members of one room whose display names are kept."""
 KINDS = {
     "m.image": MessageType.PHOTO,
     "m.video": MessageType.VIDEO,
@@ -184,7 +188,7 @@ SYNC_FILTER = (
     '{"room":{"timeline":{"limit":50},"state":{"lazy_load_members":true},"ephemeral":{"types":[]},'
     '"account_data":{"types":[]}},"presence":{"types":[]},"account_data":{"types":[]}}'
 )
-"""The filter of requests: only data that is used here."""
+"""The filter of sync requests, which selects only the data that the adapter uses."""
 _MEDIA = re.compile(r"mxc://([\w.\-:\[\]]{1,255})/([\w\-.~]{1,255})", re.ASCII)
 _PILL = re.compile(r'<a href="https://matrix\.to/#/([^"]{1,300})"[^>]{0,200}>([^<]{0,255})</a>')
 _QUOTED_SENDER = re.compile(r"> (?:\* )?<(@[^>]{1,255})>")
@@ -201,11 +205,11 @@ S = TypeVar("S", bound=Struct)
 
 
 class Malformed(InvalidArgument):
-    """Something that a server sent is not as the protocol says."""
+    """Data from a server violates the protocol."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """The message that another one answers."""
+    """The message to which another message replies."""
 
     event_id: str | None = None
 
@@ -220,7 +224,7 @@ class Relation(Struct, frozen=True, kw_only=True):
 
 
 class Info(Struct, frozen=True, kw_only=True):
-    """What a client says of a file."""
+    """A client's description of a file."""
 
     size: int | None = None
     mimetype: str | None = None
@@ -233,7 +237,7 @@ class Mentions(Struct, frozen=True, kw_only=True):
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """A text of a poll, in one of three forms of the protocol."""
+    """A text in a poll, in one of the three forms of the protocol."""
 
     text: Json = msgspec.field(name="m.text", default=None)
     former: Json = msgspec.field(name="org.matrix.msc1767.text", default=None)
@@ -292,12 +296,12 @@ class Content(Struct, frozen=True, kw_only=True):
         return str(self.started_poll or self.former_poll or self.poll or Poll())
 
     def positioned(self, text: str) -> str:
-        """Return the words of a place with its latitude and longitude, which `geo_uri` alone holds."""
+        """Return the description of a location with the coordinates, which only `geo_uri` contains."""
         found = _POSITION.match(self.geo_uri or "")
         return f"Location: {text} ({found[1]}, {found[2]})" if found else f"Location: {text}"
 
     def with_addresses(self, text: str) -> str:
-        """Return a text with the addresses of its links, which clients put only into the marked-up form."""
+        """Return a text with the addresses of its links, which clients put only into the HTML form."""
         found = _LINK.findall(self.formatted_body or "")
         pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in found}
         missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
@@ -305,7 +309,7 @@ class Content(Struct, frozen=True, kw_only=True):
         return "\n\n".join((text, *((clean("Links: " + ", ".join(missing)),) if missing else ())))
 
     def attachments(self, kind: MessageType) -> tuple[Attachment, ...]:
-        """Return its file; none if the file is encrypted.
+        """Return the message's file; nothing if the file is encrypted.
 
         Raises:
             Malformed: The file is not on the homeserver.
@@ -321,7 +325,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class RoomEvent(Struct, frozen=True, kw_only=True):
-    """An event of a room; its content is read by its type."""
+    """An event of a room. Its content is parsed according to its type."""
 
     type: str
     content: dict[str, Json]
@@ -334,10 +338,10 @@ class RoomEvent(Struct, frozen=True, kw_only=True):
 
 
 def read(told: object, kind: type[S]) -> S:
-    """Return a part of the protocol as a struct.
+    """Parse received data into a struct of this type.
 
     Raises:
-        Malformed: The part has another form; the error quotes nothing.
+        Malformed: The data has a different form; the error quotes nothing.
     """
     try:
         return msgspec.convert(told, kind)
@@ -356,12 +360,12 @@ class Room:
     joined: int | None = None
     invited: int = 0
     counted: bool = False
-    """Whether the server reports members by itself; then it reports every change."""
+    """Whether the server reports members without being asked. If so, it reports every change."""
     names: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_direct(self) -> bool:
-        """Whether nobody is here but us and one other."""
+        """Whether the bot and one other person are the only members."""
         return self.joined is not None and self.joined + self.invited <= 2
 
     def learn(self, event: object) -> None:
@@ -379,7 +383,7 @@ class Room:
                 self._learn_member(event.get("state_key"), content)
 
     def count(self, summary: object) -> None:
-        """Take how many members the server says that there are."""
+        """Record the number of members that the server reports."""
         told = summary if isinstance(summary, dict) else {}
         joined, invited = told.get("m.joined_member_count"), told.get("m.invited_member_count")
         if isinstance(joined, int):
@@ -407,13 +411,13 @@ class Ourselves:
 
     @property
     def called(self) -> tuple[str, ...]:
-        """The names with which people address us, the longest first."""
+        """The names with which people address the bot, longest first."""
         local = self.user_id[1:].partition(":")[0]
         return tuple(one for one in (self.user_id, f"@{local}", self.name, local) if one)
 
 
 class Kind(StrEnum):
-    """The meaning of an event for us."""
+    """The meaning of an event for the bot."""
 
     MESSAGE = "message"
     EDIT = "edit"
@@ -423,7 +427,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A relevant event; edits and withdrawals have the `message_id` of the old message."""
+    """A relevant event. For edits and deletions, `message_id` is the id of the original message."""
 
     kind: Kind
     event: MessageEvent
@@ -466,10 +470,10 @@ def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
 
 
 def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
-    """Return a timeline without the messages from before we belonged to the room.
+    """Return a timeline without the messages from before the bot belonged to the room.
 
-    If the timeline contains our joining, it begins with our invitation; without one, with our joining.
-    Messages between the two were meant for us: clients invite and write at once.
+    If the bot joins within the timeline, the result begins with its invitation, or without one with the join.
+    Messages between the two are for the bot, because clients invite it and write at once.
     """
     marker, invited = None, False
     for at, event in enumerate(events):
@@ -486,7 +490,7 @@ def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[ob
 
 
 def rooms_of(batch: Mapping[str, Any], which: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the rooms of a batch by our membership: join, leave or invite."""
+    """Return the rooms of a batch in which the bot has this membership: join, leave or invite."""
     rooms = batch.get("rooms")
     found = rooms.get(which) if isinstance(rooms, dict) else None
     return [one for one in found.items() if isinstance(one[1], dict)] if isinstance(found, dict) else []
@@ -500,7 +504,7 @@ def events_of(info: Mapping[str, Any], which: str) -> list[object]:
 
 
 def inviter(events: Iterable[object], me: Ourselves) -> str | None:
-    """Return who invited us, by a room's stripped state; None when that does not say."""
+    """Return who invited the bot, according to a room's stripped state; None if it does not tell."""
     for event in events:
         if (
             isinstance(event, dict)
@@ -514,13 +518,13 @@ def inviter(events: Iterable[object], me: Ourselves) -> str | None:
 
 
 def all_older(events: Iterable[object], floor: int) -> bool:
-    """Return whether each of these events claims to be older than an instant."""
+    """Return whether all of these events claim to be older than this time."""
     ages = [_mapping(event).get("origin_server_ts") for event in events]
     return all(isinstance(at, int) and at < floor for at in ages)
 
 
 def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
-    """Return the sender, the words and the files of an answered event; None if it is not a message."""
+    """Return the sender, text and files of an event that was replied to; None if it is not a message."""
     try:
         event = read(told, RoomEvent)
         content = read(event.content, Content)
@@ -539,13 +543,13 @@ def quoted(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
 
 
 def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_matrix/client/v3") -> str:
-    """Return a path of the client-server API; no part can leave its place."""
+    """Return a path of the client-server API, with each part quoted so that it remains one segment."""
     path = "/".join((base, *(quote(part, safe="") for part in parts)))
     return f"{path}?{urlencode(query)}" if query else path
 
 
 def media_path(ref: str) -> str | None:
-    """Return the path of a file on our own homeserver; None if the reference is not one of Matrix."""
+    """Return the path of a file on the bot's homeserver; None if the reference is not a Matrix one."""
     found = _MEDIA.fullmatch(ref)
     if found is None or set(found[2]) <= {"."} or set(found[1]) <= {"."}:
         return None
@@ -574,7 +578,7 @@ def _bare(event: RoomEvent, room: Room, me: Ourselves, sender: str, message_id: 
 
 
 def _relate(message: MessageEvent, relation: Relation) -> None:
-    """Set the thread of a message, and the message that it answers, from its relation."""
+    """Set the thread of a message, and the message that it replies to, from its relation."""
     in_thread = relation.rel_type == "m.thread"
     if in_thread and message.source is not None:
         message.source = structs.replace(message.source, thread_id=_identifier(relation.event_id, "$"))
@@ -584,7 +588,7 @@ def _relate(message: MessageEvent, relation: Relation) -> None:
 
 
 def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker: bool) -> None:
-    """Take the words and the file of a message."""
+    """Fill in the text and the files of a message from its content."""
     if content.body is None:
         raise Malformed("a message without a body")
     text, quote_of_old = clean(content.body), ""
@@ -611,7 +615,7 @@ def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker:
 
 
 def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a message mentions us, and by what words."""
+    """Return whether a message mentions the bot, and the names that it uses."""
     pills = _PILL.findall(content.formatted_body or "")
     names = tuple(clean(shown) for target, shown in pills if unquote(target) == me.user_id and shown)
     if content.mentions is not None:
@@ -624,7 +628,7 @@ def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[s
 
 
 def _without_names(text: str, names: Sequence[str]) -> str:
-    """Return the text without the name that addresses the bot at its beginning, and without full names."""
+    """Return the text without the bot's name at the beginning, and without its full names elsewhere."""
     for name in sorted(set(names), key=len, reverse=True):
         found = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
         if found is not None:
@@ -637,7 +641,7 @@ def _without_names(text: str, names: Sequence[str]) -> str:
 
 
 def _without_fallback(text: str) -> tuple[str, str]:
-    """Return a text and the quotation that older clients put in front of an answer."""
+    """Separate a text from the quotation that older clients put in front of a reply; return both."""
     if not text.startswith("> "):
         return text, ""
     head, gap, rest = text.partition("\n\n")
@@ -648,7 +652,7 @@ def _without_fallback(text: str) -> tuple[str, str]:
 
 
 def _command(text: str, me: Ourselves) -> str:
-    """Return a text with a slash if it begins with the alternative prefix of commands."""
+    """Return a text with the alternative command prefix replaced by a slash."""
     sign = me.command_prefix
     if sign and text.startswith(sign) and _COMMAND.match(text[len(sign) :]):
         return f"/{text[len(sign) :]}"
@@ -684,26 +688,29 @@ def _name(value: object) -> str | None:
 
 
 LARGEST_ANSWER = 64 * 1024 * 1024
-"""Bytes of an answer that is read; a first sync of many rooms is large."""
+"""Maximum bytes of a response. The first sync of many rooms is large."""
 READ_ON_THE_LOOP = 128 * 1024
-"""Bytes of JSON that are read at once; more is read on a thread."""
+"""Maximum bytes of JSON that are parsed on the event loop. Larger documents are parsed on a thread."""
 CONNECT_SECONDS: Final = 15.0
 FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The outcome of a request. Status 0: there was no answer; `lost` is true if it may have arrived."""
+    """The outcome of a request.
+
+    Status 0 means no response; `lost` is true if the request may have arrived.
+    """
 
     status: int = 0
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
     lost: bool = False
     wait_ms: int | None = None
-    """The pause that its header asks for."""
+    """The pause that the response's header requests."""
 
     @property
     def ok(self) -> bool:
-        """Whether it was done."""
+        """Whether the request succeeded."""
         return 200 <= self.status < 300
 
     @property
@@ -719,17 +726,17 @@ class Answer:
 
     @property
     def retry_after_ms(self) -> int | None:
-        """How long the homeserver asks us to wait."""
+        """The pause that the homeserver requests."""
         told = self.body.get("retry_after_ms")
         return min(told, 3_600_000) if isinstance(told, int) and told > 0 else self.wait_ms
 
     def said(self) -> str:
-        """Return the failure in a few words, without secrets."""
+        """Return a short description of the failure without secrets."""
         return f"{self.status} {self.errcode}".strip() if self.status else "no answer"
 
 
 class Homeserver:
-    """Asks one homeserver as one user. `open` before anything else; `close` as often as one likes."""
+    """Sends requests to one homeserver as one user. Call `open` first; `close` may be called repeatedly."""
 
     def __init__(self, base_url: str, token: str) -> None:
         self._base_url = base_url.rstrip("/")
@@ -739,11 +746,11 @@ class Homeserver:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be asked."""
+        """Whether requests can be sent."""
         return self._client is not None
 
     async def open(self) -> None:
-        """Load the library and make a client.
+        """Load the library and create a client.
 
         Raises:
             MissingExtra: The library is not installed.
@@ -766,7 +773,10 @@ class Homeserver:
         content_type: str = "application/json",
         timeout_ms: int = 30_000,
     ) -> Answer:
-        """Send a request and return its answer; a failure of the network is an answer with status 0."""
+        """Send a request and return its outcome.
+
+        A network failure is returned as an outcome with status 0.
+        """
         data = body if isinstance(body, bytes) else None if body is None else _json(body)
         try:
             answer, raw = await self._once(method, path, data, content_type, timeout_ms, LARGEST_ANSWER)
@@ -778,7 +788,7 @@ class Homeserver:
         return Answer(status=answer.status, body=read, wait_ms=answer.wait_ms)
 
     async def download(self, path: str, *, max_bytes: int) -> bytes | Answer:
-        """Return the bytes at a path, or the answer with the reason for their absence.
+        """Return the bytes at a path, or the failed outcome.
 
         Raises:
             TooLarge: There are more than `max_bytes`; nothing beyond that was read.
@@ -819,7 +829,7 @@ class Homeserver:
             return Answer(lost=True), None
 
     def _made(self) -> tuple[Any, Any]:
-        """Load the library and make a client; on a thread, because both read files."""
+        """Load the library and create a client. Call it on a thread, because both read files."""
         try:
             httpx = importlib.import_module("httpx2")
         except ImportError as error:
@@ -845,7 +855,7 @@ def _json(body: Mapping[str, Json]) -> bytes:
 
 
 def _read(raw: bytes) -> Mapping[str, Any]:
-    """Return the object in an answer; an empty one if it is not an object."""
+    """Return the JSON object in a response; an empty one if it is not an object."""
     try:
         read = json.loads(raw)
     except (ValueError, RecursionError):
@@ -862,7 +872,7 @@ def _wait_of(headers: Mapping[str, str]) -> int | None:
 
 
 class SyncPosition:
-    """A position in the stream. It belongs to one user, and is useless to others."""
+    """The position in the event stream of one user. It is meaningless for other users."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
@@ -871,13 +881,13 @@ class SyncPosition:
         self.at = 0
         """The time at which this position was reached."""
         self.told: set[str] = set()
-        """Encrypted rooms that know that we cannot read them."""
+        """Encrypted rooms that have got the notice that the bot cannot read them."""
 
     async def load(self, user_id: str) -> None:
-        """Use the state in the file, unless this process has a newer one.
+        """Load the position from the file, unless this process has a newer one.
 
         Raises:
-            ConfigError: the file is there and cannot be read, or its folder cannot be written.
+            ConfigError: The file exists and cannot be read, or its folder is not writable.
         """
         if self._user_id == user_id and self.since is not None:
             return
@@ -922,7 +932,7 @@ def _read_position(path: Path) -> tuple[str, str, int, set[str]] | None:
 
 
 def _write_position(path: Path, text: str) -> None:
-    """Write the whole file or leave the old one; only we may read it."""
+    """Replace the file atomically; only this user may read it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -940,14 +950,17 @@ _UNREADABLE = (
     "without encryption."
 )
 _GAP_PAGES = 50
-"""Pages of a hundred events that are requested to fill one gap."""
+"""Maximum number of pages, of a hundred events each, that are requested to fill one gap."""
 _SKEW_MS = 3_600_000
-"""The possible clock difference of homeservers; events older than our last round by more were known then."""
+"""The assumed maximum clock difference between homeservers.
+
+Events that are older than the last round by more than this were known then.
+"""
 _NOT_THERE = (400, 403, 404)
 
 
 class Intake:
-    """Processes batches in order. A repeated event is handed over again."""
+    """Processes batches in order. A repeated event is handed over again, and ignored there."""
 
     def __init__(
         self,
@@ -962,9 +975,12 @@ class Intake:
         self.me = me
         self.rooms: dict[str, Room] = {}
         self.knows_rooms = False
-        """Whether all rooms were received since the start."""
+        """Whether all rooms have been received since the start."""
         self.insists = True
-        """Whether a batch waits for what cannot be looked up; without it, the same is taken without."""
+        """Whether a batch waits for related data that cannot be requested now.
+
+        Otherwise it is processed without.
+        """
         self._home = home
         self._position = position
         self._accept = accept
@@ -972,7 +988,7 @@ class Intake:
         self._take_in = take_in
 
     def begin(self, batch: Mapping[str, Any]) -> None:
-        """Learn the rooms; earlier messages in them are history."""
+        """Record the rooms of the first batch without handing over their messages, which are history."""
         for room_id, info in rooms_of(batch, "join"):
             self._learn(room_id, info)
         self.knows_rooms = True
@@ -1009,7 +1025,7 @@ class Intake:
             await self._take_in(event, partial(self._take_event, event, room))
 
     async def _gap(self, room_id: str, before: object) -> list[object]:
-        """Return the messages in a room between our last round and this one, the oldest first."""
+        """Return the messages in a room between the last round and this one, oldest first."""
         found: list[object] = []
         floor = self._position.at - _SKEW_MS
         for _ in range(_GAP_PAGES):
@@ -1032,7 +1048,7 @@ class Intake:
         """Hand over one event.
 
         Raises:
-            Malformed: It is not as the protocol says.
+            Malformed: The event violates the protocol.
         """
         if room.joined is None:
             await self._count_members(room)
@@ -1056,7 +1072,7 @@ class Intake:
                 raise Malformed("an edit of another user's message")
 
     async def _is_their_own(self, event: MessageEvent, room: Room) -> bool:
-        """Return whether an edit is by the original sender: anybody can send one for any message."""
+        """Return whether an edit is by the original sender. Anybody can send an edit of any message."""
         old = quoted(await self._event(room, event.message_id or ""))
         return old is not None and event.source is not None and old[0] == event.source.user_id
 
@@ -1098,7 +1114,9 @@ class Intake:
 
 _JOIN_TRIES = 5
 _INSISTS = 5
-"""Rounds that wait for events that the homeserver cannot look up: one broken event must not stop all others.
+"""The number of rounds that wait for events that the homeserver cannot look up.
+
+After that, processing continues, because one broken event must not block all others.
 """
 _RENDERED_ON_THE_LOOP = 8_000
 
@@ -1111,21 +1129,21 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     user_id: str | None = None
     """The user of the token; the token of another user is refused."""
     sync_file: FilePath | None = None
-    """Keeps the position in the stream; None: each process begins at its start."""
+    """The file that keeps the position in the stream; None: a process begins with what follows its start."""
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
-    """How long the homeserver may wait for something new."""
+    """How long the homeserver may hold a sync request open while there is nothing new."""
     command_prefix: str = "!"
-    """A prefix of commands besides `/`, which clients intercept; empty for none."""
+    """A second prefix for commands, because clients intercept `/`; empty for none."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
 
 
 class MatrixAdapter(BasePlatformAdapter):
-    """One user of one homeserver.
+    """Connects the bot, as one user, to a homeserver.
 
     Raises:
-        ConfigError: the token or a setting is missing or wrong.
+        ConfigError: The token or a setting is missing or invalid.
     """
 
     platform = Platform.MATRIX
@@ -1158,17 +1176,17 @@ class MatrixAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """Our user id; known when `connect` has returned."""
+        """The bot's user id, which is known after `connect` has returned."""
         return self._me.user_id or "default"
 
     def lock_identity(self) -> str | None:
-        """Return the token: two who receive with it would each answer."""
+        """Return the token, because two processes that receive with it would both answer."""
         return self.config.token
 
     # Its life.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the token, find the place in the stream and begin to receive."""
+        """Check the token, find the position in the stream and start receiving."""
         await self.disconnect()
         self._tasks = Tasks(f"channel {self.platform.value}")
         self.liveness.state = AdapterState.CONNECTING
@@ -1184,7 +1202,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
-        """End receiving and every connection."""
+        """Stop receiving and close all connections."""
         await self._end_tasks()
         await self._home.close()
         self._intake = self._fresh_intake()
@@ -1230,7 +1248,7 @@ class MatrixAdapter(BasePlatformAdapter):
         )
 
     async def _begin(self) -> None:
-        """Start at the present: earlier messages are history."""
+        """Start at the current position, so that earlier messages are not handed over."""
         answer = await self._sync(timeout_ms=0)
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
@@ -1242,7 +1260,7 @@ class MatrixAdapter(BasePlatformAdapter):
     # What comes in.
 
     async def _look(self, failures: int) -> int:
-        """Take one batch; the position moves when all of it is kept."""
+        """Process one batch. The position advances after the whole batch has been stored."""
         self._intake.insists = failures < _INSISTS
         answer = await self._sync(timeout_ms=self._options.poll_ms)
         if answer.is_fatal:
@@ -1267,7 +1285,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._invited(batch)
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
-        """Request new events; with the full state of rooms if this process does not know them yet."""
+        """Request new events, with the full state of all rooms if this process does not know them yet."""
         query = {"filter": SYNC_FILTER, "timeout": str(timeout_ms)}
         if self._position.since is not None:
             query["since"] = self._position.since
@@ -1288,7 +1306,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._tasks.start(self._join(room_id), name="join")
 
     async def _join(self, room_id: str) -> None:
-        """Join a room while receiving continues: a room on another server may take minutes."""
+        """Join a room in the background, because joining a room on another server may take minutes."""
         for attempt in range(_JOIN_TRIES):
             answer = await self._home.ask("POST", path_of("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):
@@ -1303,7 +1321,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a message to a room; with the same `dedupe_key` the homeserver accepts it only once."""
+        """Send a message to a room. The homeserver accepts each `dedupe_key` only once."""
         thread_id = (metadata or {}).get("thread_id")
         html = await _rendered(content)
         contents = content_of(content, html, thread_id=thread_id, reply_to=reply_to)
@@ -1312,7 +1330,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message. A repetition is harmless, so that no key is needed."""
+        """Replace a sent message. No dedupe key is needed, because repeating an edit changes nothing."""
         contents = edit_of(message_id, content, await _rendered(content))
         result = await self._say(chat_id, content, contents, uuid4().hex, metadata)
         return SendResult.sent(message_id) if result.success else result
@@ -1344,7 +1362,7 @@ class MatrixAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Annotate a message; taking that back is a redaction of the annotation."""
+        """Add a reaction to a message, or redact it."""
         txn = transaction_id("react", chat_id + (takes_back or message_id))
         path = path_of("rooms", chat_id, "send", "m.reaction", txn)
         content: dict[str, Json] = reaction_to(message_id)
@@ -1382,7 +1400,7 @@ class MatrixAdapter(BasePlatformAdapter):
         return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}", metadata)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a file that came in, by our own homeserver only."""
+        """Yield a received file, from the bot's own homeserver only."""
         path = media_path(attachment.ref)
         if path is None:
             raise ServerUnavailable(
@@ -1401,7 +1419,7 @@ class MatrixAdapter(BasePlatformAdapter):
         key: str,
         metadata: Metadata | None,
     ) -> SendResult:
-        """Send the first of these contents that the homeserver does not refuse for its form."""
+        """Send the first of these contents whose form the homeserver accepts."""
         if not self._intake.knows_rooms:
             return SendResult.failed(
                 SendErrorKind.TRANSIENT, "postroom does not know yet which rooms are encrypted"
@@ -1447,7 +1465,7 @@ def _token(config: PlatformConfig) -> str:
     """Return the access token.
 
     Raises:
-        ConfigError: there is none, or what no token holds is in it.
+        ConfigError: The token is missing, or contains invalid characters.
     """
     token = config.token
     if not token or not token.isascii() or not token.isprintable():

@@ -1,4 +1,4 @@
-"""Forms of texts and addresses in the tables of platforms, and the remedy where a secret is wrong."""
+"""The formats of texts and addresses in platform tables, and the remedy for an invalid secret."""
 
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -8,7 +8,7 @@ from msgspec import Meta
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 Line = Annotated[str, Meta(pattern=r"^[\x20-\x7e]+\Z", extra={"write": "a text of one line in ASCII"})]
 FilePath = Annotated[Line, Meta(extra={"path": True})]
-"""A relative path begins at the folder of `gateway.toml`."""
+"""A path; a relative one is resolved against the folder of `gateway.toml`."""
 
 
 def _proxy(value: object) -> object:
@@ -27,14 +27,14 @@ Proxy = Annotated[
 
 
 def secret_remedy(name: str, what: str) -> str:
-    """Return the remedy for a missing or wrong secret, which is never in the file itself."""
+    """Return the remedy for a missing or invalid secret. The secret must not be in `gateway.toml` itself."""
     return f"put {what} into a variable or a private file, and set `{name}_env` or `{name}_file` to its name"
 
 
 def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = False) -> None:
-    """Refuse a value that is not an address of a server, or that contains a name and a password.
+    """Refuse a value that is not a server address, or that contains a user name and a password.
 
-    http is allowed only on this machine, unless `plain`.
+    Unless `plain` is true, http is allowed only for this machine.
 
     Raises:
         ValueError: The address is invalid; it is not quoted.

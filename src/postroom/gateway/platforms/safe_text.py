@@ -1,4 +1,4 @@
-"""Words that cross a border: in without what no store can hold, out as HTML that cannot act."""
+"""Makes incoming text storable, and converts outgoing Markdown to HTML without active content."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from postroom.contracts.messages import Json
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _BREAKS = re.compile(r"[\x00-\x20\x7f\x85\u2028\u2029]+")
 _NESTING = 60
-"""The parser drops deeper levels; each level costs a few Python frames."""
+"""The maximum nesting depth. The parser drops deeper levels, because each level costs a few Python frames."""
 _TAGS = {
     *("h1", "h2", "h3", "h4", "h5", "h6", "p", "br", "hr", "blockquote", "ul", "ol", "li", "pre", "code"),
     *("em", "strong", "del", "s", "a", "table", "thead", "tbody", "tr", "th", "td"),
@@ -20,15 +20,15 @@ _LANGUAGE = re.compile(r"language-[\w+-]{1,40}")
 
 
 def clean(text: str) -> str:
-    """Return a text without control characters, and with a mark in the place of halves of surrogate pairs."""
+    """Return a text without control characters, and with lone surrogates replaced."""
     whole = text.encode("utf-8", "replace").decode("utf-8")
     return _HIDDEN.sub("", whole.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def replace_unstorable(text: str) -> str:
-    """Return text that every store and every JSON can hold, with the same length in UTF-16.
+    """Return text that every store and every JSON document can hold, with unchanged length in UTF-16.
 
-    Halves of surrogate pairs and the null character become replacement characters.
+    Lone surrogates and null characters become replacement characters.
     """
     if not text.isascii():
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -36,7 +36,7 @@ def replace_unstorable(text: str) -> str:
 
 
 def storable_json(value: Json) -> Json:
-    """Return JSON whose texts every store can hold."""
+    """Return the value with each text changed so that every store accepts it."""
     if isinstance(value, str):
         return replace_unstorable(value)
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def one_line(text: str, *, longest: int = 200) -> str:
 def poll_in_words(
     question: str | None, answers: Iterable[tuple[str | None, int | None]], *, kind: str = "Poll"
 ) -> str:
-    """Return a poll as text: its question, then a line for each answer, with its votes if they are known."""
+    """Return a poll as text: its question, then a line for each answer, with the votes if they are known."""
     lines = [
         f"- {words or ''}" + ("" if votes is None else f" ({votes} {'vote' if votes == 1 else 'votes'})")
         for words, votes in answers
@@ -61,9 +61,9 @@ def poll_in_words(
 
 
 def to_html(markdown: str) -> str:
-    """Return the HTML of a Markdown text: no raw HTML, no picture, no script, links to the web and to mail.
+    """Convert Markdown to HTML without raw HTML, images or scripts; only web and mail links are kept.
 
-    The parser knows no HTML, and an allow-list decides what of its output stays.
+    The parser does not interpret HTML, and an allow-list filters its output.
     """
     return nh3.clean(
         _PARSER.render(clean(markdown)),
@@ -76,7 +76,7 @@ def to_html(markdown: str) -> str:
 
 
 def is_marked_up(html: str, text: str) -> bool:
-    """Return whether the HTML shows more than the text itself does."""
+    """Return whether the HTML contains formatting that the plain text does not show."""
     return bool(re.search(r"<(?!/?p>|br>)", html)) or "&" in text
 
 

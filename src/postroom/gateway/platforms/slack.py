@@ -3,10 +3,10 @@
 `SlackOptions.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write).
 With the app's token we open a web socket; without it Slack calls `/slack`, and `signing_secret` is needed.
 
-Slack has threads in place of answers: `reply_to` begins one if `reply_in_threads` is set, and `thread_id` is
-the thread's first message. `metadata["dedupe_key"]` becomes `client_msg_id`, with which Slack accepts a
-message once. Slack documents the errors of this argument, but not the argument itself, so a lost answer still
-counts as unknown.
+Slack has threads instead of replies: `reply_to` begins a thread if `reply_in_threads` is set, and `thread_id`
+is the first message of the thread. `metadata["dedupe_key"]` becomes `client_msg_id`, with which Slack accepts
+a message only once. Slack documents the errors of this argument, but not the argument itself, so the outcome
+of a call without a response still counts as unknown.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ _LOG = get_logger(__name__)
 _HELD: Final = re.compile("\ue001(\\d+)\ue002")
 _PRIVATE: Final = re.compile("[\ue000-\ue002]")
 _STRONG: Final = "\ue000"
-"""Stands for the star of strong text, until the stars of stressed text are gone."""
+"""A placeholder for the asterisk of bold text while the asterisks of italic text are replaced."""
 
 _FENCE: Final = re.compile(r" {0,3}(`{3,}(?=[^`]*\Z)|~{3,})[ \t]*([^\n]*)\Z")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]*[ \t]*", re.ASCII)
@@ -103,12 +103,15 @@ _SAME: Final = re.compile(r"\A(?:https?://|mailto:|tel:)?(.*?)/?\Z", re.DOTALL)
 
 
 def escape(text: str) -> str:
-    """Return the text as it stands, so that Slack shows each character of it."""
+    """Escape a text so that Slack shows it literally."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def to_mrkdwn(markdown: str) -> str:
-    """Return Markdown in Slack's dialect; marks that the dialect lacks become words or stay as typed."""
+    """Convert Markdown to Slack's dialect.
+
+    Markup that Slack does not support is spelled out or left unchanged.
+    """
     shown: list[str] = []
     lines = _PRIVATE.sub("", markdown).replace("\r\n", "\n").split("\n")
     at = 0
@@ -124,7 +127,7 @@ def to_mrkdwn(markdown: str) -> str:
 
 
 def from_slack(text: str) -> str:
-    """Return a person's text as plain words: links and names are spelt out, entities are characters."""
+    """Convert a person's Slack text to plain text: links and names are spelled out, entities decoded."""
     return html.unescape(_entities_only(_ANGLES.sub(_spelt, text)))
 
 
@@ -132,7 +135,7 @@ _SILENT_BLOCKS: Final = ("divider", "input", "file")
 
 
 def blocks_text(blocks: Sequence[Json]) -> tuple[str, tuple[str, ...]]:
-    """Return the text of Block Kit's blocks, in the dialect of messages, and the names of unread parts."""
+    """Return the text of Block Kit blocks in Slack's dialect, and the names of parts that cannot be read."""
     said, unread = [], []
     for block in (one for one in blocks if isinstance(one, dict)):
         words = _block(block)
@@ -144,7 +147,7 @@ def blocks_text(blocks: Sequence[Json]) -> tuple[str, tuple[str, ...]]:
 
 
 def _block(part: object) -> str:
-    """Return the words of a block, or of a part of one."""
+    """Return the text of a block, or of a part of a block."""
     if isinstance(part, str):
         return part
     if isinstance(part, Sequence):
@@ -250,7 +253,7 @@ def _line(line: str) -> str:
 
 
 def _inline(line: str) -> str:
-    """Convert a line: what must not be looked into is held back, then marks become Slack's."""
+    """Convert a line: set aside the parts that must not be changed, then convert the markup of the rest."""
     held: list[str] = []
 
     def hold(shown: str) -> str:
@@ -275,7 +278,7 @@ def _inline(line: str) -> str:
 
 
 def _spans(line: str, hold: Callable[[str], str]) -> str:
-    """Hold back the code spans of a line: from a run of backticks to the next run of the same length."""
+    """Set aside the code spans of a line, from a run of backticks to the next run of the same length."""
     runs = [(match.start(), match.end()) for match in re.finditer("`+", line)]
     partner: list[int | None] = [None] * len(runs)
     latest: dict[int, int] = {}
@@ -302,7 +305,7 @@ def _target(url: str) -> str:
 
 
 def _spelt(match: re.Match[str]) -> str:
-    """Spell out one `<…>`: a mention, a channel, a group, a date or a link."""
+    """Spell out one `<…>` element: a mention, a channel, a group, a date or a link."""
     target, _, label = match[1].partition("|")
     if target.startswith(("@", "#")):
         return f"{target[0]}{label or target[1:]}"
@@ -315,7 +318,7 @@ def _spelt(match: re.Match[str]) -> str:
 
 
 def _entities_only(text: str) -> str:
-    """Keep Slack's three entities, and escape every other `&`, so that it is unchanged."""
+    """Keep Slack's three entities, and escape every other `&` so that decoding leaves it unchanged."""
     return re.sub(r"&(?!(?:amp|lt|gt);)", "&amp;", text)
 
 
@@ -352,23 +355,23 @@ S = TypeVar("S", bound=Struct)
 
 
 class Malformed(InvalidArgument):
-    """The data cannot be understood; the message names the field and quotes nothing."""
+    """The data cannot be parsed. The error message names the field and quotes nothing."""
 
 
 class Rules(PlatformConfig, frozen=True, kw_only=True):
-    """How messages are read: which slash command stands before others; whether messages begin threads."""
+    """The settings for reading messages: the slash command, and whether messages begin threads."""
 
     command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
         "/postroom"
     )
     """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
     reply_in_threads: bool = False
-    """Whether each message in a channel begins a thread, and so a separate session."""
+    """Whether each message in a channel begins a thread, and therefore a separate session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bot:
-    """Who we are."""
+    """The bot's identity in its team."""
 
     team_id: str
     user_id: str
@@ -376,11 +379,11 @@ class Bot:
 
     @property
     def account(self) -> str:
-        """The bot's permanent name: two bots never share it, in any team."""
+        """The bot's permanent name, which is unique across all teams."""
         return f"{self.team_id}-{self.user_id}"
 
     def wrote(self, message: "Message") -> bool:
-        """Return whether a message is our own."""
+        """Return whether the bot itself wrote a message."""
         is_program = self.bot_id is not None and message.bot_id == self.bot_id
         return is_program or message.user == self.user_id
 
@@ -397,7 +400,7 @@ class File(Struct, frozen=True, kw_only=True):
     size: int | None = None
 
     def as_media(self) -> Attachment | None:
-        """Return it as a file; None if Slack does not provide it."""
+        """Return it as an attachment; None if Slack does not provide the file."""
         ref = self.url_private_download or self.url_private
         if self.mode in _GONE or not ref or not ref.strip():
             return None
@@ -412,14 +415,14 @@ class File(Struct, frozen=True, kw_only=True):
 
 
 class Field(Struct, frozen=True, kw_only=True):
-    """A line of an attachment."""
+    """A field of an attachment."""
 
     title: str | None = None
     value: str | None = None
 
 
 class Shared(Struct, frozen=True, kw_only=True):
-    """An attachment of a message: another person's words, or a part of a program's own."""
+    """An attachment of a message: a message shared from another person, or part of an app's own message."""
 
     pretext: str | None = None
     title: str | None = None
@@ -445,12 +448,12 @@ class Shared(Struct, frozen=True, kw_only=True):
 
     @property
     def author(self) -> str | None:
-        """Its author, for show."""
+        """The author's display name."""
         return self.author_name or self.author_subname or self.service_name or self.author_id or None
 
     @property
     def words(self) -> str:
-        """What it says, in plain words."""
+        """The attachment as plain text."""
         held = [one for one in self.message_blocks or () if isinstance(one, dict)]
         messages = [one["message"] for one in held if isinstance(one.get("message"), dict)]
         inner = [block for one in messages for block in _parts(one, "blocks")]
@@ -462,7 +465,7 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message; parts of an unknown form are not read, and named."""
+    """A message. Parts of an unknown form are not read, only named."""
 
     subtype: str | None = None
     user: str | None = None
@@ -477,18 +480,21 @@ class Message(Struct, frozen=True, kw_only=True):
     files: Json = None
 
     def shared(self) -> tuple[list[Shared], tuple[str, ...]]:
-        """Return its attachments, and a name for each that cannot be read."""
+        """Return the attachments, and a name for each one that cannot be read."""
         return _each(self.attachments, Shared, "an attachment")
 
     def same_words(self, other: "Message") -> bool:
-        """Return whether both have the same words and files; Slack also reports links that it unfurled."""
+        """Return whether both have the same text and files.
+
+        Slack also reports an edit when it unfurls a link.
+        """
         if not other.text and other.blocks != self.blocks:
             return False
         return (self.text or None, self.files or None) == (other.text or None, other.files or None)
 
 
 class Event(Message, frozen=True, kw_only=True):
-    """An event of the type `message` or `app_mention`: a message, or the change of one."""
+    """An event of the type `message` or `app_mention`: a new message, or a change of a message."""
 
     channel: Id
     channel_type: str | None = None
@@ -498,7 +504,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Slash(Struct, frozen=True, kw_only=True):
-    """A slash command. It is no message: the permanently unique id of its trigger replaces the id."""
+    """A slash command. It is not a message, so the unique id of its trigger is used as the message id."""
 
     command: Annotated[str, Meta(pattern="^/", max_length=255)]
     channel_id: Id
@@ -510,19 +516,19 @@ class Slash(Struct, frozen=True, kw_only=True):
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """The channel or the person of a press."""
+    """The channel or the person of a button press."""
 
     id: Id
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """The card of a press."""
+    """The card on which a button was pressed."""
 
     message_ts: Ts
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """A button; other programs have other ids."""
+    """A button. The id tells whether it is one of postroom's."""
 
     action_id: str | None = None
     value: str | None = None
@@ -541,14 +547,14 @@ class Press(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """Somebody said something."""
+    """A new message."""
 
     event: MessageEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A message has other words now."""
+    """A message was edited."""
 
     event: MessageEvent
 
@@ -593,13 +599,16 @@ def is_ts(value: object) -> bool:
 
 
 def signature(secret: str, stamp: str, body: bytes) -> str:
-    """Return how Slack signs a request."""
+    """Return the signature that Slack computes for a request."""
     signed = b"v0:" + stamp.encode() + b":" + body
     return "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
 def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int) -> bool:
-    """Return whether Slack sent this within the last five minutes; the body is not parsed before."""
+    """Return whether Slack signed this request within the last five minutes.
+
+    The body need not be parsed first.
+    """
     stamp = headers.get("x-slack-request-timestamp", "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         return False
@@ -609,7 +618,7 @@ def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int)
 
 
 def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[S], tuple[str, ...]]:
-    """Return the parts that can be read, and `name` for each other one."""
+    """Return the parts that can be parsed, and `name` for each part that cannot."""
     found: list[S] = []
     for part in parts or ():
         try:
@@ -620,7 +629,7 @@ def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[
 
 
 def _files(parts: Json) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
-    """Return the files that Slack provides, and a name for each other one."""
+    """Return the files that Slack provides, and a name for each file that it does not."""
     name = "a file that Slack does not provide"
     files, unread = _each(parts if isinstance(parts, list | None) else [parts], File, name)
     media = tuple(one for file in files if (one := file.as_media()) is not None)
@@ -650,7 +659,7 @@ def _event(event: Event, bot: Bot, rules: Rules) -> Update | None:
 
 
 def _place(event: Event, message: Message, bot: Bot, rules: Rules) -> SessionSource:
-    """Return where a message stands, and who wrote it as far as it says."""
+    """Return the place of a message, and its author if the message names one."""
     root = message.thread_ts
     thread = root if root != message.ts else None
     is_dm = _is_dm(event.channel, event.channel_type)
@@ -708,9 +717,9 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
 
 
 def said_in_thread(told: Json) -> tuple[str, str] | None:
-    """Return the id of an earlier message of a thread, and its author and words as a line; "" without words.
+    """Return the id of an earlier message of a thread, and a line with its author and text; "" without text.
 
-    None if it is not a message.
+    Return None if it is not a message.
     """
     try:
         message = msgspec.convert(storable_json(told), Message)
@@ -784,11 +793,11 @@ TO_READ: Final = frozenset(
 )
 
 AS_WANTED: Final = frozenset({"already_reacted", "no_reaction"})
-"""A mark is, or is not, there already."""
+"""Error codes that mean that a reaction already exists, or has already been removed."""
 TOKEN_REFUSED: Final = frozenset(
     {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"}
 )
-"""A person must give another token."""
+"""Error codes that mean that a person must provide another token."""
 
 _KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
     SendErrorKind.TOO_LONG: frozenset({"msg_too_long", "msg_blocks_too_long"}),
@@ -835,7 +844,7 @@ _MARKUP: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a call was not done, or that nobody knows."""
+    """Why a call was not performed, or that its outcome is unknown."""
 
     code: str
     kind: SendErrorKind
@@ -845,21 +854,21 @@ class Refusal:
 
     @property
     def is_of_markup(self) -> bool:
-        """Whether the same may be taken as plain text."""
+        """Whether Slack may accept the same text without markup."""
         return self.code in _MARKUP
 
     def describe(self) -> str:
-        """Return it in a few words, without anything that was sent."""
+        """Return a short description that quotes nothing of the request."""
         return f"{self.code}: the scope {self.needed} is missing" if self.needed else self.code
 
     def as_result(self) -> SendResult:
-        """Return it as the result of sending a message."""
+        """Convert it to the result of sending a message."""
         return SendResult.failed(self.kind, f"slack: {self.describe()}", retry_after_ms=self.retry_after_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of the Web API; with a refusal, the body may be empty."""
+    """A response of the Web API. If it has a refusal, the body may be empty."""
 
     body: Mapping[str, Any] = field(default_factory=dict)
     scopes: frozenset[str] | None = None
@@ -873,16 +882,16 @@ class Answer:
 
 
 def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
-    """Return the outcome of an error code. One that is not known will not pass by itself."""
+    """Return the refusal for an error code. An unknown code counts as permanent."""
     kind = _KIND_OF.get(code, SendErrorKind.FORBIDDEN)
     return Refusal(code=code, kind=kind, retry_after_ms=retry_after_ms, needed=needed)
 
 
 def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
-    """Return the content of an HTTP answer.
+    """Parse an HTTP response.
 
-    After 503 nothing was done. After other failures of the server nobody knows, and neither after an answer
-    that cannot be read.
+    After 503, nothing was done. After other server failures, or a response that cannot be parsed, the outcome
+    is unknown.
     """
     wait = _wait(headers.get("retry-after"))
     if status == 429:
@@ -917,7 +926,7 @@ def _wait(header: str | None) -> int | None:
 
 
 def refuse(answer: Answer, what: str, remedy: str) -> None:
-    """Raise the error for a refusal at connect.
+    """Raise the error for a refusal during `connect`.
 
     Raises:
         ConfigError: A person must fix it.
@@ -941,10 +950,10 @@ def refuse(answer: Answer, what: str, remedy: str) -> None:
 
 
 def check_scopes(scopes: frozenset[str] | None) -> None:
-    """Refuse a token that cannot write or cannot read; say in the log what else it lacks.
+    """Refuse a token without the scopes for reading and writing; log which other scopes are missing.
 
     Raises:
-        ConfigError: it names the scope.
+        ConfigError: A required scope is missing; the error names it.
     """
     if scopes is None:
         return
@@ -964,14 +973,14 @@ def _give(scope: str) -> str:
 
 
 LONGEST_TEXT: Final = 40_000
-"""Characters beyond which Slack cuts a message off without a word."""
+"""Maximum characters of a message; Slack silently truncates longer ones."""
 LONGEST_EDIT: Final = 4_000
 """Maximum bytes of text in an edit; longer text goes into blocks."""
 LONGEST_BLOCKS: Final = 12_000
-"""Maximum characters in all blocks together; Slack accepts some hundred more, but does not document it."""
+"""Maximum total characters of all blocks. Slack accepts some hundred more, but does not document this."""
 LONGEST_SECTION: Final = 3_000
 PIECE: Final = 2_500
-"""Characters of Markdown that go into one section, where not too many become entities."""
+"""Maximum characters of Markdown in one section, if not too many become entities."""
 LONGEST_LABEL: Final = 75
 BUTTONS_A_ROW: Final = 25
 _SUMMARY: Final = 500
@@ -989,12 +998,12 @@ def card_blocks(card: Card) -> list[dict[str, Any]]:
 
 
 def card_body(card: Card) -> dict[str, Any]:
-    """Return the request for a card; its text is for notices and for clients without blocks."""
+    """Return the request for a card. Its text is for notifications and for clients without blocks."""
     return {"text": _short(card.text), "blocks": card_blocks(card)}
 
 
 def edit_body(markdown: str) -> dict[str, Any]:
-    """Return the replacement of a message: as text without blocks if it fits, else in blocks."""
+    """Return the body of an edit: as text without blocks if it fits, otherwise in blocks."""
     text = to_mrkdwn(markdown)
     if len(text.encode()) <= LONGEST_EDIT:
         return {"text": text, "blocks": []}
@@ -1017,14 +1026,17 @@ def _button(index: int, button: Button) -> dict[str, Any]:
 
 
 def _sections(markdown: str) -> list[dict[str, Any]]:
-    """Return a text in sections that are always shown whole; fences go on in the next one."""
+    """Return a text in sections that Slack does not collapse.
+
+    A fence that is cut continues in the next section.
+    """
     pieces = split(markdown, limit=PIECE, unit=LengthUnit.CHARACTERS)
     texts = [text for piece in pieces for text in _within_limit(to_mrkdwn(piece))]
     return [{"type": "section", "expand": True, "text": {"type": "mrkdwn", "text": text}} for text in texts]
 
 
 def _within_limit(text: str) -> list[str]:
-    """Cut what became too long by its entities: where a line ends, and never within an entity."""
+    """Split text that its entities made too long at line ends, and never within an entity."""
     pieces: list[str] = []
     while len(text) > LONGEST_SECTION:
         cut = text.rfind("\n", 1, LONGEST_SECTION)
@@ -1037,25 +1049,25 @@ def _within_limit(text: str) -> list[str]:
 
 
 QUICKLY: Final = 4_000
-"""Characters that are converted at once; longer texts are on a thread."""
+"""Maximum characters that are converted on the event loop. Longer texts are converted on a thread."""
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
 
 
 def in_thread(thread_id: object) -> dict[str, str]:
-    """Return the fields that put a message into a thread; none for the id of a slash command."""
+    """Return the fields that put a message into a thread; empty for the id of a slash command."""
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 
 def deduped(told: Metadata) -> dict[str, str]:
-    """Return the field by which Slack recognises a repeated message: permanently the same for a key."""
+    """Return the field by which Slack recognises a repeated message. A key always gives the same value."""
     key = told.get("dedupe_key")
     return {"client_msg_id": str(uuid5(_KEYS, key))} if isinstance(key, str) and key else {}
 
 
 def storable_card(card: Card) -> Card:
-    """Return the card in text that can be sent."""
+    """Return a card whose texts can be sent to Slack."""
     return Card(
         text=storable(card.text),
         buttons=tuple(Button(label=storable(one.label), value=one.value) for one in card.buttons),
@@ -1063,7 +1075,7 @@ def storable_card(card: Card) -> Card:
 
 
 async def off_loop(work: Callable[[Given], Made], given: Given, length: int) -> Made:
-    """Perform pure work on a text of this length; on a thread if it takes some milliseconds."""
+    """Call a pure function on a text of this length, on a thread if that may take some milliseconds."""
     return work(given) if length <= QUICKLY else await asyncio.to_thread(work, given)
 
 
@@ -1073,7 +1085,7 @@ async def converted(content: str) -> str:
 
 
 def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
-    """Return the result of a call; with `nothing_done`, a lost answer is harmless."""
+    """Convert a response to a result. With `nothing_done`, a lost response is harmless."""
     refusal = answer.refusal
     if refusal is None:
         return SendResult.sent(answer.word("ts") or None)
@@ -1092,7 +1104,7 @@ MOST_FIELDS: Final = 100
 
 
 class SlackReceiver:
-    """Answers requests; those that may pass are taken one after another, in the order they came."""
+    """Answers requests from Slack, and processes the accepted ones one at a time, in order of arrival."""
 
     def __init__(
         self,
@@ -1104,7 +1116,7 @@ class SlackReceiver:
         take_unreadable: Callable[[bytes, str], Awaitable[None]],
         refused: Callable[[str], None],
     ) -> None:
-        """`is_taken` does the work, and returns whether its request may be acknowledged."""
+        """`is_taken` performs the work and returns whether its request may be acknowledged."""
         self._secret = secret
         self._clock = clock
         self._is_taken = is_taken
@@ -1114,7 +1126,7 @@ class SlackReceiver:
         self._in_order = asyncio.Lock()
 
     async def answer(self, request: Request) -> Response:
-        """Answer one request: 200, 401 (not signed by Slack, or long ago), 413, or 503 (not kept)."""
+        """Answer a request: 200, 401 (not signed by Slack, or too old), 413, or 503 (not stored)."""
         try:
             body = await bounded_body(request, LARGEST_BODY)
         except ClientDisconnect:
@@ -1166,19 +1178,19 @@ def _object(text: str | bytes) -> Mapping[str, Any]:
 
 
 class SlackOptions(Rules, frozen=True, kw_only=True):
-    """The table [platforms.slack]. The token is the bot's, the key that of the app."""
+    """The table [platforms.slack]. `token` is the bot's token, and `api_key` is the app's token."""
 
     ALSO: ClassVar = {"app_token": "api_key"}
     signing_secret: Secret | None = None
-    """Checks the requests that Slack sends; without it there is no route."""
+    """The secret that verifies Slack's requests. Without it, there is no HTTP route for Slack."""
     base_url: str = "https://slack.com/api"
-    """The address of the Web API; plain http on loopback alone."""
+    """The address of the Web API. Plain http is allowed only on loopback."""
     unfurl: bool = False
-    """Whether Slack shows previews of the addresses in our messages."""
+    """Whether Slack shows previews of the links in the bot's messages."""
     proxy: Proxy | None = None
     """An HTTP proxy on the way to Slack."""
     timeout_ms: Annotated[int, Meta(ge=1, le=600_000)] = 30_000
-    """How long a call waits."""
+    """The time limit of a call."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url)
@@ -1201,12 +1213,12 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
             )
 
     def api(self, token: str) -> "SlackApi":
-        """Return the Web API for the bot of a token.
+        """Return a client of the Web API for the bot with this token.
 
-        It loads libraries and certificates, so that it belongs outside of the event loop.
+        It loads libraries and certificates, so it must not be called on the event loop.
 
         Raises:
-            MissingExtra: a library is not installed.
+            MissingExtra: A library is not installed.
         """
         from postroom.gateway.platforms import slack_library  # noqa: F401 - to be loaded here and not later
         from postroom.gateway.platforms.slack_library import Network, SlackApi, tls_context
@@ -1221,20 +1233,20 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
 
 MOST_IN_THREAD: Final = 100
-"""Messages of a thread that a mention brings: the first one and the newest."""
+"""How many earlier messages of a thread a mention includes: the first one and the newest."""
 THREAD_PAGE: Final = 200
-"""Messages that one page of a thread has at most; Slack gives the oldest first, and some apps 15 of them."""
+"""Maximum messages in one page of a thread. Slack returns the oldest first, and limits some apps to 15."""
 MOST_THREAD_PAGES: Final = 5
 MOST_THREADS: Final = 10_000
 NOTE: Final = 1_000
-"""Characters of a note to one person."""
+"""Maximum characters of a note to one person."""
 
 Keep = Callable[[Json | bytes, Callable[[], Awaitable[None]]], Awaitable[None]]
-"""`take_in`, or `take_until_kept`."""
+"""The function that processes an update: `take_in` or `take_until_kept`."""
 
 
 class SlackAdapter(BasePlatformAdapter):
-    """Speaks with one Slack workspace as one bot."""
+    """Connects one bot to one Slack workspace."""
 
     platform = Platform.SLACK
     options = SlackOptions
@@ -1269,7 +1281,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._socket: SlackSocket | None = None
         self._receiver: SlackReceiver | None = None
         self._threads_read: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Channel and first message of the threads that an agent knows."""
+        """The threads that an agent knows, each by its channel and its first message."""
         if self._options.signing_secret:
             self._receiver = SlackReceiver(
                 self._options.signing_secret,
@@ -1282,21 +1294,21 @@ class SlackAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """The team's id and the bot's; known when `connect` has returned."""
+        """The ids of the team and of the bot, known after `connect` has returned."""
         return "default" if self._bot is None else self._bot.account
 
     def lock_identity(self) -> str | None:
-        """Return the app's token: Slack shares events out among an app's sockets."""
+        """Return the app's token, because Slack distributes events among the sockets of an app."""
         return self.config.api_key
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the one address for events, slash commands and interactivity."""
+        """Return the route for events, slash commands and interactivity."""
         return () if self._receiver is None else (Route("/slack", self._receiver.answer, methods=["POST"]),)
 
     # Its life.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the tokens and their scopes, then receive; see the base class."""
+        """Check the tokens and their scopes, then start receiving; see the base class."""
         await self.disconnect()
         if self._tasks.closed:
             self._tasks = Tasks(f"channel {self.platform.value}")
@@ -1318,7 +1330,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._heard()
 
     async def disconnect(self) -> None:
-        """End everything within some seconds; harmless when done twice."""
+        """Stop completely within some seconds; a second call does nothing."""
         self.liveness.state = AdapterState.STOPPED
         await self._end_receiving()
         api, self._api = self._api, None
@@ -1501,9 +1513,9 @@ class SlackAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message, including buttons.
+        """Replace a sent message, including its buttons.
 
-        Slack accepts less in an edit than in a message: more than about 12,000 characters are too long.
+        Slack accepts less text in an edit than in a new message: at most about 12,000 characters.
         """
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
@@ -1528,7 +1540,7 @@ class SlackAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Mark a message with 👀; without the scope for that no other is tried."""
+        """Add the reaction 👀 to a message. If the scope is missing, no further reactions are tried."""
         method = "reactions.remove" if takes_back else "reactions.add"
         if not is_ts(message_id):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is not a message")
@@ -1543,7 +1555,7 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if code in AS_WANTED else result_of(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons; if Slack refuses them, the text lists the possible answers."""
+        """Ask with buttons. If Slack refuses them, the text lists the possible answers."""
         told = metadata or {}
         body = {
             "channel": chat_id,
@@ -1559,7 +1571,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a card as it stands now; without buttons, when it has its answer."""
+        """Update a card to its current state. An answered card has no buttons."""
         shown = await off_loop(card_body, storable_card(card), len(card.text))
         body = {"channel": chat_id, "ts": message_id, **shown}
         answer = await self._say("chat.update", body)
@@ -1575,7 +1587,7 @@ class SlackAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a file; Slack does not say which message holds it, so that the result has no id."""
+        """Send a file. The result has no id, because Slack does not tell which message contains the file."""
         name = storable(attachment.name or "file")[:255]
         asked = {"filename": name, "length": data.size}
         ticket = await self._called("files.getUploadURLExternal", asked, form=True)
@@ -1598,10 +1610,10 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if answer.refusal is None else result_of(answer)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a file that came in; see the base class.
+        """Yield a received file; see the base class.
 
         Raises:
-            InvalidArgument: it does not lie with Slack; nothing was fetched.
+            InvalidArgument: The file is not at Slack; nothing was fetched.
         """
         if self._api is None:
             raise ServerUnavailable("Slack is not connected", remedy="")
@@ -1628,7 +1640,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def _called(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
-        """Call the Web API; a bot token that is refused once it was good ends receiving too."""
+        """Call the Web API. If Slack refuses a bot token that it had accepted before, receiving ends too."""
         if self._api is None:
             return Answer(refusal=refused(UNREACHABLE))
         answer = await self._api.call(method, body, form=form, token=token)

@@ -59,7 +59,7 @@ _NEVER_SENT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """How Slack is reached."""
+    """The network settings for Slack."""
 
     base_url: str
     timeout_ms: int
@@ -68,7 +68,7 @@ class Network:
 
 
 def is_of_platform(url: str, base_url: str, *, any_port: bool = False) -> bool:
-    """Return whether an address is Slack's own: encrypted as the API is, on its host or below it."""
+    """Return whether an address is Slack's own: encrypted like the API, on its host or a subdomain."""
     if not (url.isascii() and url.isprintable() and " " not in url):
         return False
     try:
@@ -88,12 +88,12 @@ def _port(url: SplitResult) -> int | None:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return how certificates are checked; it reads files, so that it belongs outside of the event loop."""
+    """Return the TLS context. It reads files, so it must not be called on the event loop."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
 class SlackApi:
-    """The Web API as one bot."""
+    """Calls the Web API as one bot."""
 
     def __init__(self, network: Network, token: str) -> None:
         self.network = network
@@ -108,24 +108,24 @@ class SlackApi:
         )
 
     async def close(self) -> None:
-        """Close the connections; harmless when done twice."""
+        """Close the connections; a second call does nothing."""
         await self._client.aclose()
 
     async def call(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
-        """Call a method; whatever comes of it is in the answer.
+        """Call a method and return the response. Failures are returned as well, never raised.
 
-        Some methods take forms alone, and `apps.connections.open` another token.
+        Some methods accept only forms, and `apps.connections.open` requires another token.
         """
         sent = {"data": dict(body)} if form else {"json": dict(body)}
         return await self._ask(f"{self._base}/{method}", token or self._token, **sent)
 
     async def upload(self, url: str, data: FileContent) -> Answer:
-        """Put a file where Slack said; until it is completed nobody sees it.
+        """Upload a file to the address that Slack has named. Nobody sees it until the upload is completed.
 
         Raises:
-            InvalidArgument: the address is not Slack's own.
+            InvalidArgument: The address is not Slack's own.
         """
         self._refuse_foreign(url)
         length = {"Content-Length": str(data.size)}
@@ -212,20 +212,20 @@ except ImportError as error:
     ) from error
 
 HEARTBEAT_MS: Final = 15_000
-"""A ping that has no answer by the next one ends a connection."""
+"""The interval between pings. A ping without an answer by the next one ends the connection."""
 LEAVE_MS: Final = 10_000
 OPEN_S: Final = 15.0
 CLOSE_S: Final = 1.0
 LARGEST_FRAME: Final = 4 * 1024 * 1024
 MOST_WAITING: Final = 1_000
-"""Envelopes beyond which we stop reading; Slack keeps the rest."""
+"""The number of queued envelopes at which reading stops. Slack keeps the rest."""
 
 _SILENT = logging.getLogger(f"{__name__}.library")
 _SILENT.setLevel(logging.CRITICAL)  # the library would log the ticket in the address, and messages in full
 
 
 class Ending(StrEnum):
-    """Why a connection is to be left, or is gone."""
+    """Why a connection should be replaced, or has ended."""
 
     REPLACED = "replaced"
     CROWDED = "crowded"
@@ -244,19 +244,19 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The calls of the socket to its adapter."""
+    """The callbacks with which the socket calls its adapter."""
 
     address: Callable[[], Awaitable[str]]
-    """Returns where to connect to, good for once; raises ConfigError or ServerUnavailable."""
+    """Returns an address for one connection; raises ConfigError or ServerUnavailable."""
     take: Callable[[str, Json], Awaitable[None]]
-    """Takes an envelope, and returns when it is kept."""
+    """Processes an envelope, and returns when it is stored."""
     take_unreadable: Callable[[bytes, str], Awaitable[None]]
-    """Stores a frame that is not an envelope, with the reason, and returns when it is kept."""
+    """Stores a frame that is not an envelope, together with the reason."""
     heard: Callable[[], None]
     stands: Callable[[AdapterState, str], None]
-    """Takes where the connection is, and why it is gone."""
+    """Receives the state of the connection, and why it was lost."""
     failed: Callable[[str, str, bool], None]
-    """Called at a permanent end: with a code, a sentence, and whether reconnecting may help."""
+    """Called when receiving ends permanently: with a code, a sentence, and whether a new connect may help."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -271,14 +271,14 @@ class _Connection:
 
 @dataclass(slots=True, kw_only=True)
 class Dialing:
-    """How connections are made."""
+    """The settings with which connections are opened."""
 
     tls: ssl.SSLContext | None = None
     proxy: str | None = None
 
 
 class SlackSocket:
-    """Keeps a connection as long as its tasks run."""
+    """Maintains a connection as long as its tasks run."""
 
     def __init__(self, hooks: Hooks, *, tasks: Tasks, timer: Timer, dialing: Dialing) -> None:
         self._hooks = hooks
@@ -291,17 +291,17 @@ class SlackSocket:
         )
 
     async def open(self) -> None:
-        """Connect, and keep it so in the background; return when Slack has said hello.
+        """Connect, and stay connected in the background; return after Slack's `hello`.
 
         Raises:
             ConfigError: Slack refuses the app's token, or Socket Mode is switched off.
-            ServerUnavailable: it could not be reached.
+            ServerUnavailable: Slack could not be reached.
         """
         first = await self._connect()
         self._tasks.start(self._keep(first), name="socket")
 
     async def close(self) -> None:
-        """Leave all connections within a second or two; its tasks must have been closed before."""
+        """Close all connections within a second or two. The tasks must have been closed before."""
         async with asyncio.TaskGroup() as group:
             for connection in tuple(self._open):
                 group.create_task(self._leave(connection))
@@ -341,7 +341,7 @@ class SlackSocket:
             self._arrived.get_nowait()
 
     async def _next(self, attempt: int, ending: Ending, proven: bool) -> _Connection:
-        """Open the next connection: at once when Slack asked for it, else after a pause."""
+        """Open the next connection, at once if Slack requested it, otherwise after a pause."""
         wait = 0 if ending is Ending.REPLACED and proven else pause_ms(attempt)
         if ending is not Ending.REPLACED:
             self._hooks.stands(AdapterState.RECONNECTING, _WHY[ending])
@@ -405,7 +405,7 @@ class SlackSocket:
         self._open.discard(connection)
 
     async def _heartbeat(self, connection: _Connection) -> None:
-        """Ping; a connection without an answer counts as cut."""
+        """Send pings. A connection that does not answer counts as lost."""
         while True:
             try:
                 pong = await connection.peer.ping()
@@ -454,7 +454,7 @@ class SlackSocket:
             await self._arrived.put((connection, json.dumps(frame).encode()))
 
     async def _work(self) -> None:
-        """Take one envelope after another; each is acked when it was taken, and not before."""
+        """Process one envelope after another, and acknowledge each only after it has been processed."""
         while True:
             connection, envelope = await self._arrived.get()
             if isinstance(envelope, bytes):

@@ -6,9 +6,8 @@
 `TelegramOptions` is the table [platforms.telegram]. With a webhook its `api_key` is the secret that Telegram
 sends with each update.
 
-Telegram has no key that makes a repeated send harmless, and does not report deleted messages to bots. A
-command without a bot's name counts as addressed to the bot, also in groups; a command with another bot's name
-is ignored.
+Telegram has no idempotency key for sending, and does not report deleted messages to bots. A command without a
+bot's name counts as addressed to this bot, even in groups. A command with another bot's name is ignored.
 """
 
 import asyncio
@@ -78,7 +77,7 @@ _IN_ADDRESS: Final = re.compile(r"([)\\])")
 _SHOWN_AS_LINK: Final = ("http://", "https://", "tg://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _ITALIC: Final = "\0"
-"""Stands for the mark of italics until all is written: the parser lets no such character through."""
+"""A placeholder for italic markup until the text is complete. The parser never outputs this character."""
 
 
 def _parser() -> MarkdownIt:
@@ -93,10 +92,10 @@ _PARSER: Final = _parser()
 
 
 def markdown_v2(text: str) -> str | None:
-    """Return Markdown in Telegram's dialect; None if it should be sent unchanged.
+    """Convert Markdown to Telegram's dialect; return None if it should be sent unchanged.
 
-    That is so if nothing visible would be left, or if it is nested too deeply to be kept whole. Any thread
-    may call it; for a long text avoid the event loop's: 4,096 brackets take 0.3 s.
+    It is sent unchanged if nothing visible would be left, or if it is nested too deeply. Any thread may call
+    this, but do not convert long texts on the event loop: 4,096 brackets take 0.3 s.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
@@ -109,7 +108,7 @@ def markdown_v2(text: str) -> str | None:
 
 
 def escaped(text: str) -> str:
-    """Return text in which nothing is a mark."""
+    """Escape a text so that nothing in it is markup."""
     return _RESERVED.sub(r"\\\1", text)
 
 
@@ -123,7 +122,7 @@ def _backslashed(text: str, marks: re.Pattern[str] = _IN_CODE) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writer:
-    """Writes blocks; what surrounds them decides which marks may still be set."""
+    """Writes blocks. The surrounding markup decides which further markup is allowed inside."""
 
     lines: Sequence[str]
     bold: bool = False
@@ -133,7 +132,7 @@ class _Writer:
     listed: bool = False
 
     def blocks(self, nodes: Iterable[SyntaxTreeNode]) -> str:
-        """Write blocks one below the other, with a blank line between them if the source had one."""
+        """Write successive blocks, separated by a blank line if the source has one."""
         written = ""
         for node in nodes:
             shown = self.block(node)
@@ -194,7 +193,7 @@ class _Writer:
         return inner if set_already or not inner.strip() else f"{mark}{inner}{mark}"
 
     def inline(self, node: SyntaxTreeNode) -> str:
-        """Write what stands within a block."""
+        """Write the inline content of a block."""
         return "".join(self._span(child) for child in node.children)
 
     def _span(self, node: SyntaxTreeNode) -> str:
@@ -232,7 +231,7 @@ _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
 class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.telegram]. The token is the bot's."""
+    """The table [platforms.telegram]. `token` is the bot's token."""
 
     ALSO: ClassVar = {"webhook_secret": "api_key"}
     base_url: str = "https://api.telegram.org"
@@ -242,11 +241,11 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
     delete_webhook: bool = False
     """Whether long polling removes a webhook that another program set."""
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
-    """How long Telegram holds a poll open while nothing is new."""
+    """How long Telegram holds a poll open while there are no updates."""
     timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000
-    """How long a call may stay without a sign of life."""
+    """The time limit for a call during which no data arrives."""
     proxy: Proxy | None = None
-    """An HTTP proxy on the way to Telegram."""
+    """An HTTP proxy for connections to Telegram."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url, plain=True)
@@ -263,7 +262,7 @@ def token_of(config: PlatformConfig) -> str:
     """Return the bot's token.
 
     Raises:
-        ConfigError: there is none, or it has not the form of one; it is not shown.
+        ConfigError: The token is missing or malformed. The error does not show it.
     """
     if not config.token:
         raise ConfigError(
@@ -276,7 +275,7 @@ def token_of(config: PlatformConfig) -> str:
 
 
 def refused_token(why: str) -> CredentialRefused:
-    """Return the error that the token is invalid, or no longer valid."""
+    """Return the error for a token that is invalid or has been revoked."""
     return CredentialRefused(
         f"telegram's token is not valid: {why}",
         remedy=secret_remedy("token", "the token from @BotFather in Telegram"),
@@ -288,7 +287,7 @@ SECRET_HEADER: Final = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the nam
 LARGEST_UPDATE: Final = 1024 * 1024
 LONGEST_NOTE: Final = 200
 LOOK_EVERY_MS: Final = 300_000
-"""How often it is looked whether the webhook is still ours."""
+"""How often the adapter checks whether the webhook is still registered for this server."""
 
 _SHORTEST_POLL_MS: Final = 500
 _BODY_SECONDS: Final = 15.0
@@ -297,7 +296,7 @@ _BODY_SECONDS: Final = 15.0
 LONGEST_CAPTION: Final = 1_024
 SEEN: Final = "👀"
 SHORT_TEXT: Final = 256
-"""Characters up to which a text is formatted on the event loop."""
+"""Maximum characters of a text that is formatted on the event loop."""
 
 
 # Telegram's answers, and the fields of requests.
@@ -329,45 +328,45 @@ _BY_WORDS: Final = (
         SendErrorKind.FORBIDDEN,
     ),
 )
-"""The meaning of Telegram's own words when it refuses a request with 400."""
+"""The kinds of failures, by Telegram's own description of a refusal with status 400."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Telegram's answer, or the outcome of an unanswered request."""
+    """Telegram's response, or the outcome of a request without a response."""
 
     result: Json = None
     status: int = 0
-    """0 when there was no answer."""
+    """The HTTP status; 0 if there was no response."""
     kind: SendErrorKind | None = None
-    """None when it was done."""
+    """The kind of failure; None if the call succeeded."""
     error: str = ""
     retry_after_ms: int | None = None
     migrate_to: int | None = None
-    """The id that the group has now."""
+    """The new id of a group that has moved."""
     is_telegram: bool = False
-    """Whether Telegram itself said so, and not something that stands before it."""
+    """Whether the response is from Telegram itself, and not from a proxy in front of it."""
 
     @property
     def is_unauthorized(self) -> bool:
-        """Whether the token is refused; an unknown token is answered with 404."""
+        """Whether Telegram refused the token. It answers an unknown token with 404."""
         return self.is_telegram and self.status in (401, 403, 404)
 
     @property
     def is_conflict(self) -> bool:
-        """Whether another program receives for this bot."""
+        """Whether another program is receiving updates for this bot."""
         return self.is_telegram and self.status == 409
 
 
 class Parameters(Struct, frozen=True, kw_only=True):
-    """The parameters of a refusal: seconds to wait, and the new id of a moved group."""
+    """The parameters of a refusal: the seconds to wait, or the new id of a moved group."""
 
     retry_after: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     migrate_to_chat_id: int | None = None
 
 
 def read_answer(status: int, body: bytes) -> Answer:
-    """Return the content of an answer of the Bot API."""
+    """Parse a response of the Bot API."""
     try:
         told = json.loads(body)
     except (ValueError, RecursionError):
@@ -398,7 +397,7 @@ def read_answer(status: int, body: bytes) -> Answer:
 
 
 def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
-    """Return the kind of a refusal. A proxy in front may refuse what Telegram has accepted."""
+    """Return the kind of a refusal. After a proxy's refusal, Telegram may still have accepted the request."""
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if status < 300 or (status >= 500 and not is_telegram):
@@ -412,14 +411,14 @@ def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
 
 
 def failed_call(answer: Answer) -> ServerUnavailable:
-    """Return why a call gave nothing: what Telegram answered, or that Telegram could not be reached."""
+    """Return the error for a failed call: Telegram's response, or that Telegram could not be reached."""
     if not answer.is_telegram:
         return unreachable(answer.error)
     return ServerUnavailable(f"Telegram rejected a call: {answer.error}", remedy="postroom retries")
 
 
 def unreachable(why: str) -> ServerUnavailable:
-    """Return that no answer of Telegram, or of its server of files, could be had."""
+    """Return the error for a missing or invalid response from Telegram or its file server."""
     return ServerUnavailable(
         f"Telegram gave no valid answer: {why}",
         remedy="check the network and base_url; the call can be repeated",
@@ -440,7 +439,7 @@ _MEDIA: Final = {
     MessageType.STICKER: ("sendSticker", "sticker"),
 }
 _GENERAL: Final = "1"
-"""The topic that every forum begins with; a message into it names no topic."""
+"""The topic that every forum begins with. Messages to it must not name a topic."""
 
 
 def number_of(text: str | None) -> int | None:
@@ -449,7 +448,7 @@ def number_of(text: str | None) -> int | None:
 
 
 def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
-    """Return the fields for the destination of a message."""
+    """Return the fields that name the destination of a message."""
     number = number_of(chat_id)
     where: dict[str, Json] = {"chat_id": replace_unstorable(chat_id) if number is None else number}
     thread = (metadata or {}).get("thread_id")
@@ -458,7 +457,7 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
 
 
 def keyboard(card: Card) -> dict[str, Json] | None:
-    """Return a card's buttons, one below the other; None when one of them cannot be carried."""
+    """Return a card's buttons, one below the other; None if a button's data is empty or too long."""
     if any(not 0 < len(one.value.encode("utf-8", "replace")) <= MOST_DATA_BYTES for one in card.buttons):
         return None
     rows = [
@@ -469,14 +468,14 @@ def keyboard(card: Card) -> dict[str, Json] | None:
 
 
 def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
-    """Return the method for a kind of file, and its field; a sticker with words goes as a document."""
+    """Return the method and the field for a kind of file. A sticker with a caption is sent as a document."""
     if kind is MessageType.STICKER and has_caption:
         return "sendDocument", "document"
     return _MEDIA.get(kind, ("sendDocument", "document"))
 
 
 def file_of(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
-    """Return name, content and MIME type of a file; the name is data, whatever stands in it."""
+    """Return the name, content and MIME type of a file. The name is treated as data and never interpreted."""
     name = replace_unstorable(attachment.name or "")[:_LONGEST_NAME] or attachment.kind.value
     mime = attachment.mime or ""
     return name, data, mime if _MIME.fullmatch(mime) else "application/octet-stream"
@@ -504,7 +503,7 @@ _ENVELOPE: Final = frozenset(
     forward_sender_name forward_date reply_markup text entities caption caption_entities
     """.split()  # noqa: SIM905 - as a list they are a hundred lines
 )
-"""Fields of a message that add no content, and its words."""
+"""Fields of a message without further content, and the fields of its text."""
 _EVENTS: Final = frozenset(
     """
     new_chat_members new_chat_member new_chat_participant left_chat_member left_chat_participant
@@ -520,15 +519,15 @@ _EVENTS: Final = frozenset(
     chat_owner_changed
     """.split()  # noqa: SIM905 - as above
 )
-"""Fields of an event in the chat without a person's message."""
+"""Fields of chat events that are not a person's message."""
 _OF_REPLY: Final = frozenset(("origin", "giveaway", "giveaway_winners"))
-"""Fields of an answered message that hold no content."""
+"""Fields of an answered message that contain no content."""
 _REPEATED: Final = {"document": "animation", "location": "venue"}
 """Fields that repeat the content of another field."""
 _FORWARDS: Final = frozenset(("forward_origin", "forward_date", "forward_sender_name"))
 """Fields that only a forwarded message has."""
 _REPLIES: Final = frozenset(("reply_to_message", "external_reply", "reply_to_story", "quote"))
-"""Fields that only a message which answers another has."""
+"""Fields that only a reply has."""
 Degrees: TypeAlias = Annotated[float, Meta(ge=-180, le=180)]
 
 
@@ -545,12 +544,12 @@ class Peer(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str | None:
-        """The name, for show."""
+        """The display name."""
         return self.title or f"{self.first_name} {self.last_name}".strip() or self.username or None
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """The author of forwarded words, or of an answered message of another chat."""
+    """The author of a forwarded text, or of an answered message in another chat."""
 
     sender_user: Peer | None = None
     sender_chat: Peer | None = None
@@ -559,7 +558,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """A part of an answered message, or the topic that it began."""
+    """The quoted part of an answered message, or the topic that the message opened."""
 
     text: str = ""
     name: str | None = None
@@ -567,7 +566,7 @@ class Words(Struct, frozen=True, kw_only=True):
 
 
 class Entity(Struct, frozen=True, kw_only=True):
-    """A mark of a text; both numbers count UTF-16 units."""
+    """Markup in a text. The offset and the length count UTF-16 units."""
 
     offset: Annotated[int, Meta(ge=0)]
     length: Annotated[int, Meta(ge=1)]
@@ -577,7 +576,7 @@ class Entity(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """The fields of a message with its sender, place, time and words."""
+    """The fields of a message that contain its sender, place, time and text."""
 
     message_id: int | None = None
     chat: Peer | None = None
@@ -614,7 +613,7 @@ class Press(Struct, frozen=True, kw_only=True):
 
 
 class File(Struct, frozen=True, kw_only=True):
-    """A file, and the description of a picture or sticker."""
+    """A file, or the description of a photo or sticker."""
 
     file_id: Annotated[str, Meta(min_length=1)]
     mime_type: str | None = None
@@ -627,7 +626,7 @@ class File(Struct, frozen=True, kw_only=True):
     is_video: bool = False
 
     def as_media(self, kind: MessageType, mime: str | None = None) -> Attachment:
-        """Return it as a file of this kind; `mime` is its type if Telegram names none."""
+        """Return it as an attachment of this kind. `mime` is its type if Telegram names none."""
         return Attachment(
             kind=kind, ref=self.file_id, mime=self.mime_type or mime, name=self.file_name, size=self.file_size
         )
@@ -658,7 +657,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """The words of every other kind of content."""
+    """The texts of all other kinds of content."""
 
     first_name: str = ""
     last_name: str = ""
@@ -677,13 +676,13 @@ class Told(Struct, frozen=True, kw_only=True):
     data: str = ""
 
     def listed(self, kind: str, *words: str) -> str:
-        """Return these words after the kind's name, or the title, the description and the text."""
+        """Return these texts in one string, after the name of the kind of content."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Me:
-    """Our bot."""
+    """The bot itself."""
 
     bot_id: int
     username: str
@@ -691,20 +690,20 @@ class Me:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A group became a supergroup, which has another id."""
+    """A group became a supergroup and has a new id."""
 
     source: SessionSource
     chat_id: str
 
 
 def update_id_of(update: Json) -> int | None:
-    """Return the number of an update; None when it has none."""
+    """Return the number of an update; None if it has none."""
     number = update.get("update_id") if isinstance(update, dict) else None
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | None:
-    """Return the content of an update; None if it is irrelevant, for instance our own message.
+    """Return the content of an update; None if it is irrelevant, such as the bot's own message.
 
     Raises:
         InvalidArgument: The update is invalid.
@@ -737,7 +736,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
 
 
 def _moved(message: Message, me: Me) -> Moved | None:
-    """Return that a group moved, which Telegram tells in the old one and in the new."""
+    """Return the move of a group, which Telegram reports in the old and in the new group."""
     here = None if message.chat is None else message.chat.id
     old, new = (message.migrate_from_chat_id or here), (message.migrate_to_chat_id or here)
     if old is None or new is None:
@@ -748,7 +747,7 @@ def _moved(message: Message, me: Me) -> Moved | None:
 
 
 def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Return a message as an event; None if it contains no person's words for the bot.
+    """Return a message as an event; None if it has no content from a person for the bot.
 
     Raises:
         InvalidArgument: The message is invalid.
@@ -787,7 +786,7 @@ def _read_reply(
 ) -> tuple[Attachment, ...]:
     """Add the answered message to an event; return its files, which belong to another person.
 
-    The message that opened a topic precedes each of the topic's messages, and is not answered.
+    Each message of a topic formally replies to the message that opened the topic; that is ignored.
     """
     told = message.reply_to_message or message.external_reply or {}
     quoted = "" if message.quote is None else _spelt_out(message.quote.text, message.quote.entities, me)[0]
@@ -813,8 +812,8 @@ def _read_reply(
 def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
     """Return the content of a message; None for an event of the chat, such as a new member.
 
-    A part of an unknown kind, or of a known kind in an unknown form, is named and not read. The event is
-    addressed if the words name the bot.
+    A part of an unknown kind, or in an unknown form, is only named. The event is addressed to the bot if the
+    text names the bot.
     """
     words, entities, is_named = message.caption, message.caption_entities, False
     if message.text is not None:
@@ -844,7 +843,7 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
     """Return a text without mentions of the bot, with the addresses of its links.
 
-    The second value is whether the text names the bot.
+    The second value tells whether the text names the bot.
     """
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for told in entities:
@@ -903,7 +902,7 @@ def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
 
 
 def _author(message: Message, *, is_forward: bool) -> str | None:
-    """Return the author of a message's words, for show: of a forward, never the person who forwarded it."""
+    """Return the display name of a text's author; for a forward, never the person who forwarded it."""
     origin = (message.forward_origin if is_forward else message.origin) or Origin()
     people = [origin.sender_user, origin.sender_chat, origin.chat]
     if is_forward:
@@ -990,7 +989,7 @@ _CONTENT: Final[dict[str, tuple[Any, Callable[[Any], Content]]]] = {
 
 
 class TelegramAdapter(BasePlatformAdapter):
-    """One bot at Telegram."""
+    """Connects one bot to Telegram."""
 
     platform: ClassVar[Platform] = Platform.TELEGRAM
     options: ClassVar = TelegramOptions
@@ -1025,18 +1024,18 @@ class TelegramAdapter(BasePlatformAdapter):
         self._api: TelegramApi | None = None
         self._options = config
         self._moved: dict[str, str] = {}
-        """The id that each group has now which became a supergroup since the start."""
+        """The new ids of groups that became supergroups since the start, by old id."""
         self._me: Me | None = None
         self._offset: int | None = None
-        """The first update that Telegram has not been told we have."""
+        """The offset: the first update that has not been acknowledged to Telegram."""
 
     @property
     def account(self) -> str:
-        """The bot's id; known when `connect` has returned."""
+        """The bot's id, which is known after `connect` has returned."""
         return "default" if self._me is None else str(self._me.bot_id)
 
     def lock_identity(self) -> str | None:
-        """Return the token, for only one may poll with it; None with a webhook."""
+        """Return the token, because only one process may poll with it; None with a webhook."""
         return None if self._options.webhook_url else self.config.token
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -1048,7 +1047,7 @@ class TelegramAdapter(BasePlatformAdapter):
     # Its life.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the token and begin to receive."""
+        """Check the token and start receiving."""
         token = token_of(self.config)
         await self.disconnect()
         self.liveness.state = AdapterState.CONNECTING
@@ -1068,14 +1067,14 @@ class TelegramAdapter(BasePlatformAdapter):
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
 
     async def _show_menu(self, api: "TelegramApi") -> None:
-        """Set the menu of commands; after a refusal the menu is unchanged."""
+        """Set the menu of commands. If Telegram refuses it, the menu stays unchanged."""
         listed: Json = [{"command": name, "description": words[:256]} for name, words in self.commands]
         answer = await api.call("setMyCommands", {"commands": listed})
         if answer.kind is not None:
             _LOG.info("telegram.no_menu", reason=answer.error)
 
     async def disconnect(self) -> None:
-        """End everything; harmless when done twice."""
+        """Stop completely; a second call does nothing."""
         await self._end_tasks()
         api, self._api = self._api, None
         if api is not None:
@@ -1092,7 +1091,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return Me(bot_id=bot_id, username=name)
 
     async def _make_way(self, api: "TelegramApi") -> None:
-        """Make sure that polls are answered."""
+        """Make sure that no webhook prevents polling."""
         told = _checked(await api.call("getWebhookInfo", {}))
         if isinstance(told, dict) and told.get("url"):
             if not self._options.delete_webhook:
@@ -1103,7 +1102,7 @@ class TelegramAdapter(BasePlatformAdapter):
             _checked(await api.call("deleteWebhook", {"drop_pending_updates": False}))
 
     async def _set_webhook(self, api: "TelegramApi") -> None:
-        """Register the webhook's address at Telegram."""
+        """Register the webhook's address with Telegram."""
         answer = await api.call(
             "setWebhook",
             {
@@ -1122,7 +1121,7 @@ class TelegramAdapter(BasePlatformAdapter):
     # What comes in.
 
     async def _poll(self, _: int) -> int:
-        """Ask for updates once and take them in; return the pause before the next poll."""
+        """Poll for updates once and process them; return the pause before the next poll."""
         wanted = {"timeout": self._options.poll_seconds, "allowed_updates": ALLOWED_UPDATES}
         if self._offset is not None:
             wanted["offset"] = self._offset
@@ -1150,7 +1149,7 @@ class TelegramAdapter(BasePlatformAdapter):
     async def _asked(
         self, method: str, fields: dict[str, Json], kind: type[T], *, more_silence_ms: int = 0
     ) -> T:
-        """Return the result of a call of the receiving side, which must have this type.
+        """Return the result of a call that is needed for receiving; the result must have this type.
 
         Raises:
             CredentialRefused: The token is no longer valid.
@@ -1189,7 +1188,7 @@ class TelegramAdapter(BasePlatformAdapter):
             await self.handle_message(found)
 
     async def _follow(self, moved: Moved) -> None:
-        """Go on in the group that a group has become."""
+        """Continue in the supergroup that a group has become."""
         self._moved[moved.source.chat_id] = moved.chat_id
         if self._inbound is not None:
             await self._inbound.moved(moved.source, moved.chat_id)
@@ -1205,7 +1204,7 @@ class TelegramAdapter(BasePlatformAdapter):
             self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
 
     async def _webhook(self, request: Request) -> Response:
-        """Take an update that Telegram sends; 200 only when it was kept."""
+        """Process an update that Telegram sends; answer 200 only if it has been stored."""
         given = request.headers.get(SECRET_HEADER, "").encode()
         if not hmac.compare_digest(given, (self.config.api_key or "").encode()):
             self._refuse("wrong_secret")
@@ -1242,7 +1241,7 @@ class TelegramAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Say something."""
+        """Send a message."""
         fields, answered = place(chat_id, metadata), number_of(reply_to)
         if answered is not None:  # if that message is gone, this one is still sent
             fields["reply_parameters"] = {"message_id": answered, "allow_sending_without_reply": True}
@@ -1277,7 +1276,7 @@ class TelegramAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Set the one reaction that a bot has on a message, or none."""
+        """Set the bot's reaction to a message, or remove it. A bot can have only one."""
         number = number_of(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
@@ -1302,7 +1301,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return self._result(await self._call(method, fields, file=file, metadata=metadata))
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a file that came in."""
+        """Yield a received file."""
         if attachment.size is not None and attachment.size > max_bytes:
             raise TooLarge(f"the file exceeds {max_bytes} bytes", value=attachment.size)
         answer = await self._call("getFile", {"file_id": attachment.ref})
@@ -1328,7 +1327,7 @@ class TelegramAdapter(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a card as it stands now; without buttons it loses those it had."""
+        """Update a card to its current state. A card without buttons loses those that it had."""
         buttons = keyboard(card)
         if buttons is None:
             return _unusable("the data of a button must have 1 to 64 bytes")
@@ -1345,7 +1344,10 @@ class TelegramAdapter(BasePlatformAdapter):
         message_id: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Say a text formatted, or replace that of a message; if its marks are refused, as it stands."""
+        """Send a formatted text, or replace a message's text.
+
+        If the markup is refused, send it unformatted.
+        """
         if message_id is not None:
             if (number := number_of(message_id)) is None:
                 return _unusable("the id of a message must be a number")
@@ -1374,7 +1376,7 @@ class TelegramAdapter(BasePlatformAdapter):
         file: "SentFile | None" = None,
         metadata: Metadata | None = None,
     ) -> Answer:
-        """Call a method when it is its turn; for a moved group at its new id."""
+        """Call a method when its turn comes. For a group that has moved, use the new id."""
         chat_id = str(fields.get("chat_id", ""))
         if (now_at := self._moved.get(chat_id)) is not None:
             fields = {**fields, "chat_id": int(now_at)}
@@ -1410,7 +1412,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
 
 def _client(options: TelegramOptions, token: str) -> "TelegramApi":
-    """Return the client of Telegram; call it off the event loop, because it reads files.
+    """Return a client for Telegram. It reads files, so it must not be called on the event loop.
 
     Raises:
         MissingExtra: The library is not installed.
@@ -1424,8 +1426,8 @@ def _checked(answer: Answer) -> Json:
     """Return the result of a call before the first poll.
 
     Raises:
-        ConfigError: the token is refused.
-        ServerUnavailable: it could not be done now.
+        ConfigError: Telegram refuses the token.
+        ServerUnavailable: The call failed temporarily.
     """
     if answer.is_unauthorized:
         raise refused_token(answer.error)

@@ -1,7 +1,7 @@
-"""The HTTP side of Telegram's adapter; the only module of it that knows the client library.
+"""The HTTP side of Telegram's adapter, and the only module that uses the HTTP library.
 
-The token is part of each address at Telegram. Here it is put in by the transport, below everything that logs
-or names an address: requests, errors and logs above it read `bot***`.
+The token is part of each address at Telegram. The transport inserts it, below all code that logs or quotes an
+address. So requests, errors and logs contain `bot***` instead of the token.
 """
 
 import json
@@ -39,7 +39,7 @@ File = tuple[str, FileContent, str]
 
 
 class _WithToken(httpx2.AsyncBaseTransport):
-    """Puts the token where the mask stands, and sends the request."""
+    """Replaces the mask in the address with the token, and sends the request."""
 
     def __init__(self, token: str, *, is_plain: bool, proxy: str | None) -> None:
         self._path = f"/bot{token}/".encode("ascii")
@@ -65,7 +65,7 @@ class _WithToken(httpx2.AsyncBaseTransport):
 
 
 class TelegramApi:
-    """One bot's calls. Making it reads certificates from the disk, so it is made off the event loop."""
+    """The calls of one bot. Create it off the event loop, because that reads certificates from disk."""
 
     def __init__(self, base_url: str, token: str, *, silence_ms: int, proxy: str | None = None) -> None:
         self._base = base_url.rstrip("/")
@@ -83,10 +83,10 @@ class TelegramApi:
     async def call(
         self, method: str, fields: Mapping[str, Json], *, more_silence_ms: int = 0, file: File | None = None
     ) -> Answer:
-        """Call a method and return what became of it; nothing that the network does is raised.
+        """Call a method and return the outcome. Network failures are returned as well, never raised.
 
-        `file` is sent under the name that the field `file` has; the time without a sign of life may be longer
-        than usual by `more_silence_ms`.
+        The field `file` gives the name under which `file` is sent. `more_silence_ms` extends the time limit
+        for receiving data.
         """
         url = f"{self._base}/{MASK}/{method}"
         sent, body = {**_body(fields, file), "timeout": self._timeout(more_silence_ms)}, bytearray()
@@ -109,11 +109,11 @@ class TelegramApi:
             return Answer(kind=SendErrorKind.UNKNOWN, error=f"Telegram's answer was lost: {_said(error)}")
 
     async def download(self, path: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield a file by the path that `getFile` answered; no other host is ever asked.
+        """Yield the file at the path that `getFile` has returned. No other host is ever contacted.
 
         Raises:
-            TooLarge: it is larger than `max_bytes`; no more than that is given.
-            ServerUnavailable: it could not be fetched.
+            TooLarge: The file is larger than `max_bytes`; no more than that is yielded.
+            ServerUnavailable: The file could not be fetched.
         """
         if not _SAFE_PATH.fullmatch(path):
             raise unreachable("the path of the file is invalid")
@@ -134,12 +134,12 @@ class TelegramApi:
 
 
 def _said(error: httpx2.RequestError) -> str:
-    """Name what went wrong by its kind: its text may hold more than is to be shown."""
+    """Return the type of an error as its description, because its text may contain secrets."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
 
 
 def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
-    """Return the fields as a request's body; in a form with a file, values other than text are JSON."""
+    """Return the fields as a request's body. In a form with a file, values other than text are JSON."""
     if file is None:
         content = json.dumps(dict(fields), allow_nan=False).encode("ascii")
         return {"content": content, "headers": {"Content-Type": "application/json"}}
@@ -166,7 +166,7 @@ def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
 
 
 async def _form(head: bytes, content: FileContent, tail: bytes) -> AsyncIterator[bytes]:
-    """Yield a form whose file is never whole in memory."""
+    """Yield a form with a file, without loading the whole file into memory."""
     yield head
     async for piece in content.pieces():
         yield piece

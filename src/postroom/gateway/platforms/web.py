@@ -1,4 +1,4 @@
-"""The chat page of postroom: plain HTML, one script and one style sheet, all from this server.
+"""postroom's chat page: plain HTML, one script and one style sheet, all served by this server.
 
     page ──▶ POST /chat/messages {id, text, conversation} ──▶ stored ──▶ 202: the page shows "sent"
     page ◀── GET /chat/conversations: the list; GET /chat/conversations/<id>: the newest entries, then older
@@ -6,13 +6,14 @@
 
 The first person signs in with `token`, of 16 characters or more.
 
-A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat
-and has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser
-that showed a token is signed in for twelve hours, by a signed, HttpOnly, SameSite=Strict cookie. It outlives
-a restart. The store keeps the hash of each session that was signed out. A change must come from our own page:
-it carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are checked.
+A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat and
+has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser that has
+presented a token is signed in for twelve hours by a signed, HttpOnly, SameSite=Strict cookie, which also
+survives a restart of the server. The store keeps the hash of each session that has signed out. A changing
+request must come from the page itself: it needs the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site
+are checked.
 
-The page makes the id of a message, so that a message that is sent twice is stored once. The store keeps every
+The page generates the id of a message, so a message that is sent twice is stored once. The store keeps every
 entry except drafts until the person deletes the conversation. The server renders the Markdown of entries.
 """
 
@@ -88,7 +89,7 @@ MOST_LOGGED: Final = 500
 MOST_CHARACTERS: Final = 5_000_000
 MOST_WATCHERS: Final = 16
 CHARACTERS_A_MS: Final = 32
-"""Characters of a draft for which the server waits 1 ms before it sends the next state of the draft.
+"""For each this many characters of a draft, the server waits 1 ms before it sends the draft again.
 
 The server renders the whole draft each time, so it renders a long draft less often."""
 LONGEST_WAIT_MS: Final = 1_000
@@ -99,7 +100,7 @@ _EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
 class ShownFile(Record, frozen=True, kw_only=True):
-    """A file that an entry shows; its bytes are in the store."""
+    """A file that an entry shows. Its bytes are in the store."""
 
     sha256: str
     name: str
@@ -107,7 +108,7 @@ class ShownFile(Record, frozen=True, kw_only=True):
     size: int
 
     def shown(self) -> dict[str, Json]:
-        """Return the file as the page gets it."""
+        """Return the file in the form that the page receives."""
         return {"id": self.sha256, "name": self.name, "type": self.media_type, "size": self.size}
 
 
@@ -116,20 +117,20 @@ class Entry(Record, frozen=True, kw_only=True):
 
     entry_id: str
     kind: str
-    """`message`: said by the person; `answer` and `card`: said to the person."""
+    """`message` was written by the person; `answer` and `card` were sent to the person."""
     text: str
     reasoning: str = ""
     """In an answer: the reasoning of the model, which is not part of the text."""
     at: int
     conversation: str = MAIN
     order: int = 0
-    """The position. Entries are shown in this order, and a restart does not begin the positions again."""
+    """The position in the order of entries. A restart of the server does not reset the positions."""
     version: int = 0
     draft: bool = False
     gone: bool = False
     edited: bool = False
     failed: bool = False
-    """Whether the answer reports a failure, so that the page offers to try again."""
+    """Whether the answer reports a failure, so that the page offers a retry."""
     answered: bool = False
     """In a message: whether an agent has begun to answer it or has asked a question about it."""
     answers: tuple[str, ...] = ()
@@ -142,11 +143,11 @@ class Entry(Record, frozen=True, kw_only=True):
 
     @property
     def length(self) -> int:
-        """The characters of its text and its reasoning."""
+        """The number of characters of the text and the reasoning."""
         return len(self.text) + len(self.reasoning)
 
     def shown(self) -> dict[str, Any]:
-        """Return the entry as the page gets it, without HTML."""
+        """Return the entry in the form that the page receives, without HTML."""
         return {
             "id": self.entry_id,
             "conversation": self.conversation,
@@ -166,13 +167,13 @@ class Entry(Record, frozen=True, kw_only=True):
         }
 
     def to_body(self) -> dict[str, Json]:
-        """Return the entry as the store keeps it."""
+        """Return the entry in the form in which it is stored."""
         body: dict[str, Json] = msgspec.to_builtins(self)
         return body
 
     @classmethod
     def from_body(cls, body: dict[str, Json]) -> "Entry":
-        """Return the entry from a body that `to_body` made, with version 0."""
+        """Return the entry that `to_body` stored in this body, with version 0."""
         return replace(msgspec.convert(body, cls), version=0)
 
 
@@ -181,7 +182,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.waiting: dict[str, None] = {}
-        """The events without a number that the page did not get yet, each once."""
+        """The unnumbered events that the page has not received yet, each once."""
         self.ended = False
         self.news = asyncio.Event()
 
@@ -194,9 +195,9 @@ class ChatLog:
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._version = 0
         self.newest_order = 0
-        """The greatest position of any entry of this person, in the log or in the store."""
+        """The highest position of any entry of this person, in the log or in the store."""
         self._forgotten = 0
-        """The greatest number of an entry that the log dropped to make room."""
+        """The highest number of an entry that the log has dropped to make room."""
         self._characters = 0
         self._watchers: set[Watcher] = set()
 
@@ -230,14 +231,14 @@ class ChatLog:
         return self.newest_order
 
     def placed(self, entry: Entry) -> Entry:
-        """Return an entry with its position: that of the known entry with its id, or a new one."""
+        """Return the entry with the position of the known entry with this id, or with a new position."""
         known = self._entries.get(entry.entry_id)
         if known is not None:
             return replace(entry, order=known.order)
         return entry if entry.order else replace(entry, order=self.next_order(entry.at))
 
     def put(self, entry: Entry) -> None:
-        """Show an entry to the pages that watch; it replaces the entry with its id."""
+        """Show an entry on all open pages. It replaces the entry with the same id."""
         self._version += 1
         entry = self.placed(entry)
         old = self._entries.get(entry.entry_id)
@@ -267,9 +268,9 @@ class ChatLog:
         reasoning: str = "",
         **fields: Any,
     ) -> list[Entry]:
-        """Return the entries that a part of an answer changes: the drafts that it ends, and last the answer.
+        """Return the entries that a part of an answer changes: the drafts that it ends, then the answer.
 
-        The answer replaces the draft that it grew from, and keeps its reasoning if it brings none. The caller
+        The answer replaces its draft, and keeps the draft's reasoning if it has none of its own. The caller
         shows the entries.
         """
         answered = tuple(answers)
@@ -298,7 +299,7 @@ class ChatLog:
         self._tell(sse.entry("typing", json.dumps({"conversation": conversation})))
 
     def list_anew(self) -> None:
-        """Make the pages read the list of conversations again."""
+        """Make all open pages reload the list of conversations."""
         self._tell(sse.entry("conversations", "{}"))
 
     def beat(self) -> None:
@@ -306,16 +307,16 @@ class ChatLog:
         self._tell(_ALIVE)
 
     def end(self) -> None:
-        """End all that watch."""
+        """Disconnect all open pages."""
         for watcher in self._watchers:
             watcher.ended = True
         self._wake()
 
     def watch(self) -> Watcher:
-        """Begin to watch.
+        """Connect another page.
 
         Raises:
-            Refused: too many do.
+            Refused: Too many pages are connected.
         """
         if len(self._watchers) >= MOST_WATCHERS:
             raise Refused(
@@ -326,7 +327,7 @@ class ChatLog:
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
-        """Watch no longer; harmless when done twice."""
+        """Disconnect a page; a second call does nothing."""
         self._watchers.discard(watcher)
 
     async def events(
@@ -338,10 +339,10 @@ class ChatLog:
         render: Callable[[Sequence[Entry]], Awaitable[list[dict[str, Any]]]],
         wait: Callable[[int], Awaitable[None]],
     ) -> AsyncGenerator[str]:
-        """Yield what changed since `last_id`, then every change as it comes, until nobody may watch.
+        """Yield the changes since `last_id`, then each change as it happens, until the session ends.
 
-        `may_watch` is asked at each beat; `render` returns entries as the page gets them; `wait` waits for a
-        number of milliseconds.
+        `may_watch` is called at each heartbeat and tells whether the session is valid. `render` returns
+        entries in the form that the page receives. `wait` sleeps for a number of milliseconds.
         """
         seen, is_whole = self._seen(last_id)
         if not is_whole:
@@ -364,7 +365,7 @@ class ChatLog:
             await watcher.news.wait()
 
     def _seen(self, last_id: str | None) -> tuple[int, bool]:
-        """Return the number up to which a page has seen this log, and whether it missed nothing since."""
+        """Return the last number that a page has seen, and whether the log still has all later changes."""
         if last_id is None:
             return 0, True
         found = _EVENT_ID.fullmatch(last_id)
@@ -437,7 +438,7 @@ def chat_page(title: str, base: str, name: str) -> Response:
 
 
 def sign_in_page(title: str, base: str, refusal: Refused | None = None) -> Response:
-    """Return the form that asks for a token, with the reason after a refusal."""
+    """Return the sign-in form, with the reason if a sign-in was refused."""
     notice = "" if refusal is None else refusal.message
     page = _filled(_SIGN_IN, title=title, base=base, notice=notice)
     if refusal is None:
@@ -446,7 +447,7 @@ def sign_in_page(title: str, base: str, refusal: Refused | None = None) -> Respo
 
 
 def token_in_form(request: Request, body: bytes) -> str:
-    """Return the token of a sent form.
+    """Return the token from a submitted form.
 
     Raises:
         Refused: The request is not a form.
@@ -461,7 +462,7 @@ def token_in_form(request: Request, body: bytes) -> str:
 
 
 def _filled(page: str, **values: str) -> str:
-    """Fill a page; the values are not searched for further fields."""
+    """Fill in the fields of a page. Fields inside the inserted values are not replaced."""
     parts = page.split("{{")
     done = [parts[0]]
     for part in parts[1:]:
@@ -476,14 +477,14 @@ FAILURE_WINDOW: Final = timedelta(minutes=1)
 LEAST_TOKEN: Final = 16
 _MOST_ADDRESSES: Final = 1_024
 _SESSION: Final = re.compile(r"([0-9]{13,15})\.[A-Za-z0-9_-]{22}")
-"""The payload of a cookie before its signature: the end of the session, and 16 random bytes."""
+"""The payload of a cookie, without the signature: the end of the session, and 16 random bytes."""
 
 
 def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict[str, str]:
-    """Return who may chat, and the token of each.
+    """Return the people who may chat, each with their token.
 
     Raises:
-        ConfigError: a name or a token cannot be one, two are the same, or there is nobody.
+        ConfigError: A name or token is invalid or used twice, or there are no people.
     """
     people = [*([] if token is None else [(name, token)]), *others.items()]
     if not people:
@@ -511,7 +512,7 @@ def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict
 
 
 class Visitors:
-    """Signs people in and knows them again."""
+    """Signs people in, and recognises them by their cookies."""
 
     def __init__(self, people: Mapping[str, str], clock: Clock) -> None:
         self._people = people
@@ -519,7 +520,7 @@ class Visitors:
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def sign_in(self, token: str, address: str) -> str:
-        """Return the cookie of a new session of the token's owner.
+        """Start a session for the token's owner, and return its cookie.
 
         Raises:
             Refused: No person has this token, or this address failed ten times within a minute.
@@ -536,9 +537,9 @@ class Visitors:
         return f"{payload}.{self._signature(found[0], payload)}"
 
     def who(self, session: str | None) -> str | None:
-        """Return the person of a session; None if the cookie is not valid or is older than its twelve hours.
+        """Return the person of a session; None if the cookie is invalid or older than twelve hours.
 
-        The caller asks the store whether the person has signed out.
+        The caller must check in the store whether the person has signed out.
         """
         payload, _, signed = (session or "").rpartition(".")
         found = _SESSION.fullmatch(payload)
@@ -568,9 +569,9 @@ class Visitors:
 
 
 def require_own_page(request: Request, *, is_form: bool = False) -> None:
-    """Check that a changing request was sent by our own page, and not by another site's.
+    """Check that a changing request was sent by the chat page, and not by another site.
 
-    A page's script sends a header that no form of another site can send; a form must name its origin.
+    The page's script sends a header that a form on another site cannot send. A form must name its origin.
 
     Raises:
         Refused: The request is from another page.
@@ -598,9 +599,9 @@ LONGEST_MESSAGE: Final = 100_000
 MOST_UPLOADED: Final = 100
 LARGEST_BODY: Final = 20_000_000
 MOST_ENTRIES: Final = 40
-"""Entries of a conversation that the page reads at once."""
+"""Number of entries of a conversation that the page loads at once."""
 MOST_CONVERSATIONS: Final = 50
-"""Conversations of the list that the page reads at once."""
+"""Number of conversations in the list that the page loads at once."""
 LONGEST_TITLE: Final = 60
 _UPLOAD_SECONDS: Final = 600
 _SHOWN_INLINE: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -661,13 +662,13 @@ class WebAdapter(HttpAdapter):
         epoch = secrets.token_hex(4)
         self._logs = {name: ChatLog(epoch) for name in people}
         self._uploaded: dict[str, OrderedDict[str, ShownFile]] = {name: OrderedDict() for name in people}
-        """Files that were uploaded and are not in a message yet, the newest of them."""
+        """The newest uploaded files that are not part of a message yet."""
         self._without_main: set[str] = set()
-        """The people who deleted the conversation `main` in this process, and wrote nothing there since."""
+        """The people who deleted the conversation `main` in this process and have not written there since."""
         self._markdown = Markdown(headings=AS_WRITTEN)
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the page and what its script calls."""
+        """Return the routes of the page and of the calls by its script."""
         return (
             Route("/chat", self._serve(self._page), methods=["GET"]),
             Route("/chat/static/{name}", self._serve(static_file), methods=["GET"]),
@@ -688,7 +689,7 @@ class WebAdapter(HttpAdapter):
         )
 
     async def disconnect(self) -> None:
-        """Take nothing more and let the open pages go; they come back by themselves."""
+        """Accept no further requests and disconnect the open pages. The pages reconnect by themselves."""
         await super().disconnect()
         for log in self._logs.values():
             log.end()
@@ -723,10 +724,10 @@ class WebAdapter(HttpAdapter):
         return _with_session(request, "", 0)
 
     async def _person(self, request: Request) -> str | None:
-        """Return who has signed in with this browser; None if nobody has, or the person signed out.
+        """Return the person who is signed in with this browser; None if nobody is.
 
         Raises:
-            StoreError: Whether the person signed out is unknown.
+            StoreError: It could not be read whether the person has signed out.
         """
         session = request.cookies.get(_cookie_name(request), "")
         name = self._visitors.who(session)
@@ -748,7 +749,7 @@ class WebAdapter(HttpAdapter):
         return name
 
     async def _read(self, request: Request) -> tuple[str, dict[str, Json]]:
-        """Return who sent a change, and what."""
+        """Return the person who sent a changing request, and its content."""
         require_own_page(request)
         name = await self._who(request)
         require_json(request)
@@ -757,7 +758,7 @@ class WebAdapter(HttpAdapter):
     # Conversations.
 
     async def _list(self, request: Request) -> Response:
-        """Return the 50 conversations that were active last, or the next 50 before a position."""
+        """Return the 50 most recently active conversations, or the next 50 before a position."""
         name = await self._who(request)
         found = await self._chats().conversations(name, before=_before(request), limit=MOST_CONVERSATIONS + 1)
         shown = [
@@ -791,7 +792,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": conversation, "title": title})
 
     async def _delete(self, request: Request) -> Response:
-        """Stop the active runs of a conversation, drop what waits there, and delete its entries."""
+        """Stop the active runs of a conversation, withdraw its waiting messages, and delete its entries."""
         require_own_page(request)
         name = await self._who(request)
         conversation = _conversation_id(request.path_params["id"])
@@ -818,14 +819,14 @@ class WebAdapter(HttpAdapter):
         return self.web_chats
 
     async def _entry(self, name: str, entry_id: str) -> Entry | None:
-        """Return an entry as it stands, from the newest ones or from the store."""
+        """Return the current state of an entry, from the log or from the store."""
         if (found := self._logs[name].find(entry_id)) is not None:
             return found
         stored = await self._chats().entry(name, entry_id)
         return None if stored is None else Entry.from_body(stored.body)
 
     async def _log(self, name: str) -> ChatLog:
-        """Return a person's log, whose next position is greater than every position in the store."""
+        """Return a person's log. Its next position is higher than every position in the store."""
         log = self._logs[name]
         if not log.newest_order:
             newest = await self._chats().conversations(name, limit=1)
@@ -860,7 +861,7 @@ class WebAdapter(HttpAdapter):
         return True
 
     async def _rendered(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-        """Return entries as the page gets them, with their texts as safe HTML."""
+        """Return entries in the form that the page receives, with their texts as safe HTML."""
         bodies = await self._markdown.render({place: one.text for place, one in enumerate(entries)})
         return [{**one.shown(), "html": str(bodies[place].html)} for place, one in enumerate(entries)]
 
@@ -904,7 +905,7 @@ class WebAdapter(HttpAdapter):
             self._logs[name].list_anew()
 
     async def _upload(self, request: Request) -> Response:
-        """Store a file; a later message names it by its hash."""
+        """Store an uploaded file. A later message refers to it by its hash."""
         require_own_page(request)
         name = await self._who(request)
         told = request.query_params.get("name", "")
@@ -931,7 +932,10 @@ class WebAdapter(HttpAdapter):
         return json_response(file.shown(), 201)
 
     async def _file(self, request: Request) -> Response:
-        """Give a file that this person's chat shows; only pictures that cannot act are shown by a browser."""
+        """Return a file from this person's chat.
+
+        Browsers display only safe image types; others are downloaded.
+        """
         name, sha256 = await self._who(request), request.path_params["sha256"]
         file = await self._known(name, sha256, request.query_params.get("entry"))
         if file is None:
@@ -954,7 +958,7 @@ class WebAdapter(HttpAdapter):
         return StreamingResponse(_begun(first, pieces), media_type=media_type, headers=headers)
 
     async def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
-        """Return the files that a message names: just uploaded, or shown by this chat already."""
+        """Return the files that a message refers to: just uploaded, or already shown in this chat."""
         if not isinstance(ids, list) or len(ids) > MOST_FILES or not all(isinstance(one, str) for one in ids):
             raise Refused(400, "malformed", f"`files` must be a list of at most {MOST_FILES} ids")
         known = [await self._known(name, one) for one in ids]
@@ -977,7 +981,7 @@ class WebAdapter(HttpAdapter):
         return self.files
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a file that was uploaded: it is in the store."""
+        """Yield an uploaded file, from the store."""
         if attachment.size is not None and attachment.size > max_bytes:
             raise TooLarge(f"it exceeds {max_bytes:,} bytes", value=attachment.size)
         async for piece in self._store().content(attachment.ref):
@@ -991,7 +995,7 @@ class WebAdapter(HttpAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Show a file, which is in the store."""
+        """Show a file that is in the store."""
         if chat_id not in self._logs:
             return _nobody()
         entry_id = _entry_id(metadata)
@@ -1091,7 +1095,7 @@ class WebAdapter(HttpAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a message, or a draft that grows."""
+        """Show a message, or a growing draft."""
         log, told = self._logs.get(chat_id), metadata or {}
         if log is None:
             return _nobody()
@@ -1156,7 +1160,7 @@ class WebAdapter(HttpAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Show a card as it stands now."""
+        """Update a card to its current state."""
         buttons = tuple((one.label, one.value) for one in card.buttons)
         return await self._changed(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
@@ -1177,7 +1181,7 @@ class WebAdapter(HttpAdapter):
     async def _changed(
         self, name: str, entry_id: str, fields: dict[str, Any], read: Iterable[str] = ()
     ) -> SendResult:
-        """Show an entry with other fields."""
+        """Show an entry with changed fields."""
         found = None if name not in self._logs else await self._entry(name, entry_id)
         if found is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the page no longer shows this")
@@ -1187,7 +1191,7 @@ class WebAdapter(HttpAdapter):
         return SendResult.sent(entry_id)
 
     async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
-        """Return the messages that an agent has read, marked so that nobody can change them."""
+        """Return the messages that an agent has read, marked so that they can no longer be edited."""
         found = [await self._entry(name, message_id) for message_id in ids]
         return [
             replace(one, answered=True)
@@ -1216,7 +1220,7 @@ def _title(text: str) -> str:
 
 
 def _conversation_of(metadata: Metadata | None) -> str:
-    """Return the id of the conversation that metadata name."""
+    """Return the id of the conversation that the metadata names."""
     return str((metadata or {}).get("thread_id") or MAIN)
 
 
@@ -1269,7 +1273,7 @@ def _hidden(session: str) -> str:
 
 
 def _cookie_name(request: Request) -> str:
-    """Cookies know no ports: two servers on one machine must not overwrite each other's."""
+    """Return the cookie's name, which contains the port, because browsers share cookies among ports."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"postroom_chat_{port}" if re.fullmatch(r"[0-9]{1,5}", port) else "postroom_chat"
 

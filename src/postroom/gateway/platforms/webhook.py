@@ -1,4 +1,4 @@
-"""Signed webhooks: any program that can POST JSON talks to an agent, and gets the answer back.
+"""Signed webhooks: any program that can POST JSON can talk to an agent, and receives its answer.
 
     POST /webhook/<name>, signed ──▶ stored ──▶ 202
                           answer ──▶ POST callback_url, signed
@@ -6,27 +6,27 @@
 
 `WebhookOptions` is the table [platforms.webhook], and `HookTable` that of each caller.
 
-The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch and
-`X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`; `X-Postroom-Delivery` names
-the delivery, the same in each repetition. Without a delivery id, it is derived from the content. The same id
-with another body is a 409 in the same chat; bodies are compared as JSON, not byte by byte. A signature that
-was accepted under one delivery id is refused under another while its time stamp is valid, because the id is
-not signed; only this process knows that. GitHub's signature and GitLab's token contain no time stamp: their
-security depends on a private connection.
+The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch, and
+`X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`. `X-Postroom-Delivery` is the
+delivery id, which is the same in each repetition; without it, an id is derived from the content. The same id
+with a different body in the same chat is refused with 409; bodies are compared as JSON, not byte by byte. The
+delivery id is not signed. So a signature that was accepted under one id is refused under another while its
+timestamp is valid, but only by the process that accepted it. GitHub's signature and GitLab's token contain no
+timestamp: their security depends on a private connection.
 
-A body that lacks a field of the template, such as GitHub's `ping`, is answered 202 with the status `ignored`
-and the name of the field, and becomes no message. A null is a value. The agent learns which words of the
-prompt come from the body, except without a template in the scheme `postroom`.
+A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. It is answered
+with 202, the status `ignored` and the name of the field. A null counts as a value. The agent is told which
+parts of the prompt come from the body, except in the scheme `postroom` without a template.
 
-It can be a command, such as `/stop`, only if the template begins with a slash, or if there is no template and
-the scheme is `postroom`: strangers' text in a repository never is.
+A message can be a command, such as `/stop`, only if the template begins with a slash, or if there is no
+template and the scheme is `postroom`. So text by strangers in a repository never becomes a command.
 
-The chat is `<name>`, or `<name>/<conversation>` if the body names a `conversation`: routes never share one. A
-callback gets `X-Postroom-Delivery` with the same value for each repetition of the same answer. Answers to
-routes without a callback are kept only in memory, the newest 1,000 and 20 million characters of them, and are
-lost at a restart. `answers` in the 202 is the address of the answer, below the mount point of these routes;
-for that, sign `<timestamp>.<path>` with the route's secret as in the scheme `postroom`, with the whole path
-or as above.
+The chat is `<name>`, or `<name>/<conversation>` if the body names a `conversation`, so routes never share a
+chat. A callback gets an `X-Postroom-Delivery` that is the same for each repetition of an answer. Answers to
+routes without a callback are kept only in memory, at most the newest 1,000 and 20 million characters, and are
+lost at a restart. `answers` in the 202 response is the address of the answer, below the mount point of these
+routes. To fetch it, sign `<timestamp>.<path>` with the route's secret as in the scheme `postroom`, with the
+full path or the path as above.
 """
 
 import asyncio
@@ -89,9 +89,9 @@ _LOG = get_logger(__name__)
 
 DELIVERY: Final = "X-Postroom-Delivery"
 LONGEST_PROMPT: Final = 2_000_000
-"""Characters; a template may name a field of a body of 1 MiB more than once."""
+"""Maximum characters of a prompt. It needs a limit because a template may repeat a large field."""
 LONGEST_SHOWN: Final = 200
-"""Characters of a value by which the agent is shown which words of a prompt are not the operator's."""
+"""How many characters of a value are shown to the agent, to identify text that is not the operator's."""
 
 _LONGEST_WAIT_MS: Final = 3_600_000
 _DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -103,7 +103,7 @@ RouteName = Annotated[
 
 
 class Scheme(StrEnum):
-    """How a caller proves that it is the one it should be."""
+    """How a caller authenticates."""
 
     POSTROOM = "postroom"
     GITHUB = "github"
@@ -111,18 +111,18 @@ class Scheme(StrEnum):
 
 
 class HookTable(Table, frozen=True, kw_only=True):
-    """The table [platforms.webhook.routes.<name>]: how a caller proves itself, and where answers go."""
+    """The table [platforms.webhook.routes.<name>]: how a caller authenticates, and where answers go."""
 
     secret: Secret = Secret()
-    """The secret that both sides know, of 16 characters or more."""
+    """The shared secret, of 16 characters or more."""
     scheme: Scheme = Scheme.POSTROOM
     """How the caller proves that it knows the secret."""
     prompt: str | None = None
     """The text for the agent, with fields as `{repo.name}`; None: the body's `text`, else the body."""
     callback_url: str | None = None
-    """Receives answers: https, or http on this machine; redirects are not followed."""
+    """The address that receives answers: https, or http on this machine. Redirects are not followed."""
     callback_secret: Secret | None = None
-    """None: answers are signed with `secret`."""
+    """The secret that signs answers; None: `secret`."""
 
     def __post_init__(self) -> None:
         for name, secret in (("secret", self.secret), ("callback_secret", self.callback_secret)):
@@ -140,7 +140,7 @@ class HookTable(Table, frozen=True, kw_only=True):
 
 
 class HookRoute(HookTable, frozen=True, kw_only=True):
-    """One caller, by its name."""
+    """One caller with its name."""
 
     name: str
 
@@ -149,7 +149,7 @@ def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now
     """Check the `v1=` signature of a request whose time stamp is within five minutes of `now`.
 
     Raises:
-        Refused: it is missing, wrong or old.
+        Refused: The signature is missing, wrong or too old.
     """
     proof = proof_of(secret, headers, content, now=now)
     if proof is Proof.WRONG:
@@ -159,10 +159,10 @@ def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now
 
 
 def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, now: int) -> None:
-    """Check that a request comes from who has the route's secret.
+    """Check that the sender of a request knows the route's secret.
 
     Raises:
-        Refused: it does not.
+        Refused: The request is not authenticated.
     """
     match route.scheme:
         case Scheme.POSTROOM:
@@ -189,10 +189,10 @@ _DELIVERY_HEADERS: Final = {
 
 
 def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
-    """Return the key that a delivery shares with its repetitions: the id in its header, else its content.
+    """Return the key that a delivery shares with its repetitions: its id, or else a hash of its content.
 
     Raises:
-        Refused: the id cannot be one.
+        Refused: The id is invalid.
     """
     given = headers.get(_DELIVERY_HEADERS[route.scheme])
     if given is None:
@@ -205,8 +205,8 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 def may_command(route: HookRoute) -> bool:
     """Return whether a message of this route may be a command of the chat.
 
-    Only if its first character is from the operator, or from a trusted caller. Text that strangers wrote in a
-    repository is never a command, even if it begins like one.
+    It may be one only if its first character is from the operator or a trusted caller. Text that strangers
+    wrote in a repository is never a command, even if it begins like one.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
 
@@ -214,7 +214,7 @@ def may_command(route: HookRoute) -> bool:
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
     """Return the prompt: the template with its fields, else the body's `text`, else the body.
 
-    Values are inserted once and not searched for further fields; a missing value is an empty text.
+    Fields inside inserted values are not replaced. A missing value becomes an empty text.
 
     Raises:
         Refused: The prompt is blank or too long.
@@ -236,9 +236,10 @@ def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
 
 
 def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> dict[str, Json]:
-    """Return the beginning of each value in the prompt that the operator did not write.
+    """Return the beginning of each value in the prompt that does not come from the operator.
 
-    A caller of the scheme `postroom` whose route has no template writes to the agent directly.
+    The result is empty for a caller of the scheme `postroom` without a template, who writes directly to the
+    agent.
     """
     if route.prompt is not None:
         names = dict.fromkeys(found[1] for found in _FIELD.finditer(route.prompt))
@@ -260,7 +261,7 @@ def _filled(template: str, data: Mapping[str, Json]) -> str:
 
 
 class _Absent:
-    """Stands for a field that a body lacks."""
+    """The value of a field that a body lacks."""
 
 
 _ABSENT: Final = _Absent()
@@ -286,10 +287,10 @@ def _shown(value: Json | _Absent) -> str:
 
 
 def conversation_of(data: Mapping[str, Json]) -> str | None:
-    """Return the `conversation` that a body names; None when it names none.
+    """Return the `conversation` that a body names; None if it names none.
 
     Raises:
-        Refused: it cannot be one.
+        Refused: The name is invalid.
     """
     named = data.get("conversation")
     if named is None:
@@ -300,7 +301,7 @@ def conversation_of(data: Mapping[str, Json]) -> str | None:
 
 
 def outcome_of(status: int, retry_after: str | None, *, now: int) -> SendResult:
-    """Return the result of an answer, by the status from its receiver.
+    """Return the result of sending an answer, according to its receiver's status code.
 
     After 500, 502 or 504 it is unknown whether it was accepted. A redirect is not followed.
     """
@@ -324,7 +325,7 @@ _KINDS: Final = {
 
 
 def _wait(text: str | None, now: int) -> int | None:
-    """Read a Retry-After header: seconds or a date; None if it is missing or invalid."""
+    """Parse a Retry-After header, in seconds or as a date; return None if it is missing or invalid."""
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", text):
@@ -346,13 +347,13 @@ class WebhookOptions(PlatformConfig, frozen=True, kw_only=True):
     """The table [platforms.webhook]."""
 
     routes: Annotated[Mapping[RouteName, HookTable], Meta(min_length=1)]
-    """The callers by name, which is part of the address of each."""
+    """The callers by name. The name is part of the caller's address."""
     callback_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10
-    """How long a callback may stay without a sign of life."""
+    """The time limit for a callback during which no data arrives."""
 
 
 class WebhookAdapter(HttpAdapter):
-    """Takes signed webhooks and answers them."""
+    """Receives signed webhooks and sends the answers."""
 
     platform: ClassVar = Platform.WEBHOOK
     options: ClassVar = WebhookOptions
@@ -368,21 +369,21 @@ class WebhookAdapter(HttpAdapter):
         self._seconds = config.callback_timeout_s
         self._answers = _Answers()
         self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
-        """Signatures whose time stamps are still good: the delivery each was taken under, and until when."""
+        """The signatures with valid timestamps, each with its delivery id and its expiry."""
         self._client: httpx2.AsyncClient | None = None
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return where webhooks come in and where answers are fetched."""
+        """Return the routes for incoming webhooks and for fetching answers."""
         return (
             Route("/webhook/{name}", self._serve(self._take), methods=["POST"]),
             Route("/webhook/{name}/answers/{delivery}", self._serve(self._fetch), methods=["GET"]),
         )
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Begin to take webhooks.
+        """Start accepting webhooks.
 
         Raises:
-            MissingExtra: there is a callback, and no HTTP client is installed.
+            MissingExtra: A route has a callback, and no HTTP client is installed.
         """
         if self._client is None and any(route.callback_url for route in self._routes.values()):
             # Making one reads the certificates of the system.
@@ -447,7 +448,7 @@ class WebhookAdapter(HttpAdapter):
     async def _refuse_other_content(self, event: MessageEvent) -> None:
         """Refuse a message whose delivery id names a stored message with other content.
 
-        The stored message is unchanged. The comparison comes after the store, so that the later one of two
+        The stored message is unchanged. The comparison comes after storing, so that the later of two
         concurrent requests is refused too. Messages that an older release stored are not compared.
 
         Raises:
@@ -463,7 +464,7 @@ class WebhookAdapter(HttpAdapter):
             raise Refused(409, "idempotency_conflict", told)
 
     def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
-        """Refuse a signature that was accepted under another delivery id: it was intercepted."""
+        """Refuse a signature that was accepted under another delivery id, because it may be a replay."""
         now = self._clock.now()
         while self._seen and (len(self._seen) > MOST_SIGNATURES or next(iter(self._seen.values()))[1] < now):
             self._seen.popitem(last=False)
@@ -549,7 +550,7 @@ class WebhookAdapter(HttpAdapter):
 
 
 class _Answers:
-    """Answers that wait to be fetched, by the message that each answers; the oldest fall away."""
+    """The answers that wait to be fetched, by the answered message. The oldest are dropped."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
@@ -576,7 +577,7 @@ def _answers_at(name: str, delivery: str) -> str:
 
 
 def _whole(request: Request, path: str) -> str:
-    """Return the public path of one of these routes, below their mount point."""
+    """Return the public path of one of these routes, including their mount point."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 

@@ -1,1 +1,1 @@
-"""The Git archive for people: an export of the database, written by the relay, and the rebuild from it."""
+"""The Git archive for people: an export of the database by the relay, and the rebuild from it."""

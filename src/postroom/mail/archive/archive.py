@@ -1,12 +1,14 @@
 """The archive of an installation: one Git repository per project, written in batches by the relay.
 
-The database is the original and the archive an export: replayable, idempotent by id, and never a delay for
-mail. Records that wait for it stay in the outbox, whose relay delivers them in batches.
+The database is authoritative, and the archive is an export. Writing it can be repeated, because records are
+identified by their ids, and it never delays mail. Records that wait to be archived stay in the outbox, whose
+relay delivers them in batches.
 
-A small file next to the repositories, the mark, names the archive's store and the range of its entries. A
-starting server compares it, so that another or older database never writes its numbers into an archive that
-already has them. Every change that the archive gets adds an entry to the log of its project, and the numbers
-of entries only grow: therefore the newest number shows an older database.
+A small file next to the repositories, the mark file, records the id of the store and the newest log entries
+that the archive has. A server compares it with the database at start-up, so that a different or older
+database never writes records whose numbers the archive already uses. Each change that is archived adds an
+entry to the log of its project, and entry numbers only grow, so that a smaller newest number reveals an older
+database.
 """
 
 import asyncio
@@ -39,23 +41,23 @@ from postroom.stores.mail.store import MailStore
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """The contents of one commit: files by path, and the messages in it."""
+    """The contents of one commit: files by path, and the messages that they contain."""
 
     project: Project
     files: dict[str, bytes] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     recalled: list[tuple[Message, bytes]] = field(default_factory=list)
-    """Messages whose text was deleted: their file has a name made from the former subject."""
+    """Messages whose text was deleted; the name of their file still has the former subject."""
     deleted: list[tuple[int, int]] = field(default_factory=list)
-    """Deleted messages, each with its time of sending, which determines the file's folder."""
+    """Deleted messages, each with the time when it was sent, which determines the folder of its file."""
     removed: list[str] = field(default_factory=list)
     """Other files to remove."""
     newest_entry: int = 0
-    """The newest entry of the project's log in that view."""
+    """The newest entry of the project's log when the batch was read."""
 
     @property
     def subject(self) -> str:
-        """The commit's subject line."""
+        """The subject line of the commit."""
         if not self.messages:
             gone = len(self.deleted)
             return f"mail: {gone} deleted" if gone else "mail: agents and reservations"
@@ -64,7 +66,7 @@ class Batch:
 
 
 def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
-    """Return the files of records, named `<kind>:<id>`; deleted records have none."""
+    """Return the files of records named `<kind>:<id>`; deleted records have no files."""
     batch = Batch(project=project)
     batch.files[layout.PROJECT_FILE] = layout.project_file(project)
     wanted: dict[str, list[int]] = {"agent": [], "message": [], "reservation": []}
@@ -101,7 +103,7 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
 
 
 def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:
-    """Add deletions to a batch, except contents to which another message refers now."""
+    """Add deletions to a batch, except contents that another message still refers to."""
     project_id = batch.project.id
     for deletion in deletions:
         batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]
@@ -123,10 +125,10 @@ def _gather_threads(tx: MailReads, batch: Batch, thread_ids: Sequence[str]) -> N
 
 
 def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveRepository) -> list[str]:
-    """Return the paths of a batch's files that the archive lacks or has with other contents.
+    """Return the paths of a batch's files that are missing from the archive or differ there.
 
-    A file in the layout of an older release is equal if its fields are. Digests of threads are skipped,
-    because they are made from the messages. `blobs` are the hashes in the archive. Blocks.
+    A file in the layout of an older release counts as equal if its fields are equal. Thread digests are
+    skipped, because they are made from the messages. `blobs` has the hashes in the archive. Blocks.
 
     Raises:
         ArchiveUnavailable: A file cannot be read.
@@ -174,25 +176,25 @@ def _told(path: str, content: bytes) -> dict[str, Any]:
 
 NAME: Final = "store.json"
 _READ_BEFORE: Final = "newest_message"
-"""A field without which the previous release does not start; 0 carries no information."""
+"""A field that the previous release needs to start; its value 0 has no meaning."""
 _LARGEST: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreMark:
-    """A store by its id, and the newest known entry in the log of each project, by slug."""
+    """Identifies a store by its id, with the newest known log entry of each project, by slug."""
 
     store_id: str
     logs: Mapping[str, int] = field(default_factory=dict)
     database: str = ""
-    """The location of the database; empty in an archive's mark."""
+    """The location of the database; empty in an archive's mark file."""
 
 
 def read_mark(folder: Path) -> StoreMark | None:
-    """Return the mark in a folder, or None if there is none.
+    """Return the mark from a folder, or None if there is none.
 
     Raises:
-        ConfigError: The file exists and is not a mark.
+        ConfigError: The file exists but is not a valid mark file.
     """
     file = folder / NAME
     try:
@@ -214,7 +216,7 @@ def read_mark(folder: Path) -> StoreMark | None:
 
 
 def write_mark(folder: Path, mark: StoreMark) -> None:
-    """Write the mark; a reader sees the complete old or new one.
+    """Write the mark file atomically, so that a reader sees either the old or the new content.
 
     Raises:
         OSError: The folder cannot be created or written.
@@ -232,11 +234,11 @@ def write_mark(folder: Path, mark: StoreMark) -> None:
 
 
 def raise_mark(folder: Path, slug: str, newest: int) -> None:
-    """Record in the mark that the archive has this entry of a project's log; do nothing without a mark.
+    """Record in the mark file that the archive has this entry of a project's log; no effect without the file.
 
     Raises:
-        ConfigError: The file is not a mark.
-        OSError: The mark cannot be written.
+        ConfigError: The file is not a valid mark file.
+        OSError: The file cannot be written.
     """
     mark = read_mark(folder)
     if mark is not None and mark.logs.get(slug, 0) < newest:
@@ -244,14 +246,14 @@ def raise_mark(folder: Path, slug: str, newest: int) -> None:
 
 
 def repositories(folder: Path) -> list[str]:
-    """Return the slugs of the repositories of an archive; none if the folder does not exist."""
+    """Return the slugs of an archive's repositories; empty if the folder does not exist."""
     return sorted(path.stem for path in folder.glob("*.git"))
 
 
 _LOG = get_logger(__name__)
 
 TIDY_EVERY = 50
-"""Commits to one repository between two checks for a repack."""
+"""Number of commits to one repository between two checks of whether to repack it."""
 
 
 _OF_MOVED: Final = ("slug", "human_key", "merged_into")
@@ -259,14 +261,14 @@ _OF_MOVED: Final = ("slug", "human_key", "merged_into")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """The author of the archive's commits."""
+    """The author of the commits in the archive."""
 
     name: str
     email: str
 
 
 class Archive:
-    """Writes projects' records into their repositories under `root`; the handler of their effects."""
+    """Writes the records of projects into their repositories under `root`; the handler of archive effects."""
 
     lease = timedelta(minutes=5)
     together = True
@@ -285,7 +287,7 @@ class Archive:
     ) -> None:
         """`batch` is the maximum number of records in one commit.
 
-        `may_write` returns whether this server writes the archive now.
+        `may_write` returns whether this server is currently the one that writes the archive.
         """
         self.root = root
         self.at_once = batch
@@ -297,15 +299,18 @@ class Archive:
         self._commits: dict[int, int] = {}
         self._marking = threading.Lock()
         self._slugs: dict[int, str] = {}
-        """Slugs of the written projects by id; a project's slug never changes."""
+        """Slugs of the projects written so far, by id; a project's slug never changes."""
         self._repositories: dict[str, ArchiveRepository] = {}
         """The open repositories by slug."""
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Locks by slug, each held from the read of a project to the write, so that no older view is written
-        last."""
+        """Locks by slug.
+
+        Each is held from reading a project until the write, so that an older state never overwrites a newer
+        one.
+        """
 
     def repository(self, slug: str) -> ArchiveRepository:
-        """Open a project's repository, and create it if it is missing.
+        """Open a project's repository, creating it if it is missing.
 
         Raises:
             ArchiveUnavailable: Git is missing or the folder is not writable.
@@ -321,13 +326,13 @@ class Archive:
         return known
 
     def serves(self, target: str) -> bool:
-        """Return True: every project has its repository here, and one server writes them all."""
+        """Return True, because every project has its repository here and one server writes them all."""
         return self._may_write()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Performed:
         """Write the records of a project as one commit.
 
-        A repeated write has the same files and changes nothing.
+        Repeating a write changes nothing, because its files are the same.
 
         Raises:
             ArchiveUnavailable: Nothing was written; the rows stay in the backlog.
@@ -351,7 +356,7 @@ class Archive:
         return Performed()
 
     def _empty(self, slug: str, human_key: str, merged_into: str) -> None:
-        """Remove all files from the repository of a merged project, and record the project it became."""
+        """Remove all files from a merged project's repository, and record which project it merged into."""
         repository = self.repository(slug)
         removed = [path for path in repository.paths() if path != layout.PROJECT_FILE]
         told = layout.moved_project_file(slug, human_key, merged_into)
@@ -366,7 +371,7 @@ class Archive:
         *,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write records, named `<kind>:<id>`, and remove files, in one view of the store."""
+        """Write records, named `<kind>:<id>`, and remove files, based on one consistent view of the store."""
 
         def look(tx: MailReads) -> Batch | None:
             project = tx.project_by_id(project_id)
@@ -409,9 +414,9 @@ class Archive:
             repository.tidy(self._clock.now())
 
     async def rebuild(self, project: Project, *, page: int = 200) -> int:
-        """Write all records of a project; return their number.
+        """Write all records of a project, and return their number.
 
-        Existing files stay unchanged, so it can be repeated at any time.
+        Files that are up to date are not written again, so the call can be repeated at any time.
 
         Raises:
             ArchiveUnavailable: Only some records were written; run it again.
@@ -432,7 +437,8 @@ class Archive:
         """Rename a project's repository to this name, and write a new repository from the database.
 
         Raises:
-            ArchiveUnavailable: It cannot be renamed, or not all records were written; then run `rebuild`.
+            ArchiveUnavailable: The repository cannot be renamed, or not all records were written; run
+                `rebuild` in the latter case.
         """
         place = self.root / f"{project.slug}.git"
         try:
@@ -442,7 +448,7 @@ class Archive:
         return await self.rebuild(project)
 
     async def lost_head(self, project: Project) -> bool:
-        """Return whether a project's repository lacks only its HEAD."""
+        """Return whether a project's repository lacks nothing but its HEAD."""
         return await asyncio.to_thread(head_is_lost, self.root / f"{project.slug}.git")
 
     async def write_head(self, project: Project) -> None:
@@ -454,9 +460,9 @@ class Archive:
         await asyncio.to_thread(write_head, self.root / f"{project.slug}.git")
 
     async def differing(self, project: Project, *, page: int = 200) -> list[str]:
-        """Return the files of the archive that differ from the database.
+        """Return the archive files that differ from the database.
 
-        Records that still wait for the archive are skipped. Records that change during the comparison are
+        Records that still wait to be archived are skipped, and records that change during the comparison are
         compared again.
 
         Raises:
@@ -494,7 +500,7 @@ class Archive:
 
 
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
-    """Collect the files of the records that do not wait for the archive."""
+    """Collect the files of the records that do not wait to be archived."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in records_of(row.payload)}
     batch = gather(tx, project, [one for one in records if one not in waiting])
@@ -504,12 +510,12 @@ def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -
 
 
 def _place(repository: ArchiveRepository, message: Message) -> str:
-    """Return the path of a recalled message's file, which was made from the deleted subject."""
+    """Return the path of a recalled message's file, which was derived from the deleted subject."""
     return next(_places(repository, [(message.id, message.created_at)]), layout.message_path(message))
 
 
 def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield the paths of messages, each given with its time of sending."""
+    """Yield the paths of messages, each given with the time when it was sent."""
     ids = {number for number, _ in messages}
     for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
         yield from (path for path in repository.paths(f"{folder}/") if layout.message_id_of(path) in ids)

@@ -1,4 +1,4 @@
-"""Records as files: the layout that people read, and from which a database can be rebuilt.
+"""Maps records to files, in a layout that people can read and from which a database can be rebuilt.
 
     project.json
     agents/<name>/profile.json
@@ -7,8 +7,8 @@
     reservations/<id>.json
     attachments/<first two>/<sha256>
 
-Front matter has one `name: <JSON>` per line, which YAML readers understand too. Hidden recipients are never
-written: only the database contains them.
+The front matter has one `name: <JSON>` per line, which YAML parsers also understand. Blind-copy recipients
+are never written; only the database contains them.
 """
 
 import json
@@ -38,20 +38,20 @@ def agent_path(name: str) -> str:
 
 
 def message_folder(sent_at: int) -> str:
-    """Return the folder of the month in which a message was sent."""
+    """Return the folder for the month in which a message was sent."""
     moment = datetime.fromtimestamp(sent_at / 1000, tz=UTC)
     return f"messages/{moment:%Y}/{moment:%m}"
 
 
 def message_path(message: Message) -> str:
-    """Return the path of a message; the id makes it unique, and the subject makes it readable."""
+    """Return the path of a message's file; its id makes it unique, and the subject makes it readable."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
     # Existing archives name their files like this: another word would leave the old files behind.
     return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"
 
 
 def thread_path(thread_id: str) -> str:
-    """Return the path of a thread's digest; a colon is escaped, because some file systems refuse it."""
+    """Return the path of a thread's digest; colons are escaped, because some file systems refuse them."""
     return f"threads/{thread_id.replace('%', '%25').replace(':', '%3A')}.md"
 
 
@@ -66,13 +66,13 @@ def attachment_path(sha256: str) -> str:
 
 
 def message_id_of(path: str) -> int | None:
-    """Return the id of the message at a path, or None if the path is not a message's."""
+    """Return the id of the message whose file has this path, or None if it is not a message file."""
     match = _FILE.match(path)
     return int(match[1]) if match else None
 
 
 def project_file(project: Project) -> bytes:
-    """Render a project."""
+    """Return the file of a project."""
     return _json(
         {
             "id": project.id,
@@ -87,12 +87,12 @@ def project_file(project: Project) -> bytes:
 
 
 def moved_project_file(slug: str, human_key: str, merged_into: str) -> bytes:
-    """Render a merged project; both of its names are names of the project that it was merged into."""
+    """Return the file of a merged project, which names the project into which it was merged."""
     return _json({"slug": slug, "human_key": human_key, "merged_into": merged_into})
 
 
 def agent_file(agent: Agent) -> bytes:
-    """Render an agent's profile; tokens are never written."""
+    """Return the file of an agent's profile, which never contains tokens."""
     return _json(
         {
             "id": agent.id,
@@ -108,7 +108,7 @@ def agent_file(agent: Agent) -> bytes:
 
 
 def reservation_file(reservation: Reservation) -> bytes:
-    """Render a reservation."""
+    """Return the file of a reservation."""
     ended = reservation.released_at
     return _json(
         {
@@ -131,7 +131,7 @@ def reservation_file(reservation: Reservation) -> bytes:
 def message_file(
     message: Message, project: Project, recipients: Sequence[Recipient], attachments: Sequence[Attachment]
 ) -> bytes:
-    """Render a message."""
+    """Return the file of a message."""
     fields: dict[str, Any] = {
         "id": message.id,
         "project": project.slug,
@@ -158,7 +158,7 @@ def message_file(
 
 
 def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
-    """Return the front matter and the body of a message's file.
+    """Return the front matter and the body from a message's file.
 
     Raises:
         ValueError: The file has another format.
@@ -177,7 +177,7 @@ def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
 
 
 def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> bytes:
-    """Render the digest of a thread."""
+    """Return the file with the digest of a thread."""
     lines = [f"# {_one_line(messages[0].subject) or 'Thread'}", "", f"Thread `{thread_id}`"]
     if left_out:
         lines.append(f"\n{left_out} earlier messages are omitted here.")
@@ -191,7 +191,7 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
 
 
 def instant_of(value: object) -> int | None:
-    """Return the instant of a moment in a file, or None without one."""
+    """Parse a time in a file; None if there is none."""
     return from_iso(value) if isinstance(value, str) else None
 
 
@@ -212,7 +212,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the name and the file of a profile.
+    """Return the agent's name and the archive file for a profile from another system.
 
     Raises:
         InvalidName: The name is not valid for an agent.
@@ -224,7 +224,7 @@ def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
 def foreign_message(
     slug: str, message: Mapping[str, Any], *, body_md: str, sender: str, recipients: Sequence[str], now: int
 ) -> tuple[str, bytes]:
-    """Return the path and the file of a message.
+    """Return the path and the archive file for a message from another system.
 
     Raises:
         InvalidArgument: The message has no integer `id`.

@@ -1,7 +1,7 @@
 """Rebuilds an empty database from the archive.
 
-Data that the archive lacks cannot be restored: hidden recipients, read and acknowledgement marks, contacts,
-tokens and idempotency keys. Every message is unread afterwards.
+Data that the archive does not contain cannot be restored: blind-copy recipients, read and acknowledgement
+marks, contacts, tokens and idempotency keys. Afterwards, all messages are unread.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ Row = dict[str, Any]
 
 
 _TOLD: Final = 500
-"""Number of files between two reports of progress."""
+"""Number of files between two progress reports."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """Rows by table, and the facts that connect them."""
+    """Rows by table, and the data that links them."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     agents: dict[str, int] = field(default_factory=dict)
     """Agent ids by `<name key>@<slug>`."""
     blobs: set[str] = field(default_factory=set)
     moved: list[Row] = field(default_factory=list)
-    """Projects that were merged into others."""
+    """Projects that were merged into other projects."""
     messages: list[tuple[Row, Mapping[str, Any], str]] = field(default_factory=list)
 
     def add(self, table: str, row: Row) -> None:
@@ -43,7 +43,7 @@ class _Found:
 
 
 def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, list[Row]]:
-    """Return every row in the repositories (by slug), in an order that can be inserted.
+    """Return all rows from these repositories (by slug), in an order in which they can be inserted.
 
     Raises:
         StoreCorrupt: A file has the wrong format; the error names it.
@@ -80,11 +80,11 @@ async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]
 
 
 async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore) -> dict[str, int]:
-    """Fill an empty store with the projects read under `root`; return the number of rows of each table.
+    """Fill an empty store with the projects read under `root`; return the number of rows per table.
 
     Raises:
         StateError: The store already contains mail; nothing was changed.
-        ConfigError: The archive's mark cannot be read; nothing was changed.
+        ConfigError: The archive's mark file cannot be read; nothing was changed.
     """
     mark = await asyncio.to_thread(read_mark, root)
     progress.tell(f"writing {sum(map(len, rows.values())):,} rows into the database")
@@ -93,7 +93,7 @@ async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore
 
 
 def no_archive(root: Path) -> InvalidPath:
-    """Return the error of a folder without an archive."""
+    """Return the error for a folder that contains no archive."""
     return InvalidPath(
         f"no archive at {root}: it has no folder <project>.git that postroom wrote",
         value=str(root),
@@ -102,12 +102,12 @@ def no_archive(root: Path) -> InvalidPath:
 
 
 def holds_archive(root: Path) -> bool:
-    """Return whether a folder has files that may be the archive of a project; nothing is written."""
+    """Return whether a folder has files that may be a project's archive; nothing is written."""
     return any(one.is_dir() and any(one.iterdir()) for one in root.glob("*.git"))
 
 
 def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
-    """Return when each of some projects was created, from their repositories; skip those without a time.
+    """Return when some projects were created, according to their repositories; skip those without a time.
 
     Raises:
         ArchiveUnavailable: A repository cannot be read.
@@ -164,7 +164,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
 
 
 def _told(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of messages, and report progress at intervals."""
+    """Yield the message files, and report progress at intervals."""
     total = len(repository.paths("messages/"))
     for done, found in enumerate(repository.walk("messages/")):
         if not done % _TOLD:
@@ -250,9 +250,9 @@ def _read_message(found: _Found, project: Row, where: str, content: bytes) -> No
 
 
 def _tie_aliases(found: _Found) -> None:
-    """Make the names of merged projects names of their present project.
+    """Make the names of merged projects aliases of the projects that contain their records now.
 
-    A target may have been merged again.
+    A target may itself have been merged into another project.
     """
     ids = {project["slug"]: project["id"] for project in found.rows.get("projects", [])}
     into = {project["slug"]: project["merged_into"] for project in found.moved}
@@ -266,7 +266,7 @@ def _tie_aliases(found: _Found) -> None:
 
 
 def _tie_messages(found: _Found) -> None:
-    """Number each inbox in the order in which its messages were written."""
+    """Number the messages of each inbox in the order in which they were written."""
     seqs: dict[int, int] = {}
     for row, head, slug in sorted(found.messages, key=lambda message: message[0]["id"]):
         found.add("messages", row)

@@ -1,20 +1,20 @@
-"""The archive's repository: batches of files in, files out, through the `git` program.
+"""The archive's repository: stores batches of files and returns files, through the `git` program.
 
-Owns one bare repository and its branch `main`. Uses neither the index nor a work tree, so that there is no
-`index.lock` and the cost of a batch does not grow with the number of files. Independent of mail.
+It manages one bare repository with the branch `main`. It uses neither the index nor a working tree, so that
+there is no `index.lock` and the cost of a batch does not grow with the number of files. It knows nothing of
+mail.
 
     turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
               ▲                                                                        │
               └───────────────── another writer came between ◀─────────────────────────┘
 
-Writers of this class take turns, so that none of them builds in vain forever: without turns, one of two
-equally fast processes lost twenty times in a row. Only the compare-and-set keeps the branch consistent, also
-against a Git without turns.
+Writers of this class take turns, so that none of them keeps losing the race: without turns, one of two
+equally fast processes lost twenty times in a row. Consistency does not depend on the turns, but only on the
+compare-and-set of the branch, which also protects against other Git processes.
 
-`GitProgram` starts and stops Git with a clean environment and a time limit for every call, and names its
-failures. The permitted paths of a commit, its message and the stream from which Git builds it are pure text:
-every byte for `git fast-import` is assembled here, so that hostile names and texts are neutralized
-here.
+`GitProgram` starts and stops Git with a clean environment and a time limit for each call, and translates its
+failures. The paths, the message and the whole input stream of a commit for `git fast-import` are assembled in
+this module, so that malicious names and texts are neutralized in one place.
 """
 
 import os
@@ -44,9 +44,11 @@ SETTINGS = (
     "pack.threads=1",  # repacking runs while the server works: one core is enough
 )
 GRACE_SECONDS = 1.0
-"""Seconds for a stopped Git to remove its lock files, which a killed Git leaves behind."""
+"""Seconds that Git gets to remove its lock files after a request to stop; a killed Git would leave them
+behind.
+"""
 STDERR_SHOWN = 300
-"""Maximum characters of Git's message in an error."""
+"""Maximum number of characters of Git's error output that an error shows."""
 
 INSTALL = "install Git 2.32 or newer on the server's PATH, or turn off the archive"
 _FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
@@ -78,12 +80,12 @@ _REMEDIES = (
 )
 
 HEAD: Final = b"ref: refs/heads/main\n"
-"""The content of the file HEAD of each repository: its one branch."""
+"""The content of the HEAD file in each repository, which names its only branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of one call: its exit code, its output and its messages on standard error."""
+    """The result of one call: the exit code, the output, and the text on standard error."""
 
     code: int
     out: bytes
@@ -91,10 +93,10 @@ class Answer:
 
 
 class GitProgram:
-    """Runs `git` on one bare repository; every call ends, or is stopped, within the timeout."""
+    """Runs `git` on one bare repository; each call ends within the timeout or is stopped."""
 
     def __init__(self, program: str, folder: Path, timeout: timedelta) -> None:
-        """Find the program once.
+        """Locate the program once.
 
         Raises:
             ArchiveUnavailable: The program does not exist.
@@ -118,10 +120,11 @@ class GitProgram:
         }
 
     def run(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> bytes:
-        """Run one command that must succeed and return its output.
+        """Run a command that must succeed, and return its output.
 
         Raises:
-            ArchiveUnavailable: It failed, could not be started, or did not end within `patience` timeouts.
+            ArchiveUnavailable: The command failed, could not be started, or did not end within `patience`
+                times the timeout.
         """
         answer = self.ask(*arguments, stdin=stdin, patience=patience)
         if answer.code != 0:
@@ -129,10 +132,11 @@ class GitProgram:
         return answer.out
 
     def ask(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> Answer:
-        """Run one command that may fail and return its result.
+        """Run a command that may fail, and return its result.
 
         Raises:
-            ArchiveUnavailable: It could not be started, or did not end within `patience` timeouts.
+            ArchiveUnavailable: The command could not be started, or did not end within `patience` times the
+                timeout.
         """
         settings = [word for setting in SETTINGS for word in ("-c", setting)]
         bound = self.timeout * patience
@@ -165,7 +169,7 @@ class GitProgram:
         return Answer(code=process.returncode, out=out, complaint=complaint.decode("utf-8", "replace"))
 
     def failure(self, command: str, answer: Answer) -> ArchiveUnavailable:
-        """Return the error of a failed call, with Git's message."""
+        """Return the error for a failed call, with Git's error output."""
         said = " ".join(answer.complaint.split())
         shown = said[:STDERR_SHOWN] or f"it ended with exit code {answer.code} and no message"
         return ArchiveUnavailable(
@@ -177,12 +181,12 @@ class GitProgram:
 
 
 def remedy_for(said: str) -> str | None:
-    """Return the remedy for a failure with this message, or None if there is no special one."""
+    """Return the remedy for a failure with this message, or None if no specific one is known."""
     return next((remedy for words, remedy in _REMEDIES if words in said), None)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its children: first by request, then by a kill after the grace period."""
+    """Ask the process and its children to end, and kill them after the grace period."""
     for wish in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, wish)
@@ -194,7 +198,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def head_is_lost(folder: Path) -> bool:
-    """Return whether a repository lacks only its HEAD, without which Git does not recognize it. Blocks."""
+    """Return whether only HEAD is missing, without which Git does not recognize a repository. Blocks."""
     try:
         return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
     except FileNotFoundError:
@@ -204,10 +208,10 @@ def head_is_lost(folder: Path) -> bool:
 
 
 def write_head(folder: Path) -> None:
-    """Write the HEAD of a repository, which is the same in each archive. Blocks.
+    """Write a repository's HEAD, which is the same in every archive. Blocks.
 
     Raises:
-        ArchiveUnavailable: It cannot be written.
+        ArchiveUnavailable: The file cannot be written.
     """
     fresh = folder / f"HEAD.{os.getpid()}"
     try:
@@ -226,9 +230,9 @@ def write_head(folder: Path) -> None:
 
 SUBJECT_LIMIT = 72
 SEGMENT_LIMIT = 255
-"""Maximum bytes in one name: common file systems cannot check out more."""
+"""Maximum number of bytes in one name; common file systems cannot check out longer names."""
 PATH_LIMIT = 4096
-"""Maximum bytes in one path: newer releases of `git fsck --strict` report more."""
+"""Maximum number of bytes in a path; newer releases of `git fsck --strict` report longer paths."""
 NO_SUBJECT = "(no subject)"
 
 # Names that Git takes for its own, here or when the archive is checked out on macOS or Windows, where case,
@@ -242,11 +246,11 @@ _ESCAPED = re.compile(rb'[\x00-\x1f\x7f"\\]')
 _TRAILER_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 _IDENTITY = re.compile(r"[^<>\x00-\x1f\x7f]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that could move a terminal's cursor or end a message early; lines and tabs stay."""
+"""Characters that could move a terminal's cursor or end a message early; newlines and tabs are kept."""
 
 
 def checked_path(path: str) -> str:
-    """Return a path that is safe in the archive's tree and in any checkout of it.
+    """Return a path unchanged if it is safe in the archive's tree and in every checkout of it.
 
     Raises:
         InvalidPath: The path is empty, absolute, leaves the tree, names a file of Git itself, or is too long.
@@ -261,7 +265,7 @@ def checked_path(path: str) -> str:
 
 
 def checked_identity(name: str, email: str) -> str:
-    """Return `Name <email>` in the form for a commit.
+    """Return `Name <email>` in the format of a commit.
 
     Raises:
         InvalidArgument: A part is blank or contains angle brackets or control characters.
@@ -276,7 +280,7 @@ def checked_identity(name: str, email: str) -> str:
 
 
 def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str:
-    """Return a commit message: a subject of one short line, the body, the trailers.
+    """Return a commit message: a one-line subject, the body, and the trailers.
 
     Raises:
         InvalidArgument: A trailer's key is invalid.
@@ -295,7 +299,7 @@ def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str
 
 
 def file_changes(files: Mapping[str, bytes]) -> bytes:
-    """Return the stream's lines that add or replace `files`.
+    """Return the lines of the stream that add or replace `files`.
 
     Raises:
         InvalidPath: A path is not safe, or is both a file and the folder of another file.
@@ -312,7 +316,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
 
 
 def file_removals(paths: Sequence[str]) -> bytes:
-    """Return the stream's lines that remove files; missing files are ignored.
+    """Return the lines of the stream that remove files; missing files are ignored.
 
     Raises:
         InvalidPath: A path is not safe.
@@ -323,10 +327,10 @@ def file_removals(paths: Sequence[str]) -> bytes:
 def commit_stream(
     *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
 ) -> bytes:
-    """Return the whole stream for one commit; Git answers it with the commit's id.
+    """Return the whole stream for one commit; Git responds with the commit's id.
 
-    `ref` is a name for this stream only: the reset removes it before Git writes any ref, so that neither a
-    failure nor a kill can leave it behind.
+    `ref` is a name used only in this stream: the reset removes it before Git writes any ref, so that it is
+    never left behind, even after a failure or a kill.
     """
     who = f"{identity} {now // 1000} +0000"
     head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
@@ -349,7 +353,7 @@ def _one_line(text: str) -> str:
 
 
 def _fault(path: str) -> str | None:
-    """Return the fault of a path, or None."""
+    """Return what is wrong with a path, or None."""
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
@@ -377,23 +381,23 @@ T = TypeVar("T")
 
 BRANCH = "refs/heads/main"
 UNBORN = "0" * 40
-"""Git's value for a branch that does not exist yet."""
+"""The value that Git uses for a branch that does not exist yet."""
 TURN_FILE = "postroom.lock"
 ATTEMPTS = 20
-"""Maximum restarts of one write because another writer moved the branch."""
+"""Maximum number of times that one write is restarted because another writer moved the branch."""
 LONG = 10
-"""Number of timeouts that a read of the whole repository may take."""
+"""Factor by which the timeout is multiplied for a read of the whole repository."""
 PACKS_KEPT = 50
 LOOSE_KEPT = 2_000
 LEFTOVER_AFTER = timedelta(hours=1)
-"""Age after which an unchanged temporary file counts as left by a dead process."""
+"""Age after which an unchanged temporary file is assumed to belong to a dead process."""
 LEFTOVERS = ("objects/pack/tmp_*", "objects/pack/.tmp-*", "fast_import_crash_*")
 _OWN_LEFTOVER = re.compile(r"objects/pack/tmp_(?:pack|idx)_\w+|fast_import_crash_\d+")
 ARGUMENTS_LIMIT = 24_000
-"""Bytes of paths passed to one call; the lowest limit of the supported systems is 32 kB."""
+"""Maximum bytes of paths in the arguments of one call; the lowest system limit is 32 kB."""
 GROUP_ITEMS = 1_000
 GROUP_BYTES = 8 * 1024 * 1024
-"""Bytes that `walk` holds at once; one file may be larger."""
+"""Maximum number of bytes that `walk` holds in memory at once; a single file may be larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,11 +410,12 @@ class _Entry:
 
 
 class ArchiveRepository:
-    """One bare Git repository to which commits are only added.
+    """One bare Git repository to which commits are only ever added.
 
-    Several writers, in threads or processes, may share it: they take turns, and a writer that finds the
-    branch moved builds again on the new commit. Waiting for a turn and every Git call are bounded by the
-    timeout, calls that read the whole repository by ten timeouts. Blocks: run it in a worker thread.
+    Several writers, in threads or processes, may share it. They take turns, and a writer that finds that the
+    branch has moved builds its commit again on the new tip. Waiting for a turn and each Git call are limited
+    by the timeout; calls that read the whole repository may take ten times as long. All methods block, so run
+    them in a worker thread.
     """
 
     def __init__(self, git: GitProgram, identity: str) -> None:
@@ -443,7 +448,7 @@ class ArchiveRepository:
 
     @property
     def is_made(self) -> bool:
-        """Whether the folder has a repository; creating one in an unreadable place gives the reason."""
+        """Whether the repository exists; False if the folder is unreadable, as creating it shows why."""
         try:
             return (self._git.folder / "HEAD").exists()
         except OSError:
@@ -459,12 +464,12 @@ class ArchiveRepository:
         trailers: Sequence[tuple[str, str]] = (),
         now: int,
     ) -> str | None:
-        """Add or replace `files` in one commit on the branch, dated `now`, and return the commit's id.
+        """Add or replace `files` in one commit on the branch, dated `now`, and return its id.
 
-        Return None if the archive already has exactly these files: a batch can be repeated, also after a
-        failure with an unknown result. Files in `removed` are removed from the newest tree; those of earlier
-        commits stay, and nothing else is ever removed. The subject is folded to one line of at most 72
-        characters, each trailer's value to one line.
+        Return None if the archive already has exactly these files, so that a batch can be repeated, even
+        after a failure with an unknown result. Files in `removed` are removed from the newest tree; earlier
+        commits keep them, and nothing else is ever removed. The subject is joined into one line of at most 72
+        characters, and each trailer's value into one line.
 
         Raises:
             InvalidPath: A path is not safe, or a file would replace a folder or a folder a file.
@@ -503,7 +508,7 @@ class ArchiveRepository:
         return answer.out.decode().strip() or None
 
     def existing(self, paths: Iterable[str]) -> set[str]:
-        """Return the paths among these that are files of the newest commit.
+        """Return those of the paths that are files in the newest commit.
 
         Raises:
             InvalidPath: A path is not safe.
@@ -531,8 +536,9 @@ class ArchiveRepository:
     def walk(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Yield every file of the newest commit in the folder `prefix` (or all files), by path.
 
-        All files come from one commit, whatever is written in the meantime. Paths are held in memory,
-        contents in groups; no process runs between two groups, so the reader may take its time.
+        All files come from the same commit, whatever is written in the meantime. All paths are held in
+        memory, and contents are read in groups. No process runs between two groups, so that the caller may be
+        slow.
 
         Raises:
             InvalidPath: The prefix is not safe.
@@ -557,9 +563,9 @@ class ArchiveRepository:
         return 0 if tip is None else int(self._git.run("rev-list", "--count", tip, patience=LONG))
 
     def check(self) -> list[str]:
-        """Return the findings of `git fsck --strict`, and stale lock files; empty for a sound repository.
+        """Return the findings of `git fsck --strict`, and stale lock files; empty if the repository is sound.
 
-        Objects without a commit are not findings: a repeated or interrupted batch leaves some.
+        Unreachable objects are not reported, because a repeated or interrupted batch leaves some behind.
 
         Raises:
             ArchiveUnavailable: The check itself failed.
@@ -579,10 +585,10 @@ class ArchiveRepository:
         ]
 
     def tidy(self, now: int) -> bool:
-        """Join small packs if there are over 50, or over 2,000 loose objects; return whether it did.
+        """Combine small packs if there are over 50, or over 2,000 loose objects; return whether it did so.
 
         Also remove temporary files of processes that died more than an hour before `now`. No object is
-        dropped, so that concurrent writers are safe, and readers never wait.
+        deleted, so that concurrent writers are safe and readers never have to wait.
 
         Raises:
             ArchiveUnavailable: Git failed; nothing is lost.
@@ -599,7 +605,7 @@ class ArchiveRepository:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait until no other writer of this class is active; a turn ends with its process at the latest."""
+        """Wait until no other writer of this class is active; a turn ends at the latest with its process."""
         path = self._git.folder / TURN_FILE
         patience = self._git.timeout.total_seconds()
         lock = FileLock(path, timeout=patience, mode=0o600, poll_interval=0.005)
@@ -621,7 +627,7 @@ class ArchiveRepository:
             lock.release()
 
     def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
-        """Write the batch's objects and return its commit, which is not on the branch yet."""
+        """Write the objects of a batch and return its commit, which is not on the branch yet."""
         stream = commit_stream(
             ref=f"refs/postroom/{uuid.uuid4().hex}",
             identity=self._identity,
@@ -637,14 +643,14 @@ class ArchiveRepository:
         return answer.out.decode().strip()
 
     def _discard(self, complaint: str) -> None:
-        """Remove the files that a failed import names: on a full disk they would keep it full."""
+        """Remove the files that a failed import names, because they would keep a full disk full."""
         for name in _OWN_LEFTOVER.findall(complaint):
             # The caller needs the import's error; `tidy` removes the rest later.
             with suppress(OSError):
                 (self._git.folder / name).unlink()
 
     def _changes_something(self, parent: str | None, built: str, removed: Sequence[str]) -> bool:
-        """Return whether the new tree differs from its parent's, and refuse a tree that lost a file."""
+        """Return whether the new tree differs from its parent's; raise if the new tree lost a file."""
         if parent is None:
             return True
         changed = self._git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", parent, built)
@@ -659,7 +665,7 @@ class ArchiveRepository:
         return bool(changed)
 
     def _list(self, tip: str, paths: Sequence[str], *, below: bool = False) -> list[_Entry]:
-        """Return the files at `paths` in a commit, or with `below` also all files under them."""
+        """Return the files at `paths` in a commit; with `below`, also all files below these paths."""
         options = ["-r"] if below else []
         listed = self._git.run("ls-tree", "-z", "-l", *options, "--", tip, *paths)
         return [entry for line in listed.split(b"\0") if (entry := _entry(line)) is not None]
@@ -673,7 +679,7 @@ class ArchiveRepository:
             yield from self._contents(group)
 
     def _contents(self, entries: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
-        """Yield each entry's path and content, after one process has read them all and ended."""
+        """Yield the path and the content of each entry, after one process has read them all and exited."""
         if not entries:
             return
         asked = "".join(f"{entry.blob}\n" for entry in entries).encode()
@@ -707,7 +713,7 @@ class ArchiveRepository:
 
 
 def _create(git: GitProgram) -> None:
-    """Create the repository in a temporary folder and rename it; a second creator finds it complete."""
+    """Create the repository in a temporary folder and rename it, so that nobody finds it incomplete."""
     folder = git.folder
     fresh = GitProgram(git.program, folder.with_name(f".{folder.name}-{uuid.uuid4().hex}"), git.timeout)
     try:
@@ -728,12 +734,12 @@ def _create(git: GitProgram) -> None:
 
 
 def _folder(prefix: str) -> list[str]:
-    """Return the one folder to list; an empty list stands for the whole tree."""
+    """Return the argument that lists only one folder; empty for the whole tree."""
     return [checked_path(prefix.removesuffix("/"))] if prefix else []
 
 
 def _entry(line: bytes) -> _Entry | None:
-    """Read a line of `ls-tree -l`; return None for an entry that is not a regular file."""
+    """Parse a line of `ls-tree -l`; return None if the entry is not a regular file."""
     facts, _, path = line.partition(b"\t")
     if not facts.startswith(b"100"):
         return None
@@ -749,7 +755,7 @@ def _entry(line: bytes) -> _Entry | None:
 
 
 def _groups(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Cut into groups of at most `limit` bytes and `GROUP_ITEMS` items; a larger item is a group itself."""
+    """Split into groups of at most `limit` bytes and `GROUP_ITEMS` items; a larger item is its own group."""
     group: list[T] = []
     held = 0
     for item in items:
