@@ -210,9 +210,8 @@ def next_try(
 def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
     """Return a random delay after failure number `attempt`: up to the backoff, but at least as requested.
 
-    Full jitter spreads out the retries of runs that failed together (https:
-
-    aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    Full jitter spreads out the retries of runs that failed together
+    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
     """
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
