@@ -227,7 +227,8 @@ class RunHandle:
         the id, a late answer to an earlier question is never taken as the answer to a later one.
 
         Raises:
-            InvalidArgument: An argument has the wrong type, or cannot be stored, or `question_id` is missing.
+            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing, or
+                there is neither a text nor `approved`.
             StaleDecision: The run does not ask this question now, or the question has an answer.
         """
         refuse_other_text("the answer", text)
@@ -239,6 +240,8 @@ class RunHandle:
                 value=repr(approved)[:80],
                 remedy="pass True for yes, False for no, or leave out approved",
             )
+        if not text and approved is None:
+            raise InvalidArgument("the answer is empty", remedy="pass a text, or approved=True or False")
         run = await self._retried(self._loaded)
         asked = open_questions(run)
         if all(one.tool_call_id != question_id for one in asked):
