@@ -1,6 +1,6 @@
 """PostgreSQL addresses, as a URL or as `host=/tmp dbname=mail`: the two forms that libpq reads.
 
-Every surface that accepts such an address reads it here, without the driver.
+All code that accepts such an address parses it here, without the driver.
 """
 
 import re
@@ -18,10 +18,10 @@ def is_postgres_address(text: str) -> bool:
 
 
 def refuse_malformed_address(text: str) -> None:
-    """Refuse an address that libpq could not read, or would read as another host.
+    """Raise if libpq could not parse an address, or would connect to an unintended host.
 
     Raises:
-        ValueError: The address is malformed. The message repeats no part of it, because it may hold a
+        ValueError: The address is malformed. The message does not quote it, because it may contain a
             password.
     """
     if not is_postgres_address(text):

@@ -8,18 +8,18 @@ from postroom.contracts.people import ChatAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedChat:
-    """A direct chat, its person, and the newest code that was issued there; instants in milliseconds."""
+    """A direct chat, its person, and the newest code issued there; instants are in milliseconds."""
 
     platform: str
     chat_id: str
     person: str | None = None
-    """The same value for all chats of one person; None if the chat is not linked."""
+    """An id shared by all chats of one person; None if the chat is not linked."""
     shares: bool = True
     """Whether it shares one conversation with the person's other chats."""
     code_hash: str | None = None
     code_until: int = 0
     failures: int = 0
-    """Number of wrong codes entered there since the last right one."""
+    """Number of wrong codes entered there since the last correct one."""
     locked_until: int = 0
 
     @property
@@ -29,16 +29,16 @@ class LinkedChat:
 
 
 class LinkOutcome(StrEnum):
-    """The result of a code that a person entered."""
+    """What happened with a code that a person entered."""
 
     LINKED = "linked"
     UNKNOWN = "unknown"
-    """The code was never issued, has expired, or was used."""
+    """The code was never issued, has expired, or was already used."""
     LOCKED = "locked"
     """Too many wrong codes were entered in this chat; the code was not checked."""
     OWN = "own"
-    """The code was issued in the chat in which it was entered."""
+    """The code was entered in the same chat in which it was issued."""
     TOGETHER = "together"
-    """Both chats belong to one person already."""
+    """Both chats already belong to the same person."""
     OTHER = "other"
-    """Each chat is already linked with other chats."""
+    """Each of the two chats is already linked with other chats."""

@@ -1,6 +1,7 @@
-"""The facts about client programs that set-up and runs share: names, commands, settings of our server.
+"""The facts about client programs that setup and runs share: names, commands, settings for our server.
 
-Imports nothing of ours, because commands must start quickly. `postroom.executors.clients` has what runs need.
+The module imports nothing from postroom, because commands must start quickly. `postroom.executors.clients`
+has the facts that only runs need.
 """
 
 from collections.abc import Mapping
@@ -8,20 +9,20 @@ from dataclasses import dataclass
 from typing import Final
 
 NAME: Final = "postroom"
-"""The name of our server in every client, after set-up and in a run, and of the command that starts it."""
+"""The name of our server in every client, both after setup and in a run, and the name of its command."""
 CLAUDE_LOADED: Final[Mapping[str, object]] = {"alwaysLoad": True}
 """Without this, Claude Code defers the tools of an MCP server to its tool search."""
 CODEX_DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}
 """Without this, Codex defers the tools of an MCP server to its tool search; older releases ignore it."""
 CODEX_GRANTED: Final[Mapping[str, object]] = {"default_tools_approval_mode": "approve"}
-"""The setting of a server whose tools Codex calls without a question."""
+"""The setting that lets Codex call a server's tools without asking."""
 GEMINI_GRANTED: Final[Mapping[str, object]] = {"trust": True}
-"""The setting of a server whose tools Gemini CLI calls without a question."""
+"""The setting that lets Gemini CLI call a server's tools without asking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientProgram:
-    """A client program; its user runs `log_in` and `trust`."""
+    """A client program; `log_in` and `trust` are steps that its user must perform."""
 
     title: str
     program: str
@@ -29,12 +30,12 @@ class ClientProgram:
     log_in: str
     trust: str
     oldest: str = ""
-    """The first release that supports the hooks that set-up needs; empty if every tested release does."""
+    """The first release that supports the hooks that setup needs; empty if all tested releases do."""
     why_oldest: str = ""
-    """The observed behaviour of older releases."""
+    """How older releases were observed to behave."""
 
     lists_servers: bool = False
-    """Whether `mcp list` in a folder names the servers that it uses there, but not in an untrusted folder."""
+    """Whether `mcp list` in a folder lists the servers that are used there; not in an untrusted folder."""
 
     @property
     def install(self) -> str:

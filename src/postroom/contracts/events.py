@@ -1,7 +1,7 @@
-"""Canonical events: each event once, in an order without gaps, readable again at any time.
+"""Canonical events: each event is stored once, in a gapless order, and can be read again at any time.
 
 Each scope (a project, a thread, a run) numbers its events from 1; a cursor is the number of the last event
-read. A writer that repeats an idempotency key gets the event of its first call.
+read. If a writer repeats an idempotency key, it gets the event that the first call stored.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from postroom.contracts.messages import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventScope:
-    """The log that an event belongs to."""
+    """The log to which an event belongs."""
 
     family: str
     id: str
@@ -43,7 +43,7 @@ class EventScope:
 
 
 class EventVisibility(StrEnum):
-    """The readers of an event."""
+    """Who may read an event."""
 
     PUBLIC = "public"
     INTERNAL = "internal"
@@ -52,7 +52,7 @@ class EventVisibility(StrEnum):
 
 
 class RuntimeEventDurability(StrEnum):
-    """The events of an executor to store: none, all except observations, or all."""
+    """Which events of an executor are stored: none, all except observations, or all."""
 
     DISABLED = "disabled"
     COMPACTED = "compacted"
@@ -61,17 +61,17 @@ class RuntimeEventDurability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOptions:
-    """The writer, its idempotency key, and the scopes' expected newest numbers."""
+    """The writer, its idempotency key, and the newest numbers that it expects in the scopes."""
 
     writer_id: str | None = None
     idempotency_key: str | None = None
     expected_prior: dict[str, int] = field(default_factory=dict)
-    """Expected newest number, by `EventScope.key`; other scopes are not checked."""
+    """The expected newest number, by `EventScope.key`; scopes that are not named are not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanonicalEventDraft:
-    """An event before it has a number."""
+    """An event that has no number yet."""
 
     scopes: tuple[EventScope, ...]
     event_kind: str
@@ -84,7 +84,7 @@ class CanonicalEventDraft:
     options: AppendOptions = AppendOptions()
 
     def __post_init__(self) -> None:
-        """Refuse a draft without a scope, or with two scopes of one family.
+        """Raise if the draft has no scope, or two scopes of the same family.
 
         Raises:
             InvalidRecord: The scopes are invalid, or a writer has no key.
@@ -101,9 +101,9 @@ class CanonicalEventDraft:
 
     @property
     def digest(self) -> str:
-        """Hash of the fields that must be equal if the key is used again.
+        """Hash of the fields that must be equal when the key is used again.
 
-        Origin and schema version may differ.
+        Origin and schema version are excluded.
         """
         said = [
             sorted(map(attrgetter("key"), self.scopes)),
@@ -117,7 +117,7 @@ class CanonicalEventDraft:
 
     @property
     def locks(self) -> set[str]:
-        """The names of the locks for an append: its scopes, and its idempotency key."""
+        """The names of the locks that an append needs: its scopes and its idempotency key."""
         options = self.options
         keys = (
             {f"event:{options.writer_id}:{options.idempotency_key}"}
@@ -127,7 +127,7 @@ class CanonicalEventDraft:
         return {scope.key for scope in self.scopes} | keys
 
     def scope_id(self, family: str) -> str | None:
-        """Return the id of its scope in a family."""
+        """Return the id of the draft's scope in a family."""
         return next((scope.id for scope in self.scopes if scope.family == family), None)
 
 
@@ -139,7 +139,7 @@ class CanonicalEvent:
     event_kind: str
     payload: dict[str, Json]
     sequences: dict[str, int]
-    """Number of the event, by `EventScope.key`."""
+    """The event's number in each scope, by `EventScope.key`."""
     created_at: int
     causation_id: str | None = None
     correlation_id: str | None = None
@@ -149,12 +149,12 @@ class CanonicalEvent:
 
     @property
     def thread_id(self) -> str | None:
-        """The thread whose log contains it."""
+        """The thread whose log contains the event."""
         return self._scope("thread:")
 
     @property
     def run_id(self) -> str | None:
-        """The run whose log contains it."""
+        """The run whose log contains the event."""
         return self._scope("run:")
 
     def _scope(self, prefix: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The row of an operation: its name, command, function, callers, address and command line.
+"""The row of an operation: its name, command, function, callers, URL and command line.
 
 Routes, permissions, the OpenAPI document, MCP tools, reference pages and commands are made from these rows.
 `postroom.mail.operations` lists the operations of mail, `postroom.app.operations` all of them.
@@ -15,15 +15,15 @@ from postroom.contracts.tokens import SCOPES, Grant, Scope
 
 
 class Who(StrEnum):
-    """The callers that an address answers."""
+    """Which callers may use a URL."""
 
     ANYONE = "anyone"
     PROVED_THERE = "callers that the path authenticates itself"
-    """A channel, or a result by its signature."""
+    """A channel, or a server that reports a result and proves itself by its signature."""
     PEOPLE = "people"
-    """People who have logged in, and the server's token."""
+    """People who are logged in, and callers with the server's token."""
     LOOKERS = "agents, programs and people"
-    """A named token as far as its scopes go."""
+    """Callers with a named token, as far as its scopes permit."""
     CALLERS = "agents and programs"
     HOOKS = "the operator and runs"
     ADMINS = "the operator and `admin`"
@@ -32,9 +32,9 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How a command takes one field; an empty text stands for the default of the field.
+    """How a command-line option takes one field; an empty text stands for the field's default.
 
-    It is part of the row of the operation, or of the `extra` of the field's type.
+    It is stored in the row of the operation, or in the `extra` of the field's type.
     """
 
     name: str = ""
@@ -43,14 +43,14 @@ class Option:
     """Default: the description of the field."""
     metavar: str = ""
     complete: str = ""
-    """The kind of names or ids that a shell completes."""
+    """Which names or ids a shell suggests as completions."""
     kind: str = ""
-    """An option that many commands share, or a conversion of its value: see `postroom.cli.call`."""
+    """An option shared by many commands, or a conversion of its value: see `postroom.cli.call`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One thing that a caller may do.
+    """One action that callers may perform.
 
     An operation of mail has a function of the context and the command. An operation of administration has a
     function of its service that takes the fields of the command as parameters, or `command` as a whole, and
@@ -59,59 +59,62 @@ class Operation:
 
     name: str
     command: Any
-    """The struct of its parameters."""
+    """The struct with its parameters."""
     run: Callable[..., Any]
     changes: bool
     needs: frozenset[Scope]
-    """The scopes that a named token must have, all of them; agents and the operator need none.
+    """The scopes that a named token must have, all of them; agents and the operator need no scopes.
 
-    A row for `Who.OPERATOR` answers no named token.
+    Operations for `Who.OPERATOR` are closed to named tokens.
     """
     is_of_one_project: bool = False
-    """Whether a token that is bound to a project may do it in that project."""
+    """Whether a token that is bound to a project may perform it in that project."""
     destructive: bool = False
     repeatable: bool = False
-    """Whether a second, equal change has no further effect."""
+    """Whether repeating the same change has no further effect."""
     settled: bool = False
-    """Whether it reads indexes that a store may update later: search and the list of threads."""
+    """Whether it reads indexes that a store may update later: for search and for lists of threads."""
     service: type[Any] | None = None
-    """The service that does it; None for the mail room."""
+    """The service that performs it; None for the mail room."""
     address: str = ""
-    """Method and path. Default: `GET` or `POST` below /v1, by the name."""
+    """HTTP method and path. Default: `GET` or `POST` below /v1, followed by the name."""
     who: Who = Who.LOOKERS
     answer_key: str = ""
-    """The key of the function's answer in a JSON object; "" if the answer is an object itself."""
+    """The key in a JSON object under which the result is returned; "" if the result is itself an object."""
     status: int = 200
     doc: str = ""
-    """What it does. Default: the description of the command; rows with the same fields share one command."""
-    doing: str = ""
-    """The text that is shown during long work until the progress is known; "" for short work."""
-    line: str = ""
-    """The words after `postroom`, then in capitals the fields that are given by their place.
+    """The description of the operation.
 
-    All other fields are options. Without a line, no command is made from this row.
+    Default: that of the command; several operations may share a command.
+    """
+    doing: str = ""
+    """The text shown during long work until progress is known; "" for short work."""
+    line: str = ""
+    """The words after `postroom`, followed in capitals by the fields that are positional arguments.
+
+    All other fields are options. If the line is empty, no command is made from this row.
     """
     options: Mapping[str, Option] = field(default_factory=dict, hash=False)
-    """The command-line form of each field whose type does not define it."""
+    """The command-line options for the fields whose types do not define one."""
     line_help: str = ""
-    """The help of the command. Default: the description of the operation."""
+    """The help text of the command. Default: the description of the operation."""
 
     def __post_init__(self) -> None:
         if not self.needs or not self.needs <= set(SCOPES):
             raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
 
     def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
-        """Raise unless a named token of this grant may do it; without a grant nothing is held back.
+        """Raise unless a named token with this grant may perform it; without a grant, all is permitted.
 
         Raises:
-            InsufficientScope: it has too few scopes.
-            NotPermitted: it is bound to a project, and this is about more than one.
+            InsufficientScope: The token lacks a required scope.
+            NotPermitted: The token is bound to a project, and the operation concerns more than one.
         """
         if grant is not None:
             grant.check(self.needs, self.name, is_of_one_project=self.is_of_one_project, slug=slug)
 
     def is_open_to(self, grant: Grant | None) -> bool:
-        """Return whether a named token of this grant may do it."""
+        """Return whether a named token with this grant may perform it."""
         try:
             self.check(grant)
         except (InsufficientScope, NotPermitted):
@@ -125,12 +128,12 @@ class Operation:
 
     @property
     def path(self) -> str:
-        """The path of its address."""
+        """The path of its URL."""
         return self.address.split()[1] if self.address else f"/v1/{self.name}"
 
     @property
     def description(self) -> str:
-        """The description for a model, in one line: the effect, when to use it and the next step."""
+        """The description for a model, in one line: the effect, when to use it, and the next step."""
         return " ".join(self._doc.split())
 
     @property
@@ -140,7 +143,7 @@ class Operation:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The fields that the command takes by their place, in order."""
+        """The fields that the command takes as positional arguments, in order."""
         return tuple(one.lower() for one in self.line.split() if one.isupper())
 
     @property
@@ -150,7 +153,7 @@ class Operation:
 
     @property
     def answer(self) -> Any:
-        """The type of its answer, as its function declares it."""
+        """The type of the result, as its function declares it."""
         return get_type_hints(self.run)["return"]
 
     @property

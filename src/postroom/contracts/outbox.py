@@ -1,4 +1,4 @@
-"""Effects outside the database: stored with the change that causes them, performed at least once, keyed."""
+"""Side effects outside the database: stored with the change that causes them, performed at least once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field
 
 OUTBOX: Final = "outbox"
-"""The topic of hints that there may be effects to perform."""
+"""The topic of hints that effects may be waiting."""
 NO_END: Final = 1_000_000
-"""Maximum attempts of an effect whose handler decides itself when to stop."""
+"""The maximum number of attempts for an effect whose handler itself decides when to stop."""
 
 
 class OutboxStatus(StrEnum):
@@ -32,9 +32,9 @@ class NackOutcome(StrEnum):
 
 
 class OutboxDraft(Record, frozen=True, kw_only=True):
-    """An effect to store, performed by the handler of its kind for its target.
+    """An effect to store. The handler registered for its kind performs it on its target.
 
-    A `dedupe_key` is stored once.
+    Only one effect is stored per `dedupe_key`.
     """
 
     kind: str
@@ -44,27 +44,28 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
     available_at: int = 0
     max_attempts: int = 5
     order_key: str | None = None
-    """Effects of one kind and target with the same key are claimed in order, each after the previous one is
-    done."""
+    """Effects of one kind and target that share this key are claimed in order, each after the previous one is
+    done.
+    """
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """The kind, target and dedupe key: of effects with the same key, one is stored."""
+        """The kind, target and dedupe key; only one effect is stored per key."""
         return self.kind, self.target, self.dedupe_key
 
     @property
     def line(self) -> tuple[str, str, str] | None:
-        """The kind, target and order key of effects that are performed in order."""
+        """The kind, target and order key, which effects that are performed in order share."""
         return None if self.order_key is None else (self.kind, self.target, self.order_key)
 
     @property
     def locks(self) -> set[str]:
-        """The name of the lock for the dedupe key; empty without one."""
+        """The name of the lock for the dedupe key; empty if the effect has none."""
         return set() if self.dedupe_key is None else {f"effect:{self.kind}:{self.target}:{self.dedupe_key}"}
 
 
 def line_lock(kind: str, target: str) -> str:
-    """Return the name of the lock on a kind and target while its effects are claimed."""
+    """Return the name of the lock for claiming effects of one kind and target."""
     return f"line:{kind}:{target}"
 
 
@@ -86,33 +87,33 @@ class OutboxMessage(Record, frozen=True, kw_only=True):
     last_error: str | None = None
     order_key: str | None = None
     may_have_arrived: bool = False
-    """Whether an earlier claim may have performed it: that claim expired, or its result is unknown."""
+    """Whether an earlier claim may have performed it, because it expired or its result is unknown."""
     steps_done: int = 0
-    """Number of its handler's steps that are known to be done."""
+    """Number of steps that its handler is known to have completed."""
 
 
 class EffectPerformer(Protocol):
-    """Performs effects in this process; effects for which it has room are stored as claimed by it."""
+    """Performs effects in this process; effects that it has capacity for are stored as already claimed."""
 
     def lease_ms(self, kind: str, target: str) -> int | None:
-        """Return how long a new effect is claimed for, in milliseconds; None if it is not claimed.
+        """Return for how long a new effect is claimed, in milliseconds; None if it is not claimed.
 
         Thread-safe.
         """
         ...
 
     def begin(self, effects: Sequence[OutboxMessage]) -> None:
-        """Perform effects that were stored as claimed, after their commit."""
+        """Start to perform effects that were stored as claimed, after their commit."""
         ...
 
     def give_back(self, effects: Sequence[OutboxMessage]) -> None:
-        """Make effects whose commit status is unknown claimable again."""
+        """Make effects claimable again if it is unknown whether they were committed."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The number of waiting effects of a kind, the oldest one's age, and the number of dead letters."""
+    """The number of a kind's waiting effects, the age of the oldest, and the number of dead letters."""
 
     waiting: int
     oldest_at: int | None

@@ -1,4 +1,4 @@
-"""People as recipients of mail, and the two ports that connect mail and chats."""
+"""People as recipients of mail, and the two ports between mail and chats."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,22 +10,22 @@ _LONGEST: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAddress:
-    """The address of a chat: `platform/chat_id`, with the platform's own id."""
+    """The address of a chat: `platform/chat_id`, where the id is the platform's own."""
 
     platform: str
     chat_id: str
 
     @property
     def name(self) -> str:
-        """The chat as an address shows it."""
+        """The name of the chat, as used in an address."""
         return f"{self.platform}/{self.chat_id}"
 
     @classmethod
     def parse(cls, text: str) -> "ChatAddress":
-        """Return the chat with this name.
+        """Parse the name of a chat.
 
         Raises:
-            InvalidArgument: The text is not such a name.
+            InvalidArgument: The text is not the name of a chat.
         """
         platform, slash, chat_id = text.partition("/")
         fits = slash and platform.isidentifier() and chat_id.strip() == chat_id != ""
@@ -40,7 +40,7 @@ class ChatAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatWords:
-    """A message in a chat to a person who answers there."""
+    """A message from a chat to a person, whose answer goes back to the chat."""
 
     person: str
     """The person's address: `human:ana`."""

@@ -1,9 +1,10 @@
-"""Texts of others, made safe for a prompt, a hook's line, mail and a terminal.
+"""Makes text written by others safe for a prompt, a hook's line, mail and a terminal.
 
-A reader of a prompt relies on its lines to see where a message comes from, and which text is between two
-marks. Therefore a field is one line (`one_line`), a field inside a sentence is in quotes that it cannot close
-(`quoted`), and a text is between marks that it does not contain (`between`, `in_code_fence`). The results
-contain nothing that controls a terminal, changes the direction of writing, or is visible to a model only.
+The reader of a prompt relies on its lines to see where a message comes from, and on two markers to see which
+text belongs to it. Therefore a field is one line (`one_line`), a field inside a sentence is in quotes that it
+cannot close (`quoted`), and a text is between markers that it does not contain (`between`, `in_code_fence`).
+The results contain nothing that controls a terminal, changes the writing direction, or is visible only to a
+model.
 """
 
 import re
@@ -15,20 +16,22 @@ _STEERS: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u17b4\u17b5\u2028-\u202e\u2066-\u2069\u3164\ud800-\udfff\uffa0"
     "\U000e0000-\U000e007f"
 )
-"""Control characters, line breaks except the newline, direction marks, surrogates, characters without a
-shape, and the tag alphabet, which no font shows."""
+"""Control characters, line breaks except the newline, direction marks, surrogates, invisible characters, and
+the tag alphabet, which no font displays.
+"""
 _STRAY_SELECTOR: Final = (
     "(?<![#*0-9\xa9\xae\u203c-\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
     "|(?<![\u2200-\u22ff\u2a00-\u2aff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
     "[\ufe00-\ufe0d\U000e0100-\U000e01ef]"
 )
-"""Variation selectors after a character with only one shape: not a picture, an operator or an ideograph. The
-256 selectors could spell a text that no font shows."""
+"""Variation selectors after a character that has only one form, so that it is not an emoji, an operator or an
+ideograph. With the 256 selectors, a text could be spelled that no font displays.
+"""
 _HIDDEN: Final = (
     "\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u180b-\u180f\u200b\u200e\u200f\u2060-\u206f\u2800\ufeff"
     "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
 )
-"""Other characters without a shape. The two joiners are kept, because words and emoji need them."""
+"""Other invisible characters. The two joiners are kept, because words and emoji need them."""
 _IN_TEXT: Final = re.compile(f"[{_STEERS}]|{_STRAY_SELECTOR}")
 _IN_LINE: Final = re.compile(f"[{_STEERS}{_HIDDEN}]|{_STRAY_SELECTOR}")
 _FIRST_WORD: Final = re.compile(r"[a-z]+(?=[ ,:;]|$)")
@@ -52,9 +55,9 @@ _ESCAPES: Final = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*+(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*+[0-~]"
 )
-"""Terminal sequences, in 7 and 8 bits: colours, titles, moves of the cursor.
+"""Terminal escape sequences, in 7 and 8 bits: colours, titles, cursor movements.
 
-A title ends at the next control character, so that the expression scans no character twice.
+A title sequence ends at the next control character, so that the expression scans no character twice.
 """
 _UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*)?\Z")
 """The start of an escape sequence at the end of a text."""
@@ -68,7 +71,7 @@ def _named(found: re.Match[str]) -> str:
 
 
 def readable(text: str) -> str:
-    """Return a text with each controlling or hidden character shown as its code; lines are kept."""
+    """Return a text with each control or hidden character shown as its code; lines are kept."""
     return _IN_TEXT.sub(_named, text.replace("\r\n", "\n"))
 
 
@@ -78,13 +81,13 @@ def one_line(text: str) -> str:
 
 
 def quoted(text: str, *, longest: int = LONGEST_QUOTED) -> str:
-    """Return a text as one line in quotes that it cannot close, cut to `longest` characters."""
+    """Return a text as one line in quotes that it cannot close, truncated to `longest` characters."""
     plain = " ".join(one_line(text).split()).translate(_QUOTES)
     return f'"{plain if len(plain) <= longest else plain[: longest - 1] + "…"}"'
 
 
 def between(nonce: str, text: str) -> str:
-    """Return a text between two marks `[nonce]` that it does not contain."""
+    """Return a text between two markers `[nonce]`, which it does not contain."""
     mark, inner = f"[{nonce}]", readable(text)
     while mark in inner:  # removing a mark can create another from the text around it
         inner = inner.replace(mark, "")
@@ -92,21 +95,21 @@ def between(nonce: str, text: str) -> str:
 
 
 def in_code_fence(text: str) -> str:
-    """Return a text in a Markdown fence that it does not contain."""
+    """Return a text in a Markdown code fence that the text cannot close."""
     inner = readable(text)
     fence = "`" * max(3, *(len(run) + 1 for run in _BACKTICKS.findall(inner)), 0)
     return f"{fence}\n{inner}\n{fence}"
 
 
 def said_by(name: str, text: str) -> str:
-    """Return a person's text in a group chat after the name; no line looks like another person's."""
+    """Return a person's text in a group chat after the name; no line can look like another person's."""
     first, *more = readable(text).split("\n")
     rest = (f"\\{line}" if _SPEAKS.match(line) else line for line in more)
     return "\n".join([f"[{one_line(name).translate(_BRACKETS)}] {first}", *rest])
 
 
 def without_escapes(text: str) -> str:
-    """Return a text for mail: without characters that control a terminal or the direction of writing.
+    """Return a text for mail, without characters that control a terminal or the writing direction.
 
     A carriage return becomes a newline, so that text meant to overwrite a line appears below it.
     """
@@ -114,14 +117,15 @@ def without_escapes(text: str) -> str:
 
 
 def without_unfinished(text: str) -> str:
-    """Return the start of a longer text without an unfinished escape sequence at its end."""
+    """Return the beginning of a longer text without an incomplete escape sequence at its end."""
     return _UNFINISHED.sub("", text)
 
 
 def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
-    """Return the last `most` characters of a text, from the start of a line if they contain one.
+    """Return the last `most` characters of a text, starting at a line start if they contain one.
 
-    With `begins_within`, the text starts within a line, whose rest is dropped even if the text is short.
+    If `begins_within` is set, the text starts in the middle of a line, and that line is dropped even if the
+    text is short.
     """
     if len(text) <= most and not begins_within:
         return text
@@ -132,10 +136,10 @@ def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
 
 
 def sentence(text: str, *names: str) -> str:
-    """Return an error message that starts with a capital letter, unless it starts with one of `names`.
+    """Return an error message with a capital first letter, unless it starts with one of `names`.
 
-    Pages show it as a sentence; the command line and JSON show it after a colon. A first word that is not all
-    lower-case, such as a file name, is unchanged.
+    Pages show the message as a sentence, whereas the command line and JSON show it after a colon. A first
+    word that is not all lower-case, such as a file name, is not changed.
     """
     first = _FIRST_WORD.match(text)
     if first is None or first[0] in names:

@@ -1,4 +1,4 @@
-"""Queries to the stores of runs, and the commit of a thread."""
+"""Queries to the stores of runs, and the commit of a step to a thread."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ MAX_PAGE = 200
 """Maximum length of a list that a call returns."""
 
 FAMILIES = "threads"
-"""The lock on the parents of threads."""
+"""The lock for changing the parents of threads."""
 
 
 def thread_lock(thread_id: str) -> str:
-    """Return the name of the lock on a thread: its queue, its messages and its log."""
+    """Return the name of a thread's lock, which protects its queue, its messages and its log."""
     return f"thread:{thread_id}"  # the key of `EventScope.thread`
 
 
 class ThreadState(Record, frozen=True, kw_only=True):
-    """The data for the decision about a step of a thread, read in one consistent view."""
+    """The data on which a decision about a step of a thread is based, read in one consistent view."""
 
     thread: Thread | None
     run: RunRecord | None = None
-    """The run that the step names or writes, as it is stored."""
+    """The stored run that the step names or writes."""
     open_run: RunRecord | None = None
-    """The run that `thread.open_run_id` points to; this field and the next two are for submissions."""
+    """The run that `thread.open_run_id` refers to; this field and the next two are used for submissions."""
     latest_run: RunRecord | None = None
     latest_started_run: RunRecord | None = None
     """The newest run that was ever past `created`; a new run inherits its agent and state."""
@@ -46,23 +46,27 @@ class ThreadState(Record, frozen=True, kw_only=True):
     """The thread's claimed dispatch."""
     epoch: int = 0
     queued: int = 0
-    """How many dispatches are queued on the thread, counted as far as was asked."""
+    """Number of dispatches queued on the thread, counted up to the requested maximum."""
     waiting: int = 0
-    """How many messages wait on the thread that `pending` does not hold, counted as far as was asked."""
+    """Number of waiting messages of the thread that are not in `pending`, counted up to the requested
+    maximum.
+    """
     pending: tuple[PendingMessage, ...] = ()
     """The first pending messages; there may be more."""
     held_by: str | None = None
-    """The run that waits for answers and holds back the thread's other runs."""
+    """The run that waits for answers and thereby holds back the thread's other runs."""
     has_parent: bool = False
-    """Whether the thread exists that will be the parent."""
+    """Whether the thread that will be the parent exists."""
     taken: tuple[tuple[int, str], ...] = ()
-    """The dispatches that prevent a new dispatch from being queued, each with the number of its rule."""
+    """The dispatches that prevent a new dispatch from being queued, each with the number of the violated
+    rule.
+    """
     known_message: str | None = None
-    """One of the messages of the step that is stored on the thread already."""
+    """A message of the step that is already stored on the thread."""
     has_commands: bool = False
-    """Whether commands are stored for the run of the owned dispatch."""
+    """Whether commands are stored for the run of the dispatch that is owned."""
     owned: RunDispatch | None = None
-    """The dispatch whose claim the step proves."""
+    """The dispatch that the writer must own according to the step's claim."""
 
     @property
     def message_count(self) -> int:
@@ -95,7 +99,7 @@ class RunQuery:
 
 
 class RunCursor(NamedTuple):
-    """A position in a list of runs, the last changed first."""
+    """A position in a list of runs, ordered by their last change, newest first."""
 
     updated_at: int = 2**63 - 1
     created_at: int = 0
@@ -119,18 +123,19 @@ class MessageQuery:
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
-    """The wish to own a dispatch at its enqueue: for which consumer, and for how long."""
+    """A request to own a dispatch as soon as it is enqueued: for which consumer, and for how long."""
 
     consumer: str
     lease_ms: int
 
 
 class Delivery(Record, frozen=True, kw_only=True):
-    """The queue's part of a commit: one new dispatch, claimed at once if requested.
+    """The queue's part of a commit: a new dispatch, which is claimed at once if requested.
 
-    With `claim` the caller owns the dispatch, due or not, as after `DispatchStore.claim_dispatch`. The commit
-    is refused if another dispatch of the thread is claimed, or if a run of the thread waits for an answer.
-    `queue_cap` is the maximum number of queued dispatches on the thread, this one included.
+    If `claim` is given, the caller owns the dispatch, due or not, as after `DispatchStore.claim_dispatch`. In
+    this case, the commit is refused if another dispatch of the thread is claimed, or if a run of the thread
+    waits for an answer. `queue_cap` is the maximum number of queued dispatches on the thread, this one
+    included.
     """
 
     dispatch: RunDispatch
@@ -139,13 +144,13 @@ class Delivery(Record, frozen=True, kw_only=True):
 
 
 class ThreadCommit(Record, frozen=True, kw_only=True):
-    """All writes of one step to a thread, stored together or not at all.
+    """All writes of one step to a thread, which are stored together or not at all.
 
-    `messages` are appended after exactly `expected_message_count` messages (None: at any end), and the
-    messages in `consumes` leave the pending zone; both are compared with the store. With `claim` the writer
-    proves that it still owns the run's dispatch; while it does, no other writer changes the run. `joins`
-    names a dispatch that must still be queued: its run gets more messages. With `replaces` the run must be
-    unchanged since it was read.
+    `messages` are appended if the thread has exactly `expected_message_count` messages (None skips this
+    check), and the messages in `consumes` are no longer pending; both are compared with the store. `claim`
+    proves that the writer still owns the run's dispatch; as long as it does, no other writer changes the run.
+    `joins` names a dispatch that must still be queued, because its run receives more messages. If `replaces`
+    is given, the run must not have changed since it was read.
     """
 
     thread_id: str
@@ -161,25 +166,29 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
     are_new: bool = False
-    """Whether the ids of `messages` were newly made, so that no stored message can have one of them."""
+    """Whether the ids of `messages` were just generated, so that no stored message can have one of them."""
     summary: SummaryDraft | None = None
-    """A summary that replaces those with its number or a later one."""
+    """A summary that replaces those with the same number or a later one."""
     spends: tuple[Spending, ...] = ()
-    """Amounts added to their scopes, unless all `events` of the commit were stored before."""
+    """Amounts to add to their scopes, unless all `events` of the commit were already stored before."""
     begins: str | None = None
-    """The instance id of an execution that starts: recorded on the dispatch that `claim` owns, or on the
-    delivery's claimed dispatch."""
+    """The instance id of an execution that starts.
+
+    It is recorded on the dispatch that `claim` owns, or on the delivery's claimed dispatch.
+    """
     ends: RunDispatchResult | None = None
-    """The result of an execution, recorded on the dispatch that `claim` owns, which is acked with it."""
+    """The result of an execution, recorded on the dispatch that `claim` owns; the dispatch is acked at the
+    same time.
+    """
     answer: Message | None = None
-    """A message of the run that was committed earlier, possibly the answer with which `run` ends."""
+    """A message of the run that was committed earlier and may be the answer with which `run` ends."""
     ended_before: RunRecord | None = None
-    """A run of the thread that ended before this commit, whose answer the commit reports again."""
+    """A run of the thread that ended before this commit, and whose answer the commit repeats."""
     delivery: Delivery | None = None
 
     @property
     def locks(self) -> set[str]:
-        """The locks of the commit: the thread, its parent, and those of its events and effects."""
+        """The locks that the commit needs: for the thread, its parent, and its events and effects."""
         threads = [self.thread_id, *([self.parent_thread_id] if self.parent_thread_id else [])]
         drafts = [draft.locks for draft in self.events] + [draft.locks for draft in self.outbox]
         limits = {LIMITS} if self.spends else set[str]()  # a run that starts next must see the spending
@@ -198,7 +207,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         return None if self.begins is None else owned
 
     def refuse_unclaimed_move(self) -> None:
-        """Refuse to start or end an execution without a claim, or together with another delivery.
+        """Raise if an execution would start or end without a claim, or together with another delivery.
 
         Raises:
             InvalidRecord: The commit does one of these.
@@ -220,11 +229,11 @@ class Committed(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEvent, ...] = ()
     outbox: tuple[OutboxMessage, ...] = ()
     dispatch: RunDispatch | None = None
-    """The dispatch that was enqueued, or whose execution started or ended, as it is stored now."""
+    """The dispatch that was enqueued, or whose execution started or ended, as it is now stored."""
     leaves_queued: bool = False
     """Whether queued dispatches remain on the thread; set by commits that end an execution."""
     leaves_waiting: bool = False
-    """Whether pending messages remain on the thread then."""
+    """Whether pending messages remain on the thread; set by commits that end an execution."""
 
 
 class CommitCoordinator(Protocol):
@@ -240,33 +249,32 @@ class CommitCoordinator(Protocol):
 
         Raises:
             VersionConflict: The message count, a pending message or the joined dispatch differs.
-                InvalidRecord, IllegalTransition, ForeignThread: The messages, the run or the result break a
-                rule.
+            InvalidRecord, IllegalTransition, ForeignThread: The messages, the run or the result break a rule.
             DuplicateRecord: A message id is committed already, or the dispatch exists. DedupeKeyInUse,
-                RunNotOpen, QueueFull: The dispatch cannot be queued.
+            RunNotOpen, QueueFull: The dispatch cannot be queued.
             ActiveRunConflict: The delivery claims its dispatch, but another dispatch of the thread is
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.
             UnknownThread: The parent thread does not exist, or the thread of a claim was removed in between.
-            StoreError: Nothing was written, except that after CommitUnknown the commit may have been.
+            StoreError: Nothing was written; only after CommitUnknown may the commit have been written.
         """
         ...
 
 
 Beginning = tuple[RunDispatch, RunRecord | None]
-"""A claimed dispatch, and its run if the run starts with it."""
+"""A claimed dispatch and, if its run starts with it, the run."""
 
 
 Places = Collection[str] | None
-"""The places at which a consumer runs threads: any place, and these; None for every place."""
+"""The places where a consumer runs threads: these, and threads for any place; None for every place."""
 
 
 MOST_COUNTED: Final = 1_000
-"""Maximum count of dispatches of a kind that ended well."""
+"""Maximum count reported for successfully ended dispatches of one kind."""
 
 
 class DueThread(NamedTuple):
-    """A thread with a due dispatch, and the facts by which limits count it."""
+    """A thread with a due dispatch, and the facts that limits need to count it."""
 
     thread_id: str
     tenant: str

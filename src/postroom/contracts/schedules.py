@@ -1,11 +1,11 @@
-"""Schedules: work that is submitted repeatedly, at the instants of a cron line or an interval.
+"""Schedules: work that is submitted repeatedly, at the times of a cron expression or an interval.
 
     due ─▶ one change: still due? ─▶ submitted, and the next instant stored ─▶ due again at that instant
                                  └─▶ skipped: too late, or its last run is still open
 
-An instant of a schedule is a *tick*. The transaction that submits for a tick also advances the schedule, so
-that a tick is submitted once, whatever the number of workers. After the clock is set back, an interval or an
-hourly line continues by the new clock.
+Each time at which a schedule is due is a *tick*. The transaction that submits work for a tick also advances
+the schedule, so that each tick is submitted only once, however many workers there are. After the clock is set
+back, an interval or an hourly cron expression continues according to the new time.
 """
 
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ SCHEDULES: Final = "schedules"
 
 
 class Missed(StrEnum):
-    """The treatment of ticks that no worker was there for."""
+    """What happens to ticks that were missed because no worker was running."""
 
     SKIP = "skip"
-    """None is submitted; the schedule continues with the next tick."""
+    """They are skipped, and the schedule continues with the next tick."""
     ONCE = "once"
-    """One submission replaces them all."""
+    """They are replaced by a single submission."""
     ALL = "all"
-    """Each is submitted, up to a maximum of the newest ones."""
+    """Each of them is submitted, but only the newest up to a maximum."""
 
 
 class Overlap(StrEnum):
-    """The treatment of a tick while the previous submission is still open."""
+    """What happens to a tick while the previous submission is still open."""
 
     QUEUE = "queue"
     SKIP = "skip"
@@ -38,42 +38,42 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A stored schedule, with a cron line or an interval."""
+    """A stored schedule, with a cron expression or an interval."""
 
     schedule_id: str
     kind: str
-    """The kind of submission: `run` or `mail`. Names are unique within a kind."""
+    """What is submitted: `run` or `mail`. Names are unique within a kind."""
     name: str
     cron: str | None
     every_ms: int | None
     zone: str
-    """The time zone in which the cron line is read."""
+    """The time zone of the cron expression."""
     payload: dict[str, Json]
-    """The submission, in the format of its kind."""
+    """The submission, in the format that its kind defines."""
     missed: Missed
     overlap: Overlap
     jitter_ms: int
-    """Maximum delay of a tick in milliseconds; each tick gets another."""
+    """Maximum random delay of a tick in milliseconds, chosen anew for each tick."""
     created_at: int
     starts_at: int
-    """The start of the interval."""
+    """The time from which the interval is counted."""
     tick_at: int
     """The next tick."""
     next_at: int | None
-    """The time of its submission; None while the schedule is paused."""
+    """The time of the next submission; None while the schedule is paused."""
     submitted: int = 0
     """Number of submissions."""
     passed_over: int = 0
-    """Number of skipped ticks: too late, or the last run was still open."""
+    """Number of ticks skipped because they were too late or the last run was still open."""
     last_at: int | None = None
     last_id: str | None = None
-    """The last submission: a run or a message."""
+    """The id of the last submitted run or message."""
     last_error: str | None = None
-    """The error of the last tick; None if it was submitted."""
+    """The error at the last tick; None if its work was submitted."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is paused, so that nothing is submitted until it is resumed."""
+        """Whether the schedule is paused, so that nothing is submitted until it is resumed."""
         return self.next_at is None
 
     @property

@@ -5,8 +5,8 @@
                  ├─────────┤                             given back, or its lease ended
                  └──────── └─────▶ blocked
 
-A task waits while it depends on tasks that are not done. Each claim gets the next epoch, and each write of a
-holder proves its epoch, so a holder that lost its lease changes nothing.
+A task waits while it depends on tasks that are not done. Each claim gets the next epoch, and each write by a
+holder is checked against it, so that a holder that has lost its lease cannot change anything.
 """
 
 from typing import Final, Literal, get_args
@@ -16,20 +16,23 @@ from postroom.contracts.records import Record
 
 TaskState = Literal["ready", "claimed", "review", "blocked", "waiting", "done", "cancelled"]
 TASK_STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
-"""The states in the order of a list: tasks to claim come first."""
+"""The states in the order in which lists show them: claimable tasks come first."""
 OPEN_STATES: Final = TASK_STATES[:5]
 ENDED_STATES: Final = TASK_STATES[5:]
 PRIORITIES: Final[tuple[Importance, ...]] = ("urgent", "high", "normal", "low")
-"""The priorities, the first to claim first; a row stores the position."""
+"""The priorities, most urgent first; a row stores the index."""
 
 ANYBODY: Final = ""
 ROLE: Final = "role:"
 AGENT: Final = "agent:"
-"""Prefixes of the stored assignee: `role:<word>`, `agent:<id>`, or empty for anybody."""
+"""Prefixes of stored assignees: `role:<word>` and `agent:<id>`; an empty assignee means anybody."""
 TASK_THREAD: Final = "task-"
-"""The beginning of the name of a task's thread; its number follows."""
+"""Prefix of the name of a task's thread; the task's number follows."""
 BY_PERSON: Final = "person"
-"""The acceptance of a task that a person checks; any other text is a command, and empty asks for nothing."""
+"""The acceptance of a task that a person checks.
+
+Any other text is a command; if it is empty, no check is required.
+"""
 
 
 class Task(Record, frozen=True, kw_only=True):
@@ -40,20 +43,20 @@ class Task(Record, frozen=True, kw_only=True):
     title: str
     text: str
     paths: tuple[str, ...]
-    """The patterns of the files that the work touches."""
+    """The patterns of the files that the work will change."""
     priority: Importance
     assignee: str
     acceptance: str
     state: TaskState
     open_dependencies: int
-    """Number of tasks that it depends on and that are not done."""
+    """Number of tasks that it depends on and that are not done yet."""
     author_id: int
     holder_id: int | None
-    """The agent that holds the claim; of a task that is done or in review, the agent that did it."""
+    """The agent that holds the claim or, if the task is done or in review, the agent that did the work."""
     epoch: int
     """Number of claims so far."""
     lease_ms: int
-    """How long a claim lasts without activity of its holder."""
+    """How long a claim lasts without any activity of its holder, in milliseconds."""
     lease_ends_at: int | None
     claimed_at: int | None
     reason: str
@@ -62,18 +65,18 @@ class Task(Record, frozen=True, kw_only=True):
     output: str
     """The output of the acceptance command."""
     result: str
-    """The message of the agent that did it."""
+    """The message in which the agent reports its work."""
     created_at: int
     changed_at: int
     changed_by: int | None
-    """The agent that caused the last change of the state; None if the lease ended."""
+    """The agent that caused the last change of state; None if the lease expired."""
 
     @property
     def thread_id(self) -> str:
-        """The thread of its messages."""
+        """The thread that contains its messages."""
         return f"{TASK_THREAD}{self.id}"
 
     @property
     def place(self) -> str:
-        """The place in which its files are reserved."""
+        """The `place` value with which its files are reserved."""
         return f"task {self.id}"

@@ -1,4 +1,4 @@
-"""Tools as values: descriptions, answers, and the decision that resumes a call."""
+"""Tools as values: their descriptions, their results, and the decisions that resume calls."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,7 +8,7 @@ from postroom.contracts.messages import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDescriptor:
-    """The description of a tool for the model; `parameters` is a JSON schema of an object."""
+    """The description of a tool for the model; `parameters` is the JSON schema of an object."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class ToolCallOutcome(StrEnum):
 
 
 class ToolCallResumeMode(StrEnum):
-    """The effect of a decision on the call: run it again, become its result, or be passed to it."""
+    """How a decision affects the call: the call is repeated, or gets the decision as result or as input."""
 
     REPLAY_TOOL_CALL = "replay_tool_call"
     USE_DECISION_AS_TOOL_RESULT = "use_decision_as_tool_result"
@@ -41,7 +41,7 @@ class ToolCallResumeMode(StrEnum):
 
     @property
     def is_a_question(self) -> bool:
-        """Whether the tool asks its own question and receives yes and no."""
+        """Whether the tool asks a question of its own and accepts both approval and denial."""
         return self is ToolCallResumeMode.PASS_DECISION_TO_TOOL
 
 
@@ -54,7 +54,7 @@ class ResumeDecisionAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallResume:
-    """A decision about a suspended tool call; `decision_id` makes it count once."""
+    """A decision on a suspended tool call; `decision_id` ensures that it takes effect only once."""
 
     decision_id: str
     action: ResumeDecisionAction = ResumeDecisionAction.RESUME
@@ -62,18 +62,18 @@ class ToolCallResume:
     reason: str | None = None
     updated_at: int = 0
     by: str = ""
-    """The display name of the person who decided; empty if unknown. Agents do not see it."""
+    """The display name of the person who decided; empty if unknown. It is not shown to agents."""
 
     @property
     def approved(self) -> bool | None:
-        """True for yes, False for no, None for neither."""
+        """True for an approval, False for a denial, None for neither."""
         said = self.result.get("approved") if isinstance(self.result, dict) else None
         return said if isinstance(said, bool) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspension:
-    """A question that a tool call waits on."""
+    """A question for whose answer a tool call waits."""
 
     id: str
     action: str
@@ -83,7 +83,7 @@ class Suspension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The answer of a tool."""
+    """The result of a tool call."""
 
     tool_name: str
     status: ToolStatus = ToolStatus.SUCCESS
@@ -95,7 +95,7 @@ class ToolResult:
 
     @classmethod
     def success(cls, tool_name: str, data: Json) -> "ToolResult":
-        """Return the answer of a successful call."""
+        """Return the result of a successful call."""
         return cls(tool_name=tool_name, data=data)
 
     @classmethod
@@ -111,7 +111,7 @@ class ToolResult:
         *,
         resume_mode: ToolCallResumeMode = ToolCallResumeMode.REPLAY_TOOL_CALL,
     ) -> "ToolResult":
-        """Return the answer of a call that waits for a decision."""
+        """Return the result of a call that waits for a decision."""
         return cls(
             tool_name=tool_name, status=ToolStatus.PENDING, suspension=suspension, resume_mode=resume_mode
         )

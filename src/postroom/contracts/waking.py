@@ -1,11 +1,11 @@
-"""Records of agents that postroom runs, and of the messages that woke them.
+"""Records of the agents that postroom runs, and of the messages that woke them.
 
 stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled: read, and answered
                                                          └─▶ failed, with the reason
 
-Hooks, watchers and runners announce messages. A message is announced to a recipient once, by the first
-announcer. An announced message can still be unread. An announcer reads `unannounced` and marks the messages
-in the same transaction.
+Hooks, watchers and runners announce messages. Each message is announced to a recipient only once, by the
+first of them. A message that was announced can still be unread. An announcer reads `unannounced` and marks
+the messages as announced in the same transaction.
 """
 
 import re
@@ -21,13 +21,13 @@ from postroom.contracts.tools import ToolCallResume
 
 
 class ChangeUndone(Exception):
-    """Signals that a change has undone itself on purpose: its caller goes another way."""
+    """Raised to undo a change on purpose, because its caller will take another path."""
 
 
 class ThreadsNeeded(ChangeUndone):
-    """Signals that a change needs threads which it has not locked.
+    """Raised if a change needs threads that it has not locked.
 
-    The caller runs the change again with these locked.
+    The caller then runs the change again with these threads locked.
     """
 
     def __init__(self, thread_ids: frozenset[str]) -> None:
@@ -37,16 +37,16 @@ class ThreadsNeeded(ChangeUndone):
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Puts a message on a thread of runs within a change, and starts a run if the thread is idle.
+    """Adds a message to a thread of runs within a change, and starts a run if the thread is idle.
 
-    A call returns True if a run starts on the message. A message with a known id is ignored.
+    A call returns True if a run starts with the message. A message whose id is known is ignored.
     """
 
     thread_ids: frozenset[str]
     """The threads that the change has locked."""
     put: Callable[[str, Message, DeliveryMode, Sequence[tuple[str, ToolCallResume]]], bool]
     is_full: Callable[[str], bool]
-    """Whether a thread has reached its limit of waiting messages, so that it refuses another."""
+    """Whether a thread has reached its limit of waiting messages, so that it refuses more."""
 
     def __call__(
         self,
@@ -55,7 +55,7 @@ class Accept:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> bool:
-        """Put a message on the thread, with its decisions about questions of the run that reads it.
+        """Add a message to the thread, with its decisions on questions of the run that reads it.
 
         Raises:
             ThreadsNeeded: The change has not locked the thread.
@@ -67,14 +67,14 @@ class Accept:
 
 
 NOWHERE = Accept(frozenset(), lambda *_: False, lambda _: False)
-"""Locks no thread: a change that puts a message is run again with its threads locked."""
+"""Locks no thread, so that a change that adds a message has to run again with its threads locked."""
 
 
 QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
 
 
 def question_number(*told: object) -> str:
-    """Return the six-character number of a question; `told` distinguishes it from others."""
+    """Return the six-character number of a question; `told` makes it different from others."""
     return sha256("\0".join(map(str, told)).encode()).hexdigest()[:6]
 
 
@@ -87,14 +87,14 @@ class KeptRunner:
 
     agent_id: int
     runner: str
-    """The runner as JSON, which `contracts.runners.Runner` reads."""
+    """The runner as JSON, which `contracts.runners.read_runner` parses."""
     declared_by: RunnerSource
     updated_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRun:
-    """The state of a message in a run that it woke. Only the newest run's record is kept."""
+    """The state of a message in the newest run that it woke; records of earlier runs are not kept."""
 
     message_id: int
     agent_id: int
@@ -102,33 +102,33 @@ class MessageRun:
     delivered_at: int
     ended_at: int | None = None
     failure: str = ""
-    """Why the run failed to process it; empty if it did not fail."""
+    """Why the run failed to process the message; empty if it did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
-    """A question of an active run to a person; the run waits for the answer after its turn."""
+    """A question of an active run to a person, for whose answer the run waits after its turn."""
 
     id: str
-    """Its number, as people see it."""
+    """The question's number, as people see it."""
     text: str
     timeout_ms: int | None = None
-    """The time for an answer in milliseconds; None for no limit."""
+    """How long an answer is accepted, in milliseconds; None for no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerChange:
-    """The result of giving an agent a runner or removing it."""
+    """The result of setting or removing the runner of an agent."""
 
     had_one: bool
     waking: int = 0
-    """Number of older unread messages that now start it."""
+    """Number of older unread messages that now start the runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A message in one inbox, with the fields that a notice may show: neither subject nor text."""
+    """A message in an inbox, with the fields that a notice may show, which exclude subject and text."""
 
     message_id: int
     seq: int
@@ -142,7 +142,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSession:
-    """A session of a client program, and the agent that it acts as."""
+    """A session of a client program, and the agent as which it acts."""
 
     client: str
     session_id: str
@@ -152,9 +152,9 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """The record of what hooks did in an agent's turns; an agent without a stored record has this default."""
+    """The record of how hooks intervened in an agent's turns; agents without one have this default."""
 
     held_seq: int = 0
-    """Messages up to this seq do not hold the end of a turn: they held one before, or were fetched."""
+    """Messages up to this seq do not hold up the end of a turn: they did so before, or were fetched."""
     notified_at: int = 0
-    """The last time a hook added a line in the middle of a turn; 0 for never."""
+    """The last time that a hook added a line during a turn; 0 if none ever did."""

@@ -5,14 +5,14 @@ from postroom.contracts.records import Record, field
 
 
 class WebConversation(Record, frozen=True, kw_only=True):
-    """A conversation in the list of one person. Instants are milliseconds since the epoch."""
+    """A conversation in a person's list. Instants are milliseconds since the epoch."""
 
     person: str
     conversation_id: str
     title: str
     created_at: int = 0
     active_at: int = 0
-    """The position of its newest entry, or the time of its creation while it is empty."""
+    """The position of its newest entry or, while it is empty, the time when it was created."""
 
 
 class WebEntry(Record, frozen=True, kw_only=True):
@@ -22,5 +22,5 @@ class WebEntry(Record, frozen=True, kw_only=True):
     conversation_id: str
     entry_id: str
     position: int
-    """Entries are shown in the order of their positions. All positions of a person differ."""
+    """Entries are shown in the order of their positions, which are unique for each person."""
     body: dict[str, Json] = field(default_factory=dict)

@@ -19,9 +19,9 @@ SHOWN_STATES: Final[Mapping[str, str]] = {
 }
 """The displayed word for each state; JSON and addresses of pages use the state itself."""
 RunFilter = WorkState | Literal["", "ended"]
-"""The state to filter runs by; `ended` is done, cancelled or failed, "" is any."""
+"""The state by which runs are filtered; `ended` matches done, cancelled and failed, and "" matches any."""
 INSTANTS: Final = ("_at", "until")
-"""The ends of names whose numbers are instants, in milliseconds since the epoch."""
+"""The suffixes of field names whose numbers are instants, in milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class OpenQuestion:
     """The slug of the agent's project; empty in a chat."""
     agent: str = ""
     chat: str = ""
-    """The chat in which the agent asks; empty for a run on mail."""
+    """The chat in which the agent asks; empty if the run processes mail."""
     who: str = ""
-    """The person with whom the agent speaks there; empty if unknown."""
+    """The person to whom the agent speaks in that chat; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class GivenAnswer:
     project: str = ""
     agent: str = ""
     can_take_back: bool = False
-    """Whether the person can still withdraw the answer, because the agent has not received it."""
+    """Whether the person can still withdraw the answer, because the agent has not received it yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ class FailedRuns:
     agent: str
     project: str
     chat: str
-    """The chat in which the agent answers; empty for runs on mail. `project` is empty in a chat."""
+    """The chat in which the agent answers; empty for runs on mail. In a chat, `project` is empty."""
     why: str
     run_ids: Sequence[str]
-    """The newest first."""
+    """The ids of the runs, newest first."""
     newest_at: int
     can_replay: bool
 
@@ -81,44 +81,44 @@ class Work:
 
     run_id: str
     project: str
-    """The slug of its project; "" in a chat."""
+    """The slug of the project; "" in a chat."""
     agent: str
     state: WorkState
     messages: tuple[int, ...]
-    """The messages that caused it."""
+    """The messages that started the run."""
     created_at: int
     started_at: int | None = None
     finished_at: int | None = None
     attempts: int = 0
-    """The number of its attempts: those that failed, and the active or last one."""
+    """Number of attempts: the failed ones, and the one that is active or was the last."""
     interruptions: int = 0
-    """How many executions the end of a server or a lost lease has cut off; no attempt counts them."""
+    """Number of executions cut off by a server's shutdown or a lost lease; attempts exclude them."""
     dispatch_id: str | None = None
     why: str = ""
-    """Why it is not executing; or why it ended, if it did not succeed."""
+    """Why the run is not executing or, if it ended without success, why it ended."""
     gate: str = ""
-    """The obstacle of a queued run, as the queue names it; "" unless it is queued."""
+    """What holds up a queued run, in the queue's terms; "" unless the run is queued."""
     until: int | None = None
-    """The instant after which that obstacle ends, if known."""
+    """The time when that obstacle will end, if known."""
     questions: int = 0
     """Number of its questions, open and answered."""
     parent_run_id: str | None = None
-    """The run that it retries."""
+    """The run that this run retries."""
     chat: str = ""
     """The platform and bot of its chat; "" for a run on mail."""
     cost_micros: int = 0
     """The cost in millionths of a US dollar, if its runner reports it."""
     can_cancel: bool = False
     can_replay: bool = False
-    """Whether it is a dead letter that can be replayed; a dead letter whose caller no longer waits cannot."""
+    """Whether it is a dead letter that can be replayed; not possible if its caller no longer waits."""
     can_discard: bool = False
     """Whether it is a dead letter."""
     can_hasten: bool = False
-    """Whether it waits for a retry that can be started now."""
+    """Whether it waits for a retry that can be started at once."""
 
     @property
     def failed_attempts(self) -> int:
-        """How many of its attempts have failed."""
+        """Number of failed attempts."""
         return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
 
 
@@ -128,7 +128,7 @@ class WorkOutput(Work):
 
     output: str
     output_is_cut: bool
-    """Whether the beginning of the output is missing."""
+    """Whether the beginning of the output was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class RunSearch:
     state: RunFilter = ""
     agent: str = ""
     text: str = ""
-    """Words that all occur in the agent's name, the run's id, its subjects, its answer or its error."""
+    """Words that must all occur in the agent's name, the run's id, its subjects, its answer or its error."""
     before: RunCursor = BEFORE_ALL_RUNS
     """The position after which the search continues."""
 
@@ -173,7 +173,7 @@ class WorkCounts:
 
     @property
     def for_people(self) -> int:
-        """Number of questions and failed runs that wait for a person."""
+        """Number of questions and failed runs that need a person's attention."""
         return self.questions + self.given_up
 
 
@@ -204,7 +204,7 @@ class Waiting:
     since_at: int
     why: str
     behind_run_id: str | None = None
-    """The reader's run that is active or waits for a person."""
+    """The recipient's run that is active or waits for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +214,9 @@ class Output:
     text: str
     is_cut: bool = False
     is_kept_whole: bool = True
-    """Whether the output of each attempt fits the limit; otherwise the beginning is stored with a note."""
+    """Whether each attempt's output fits the limit; if not, its beginning is stored, with a note."""
     after: int = 0
-    """The number in the run's log from which to continue."""
+    """The entry number in the run's log from which to continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,27 +293,27 @@ class Floor:
     works: Sequence[Work] = ()
     """Open runs, at most 2,000: active runs first, then runs that ask, then queued ones."""
     open_in_all: int = 0
-    """Number of open runs."""
+    """Total number of open runs."""
     questions: Sequence[OpenQuestion] = ()
-    """Open questions, the oldest first."""
+    """Open questions, oldest first."""
     given_up: Sequence[Work] = ()
-    """Dead letters, the newest first."""
+    """Dead letters, newest first."""
     given_up_in_all: int = 0
-    """Number of dead letters, counted up to 500; `given_up` has the newest of them."""
+    """Number of dead letters, counted up to 500; `given_up` contains the newest of them."""
     waiting: Sequence[Waiting] = ()
-    """Messages that wait for the next run of their reader."""
+    """Messages that wait for the next run of their recipient."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
     """The last lines of output of open runs and dead letters, by run id."""
     heard_at: Mapping[str, int] = field(default_factory=dict)
-    """The time of the newest event of such a run, by run id."""
+    """The time of the newest event of each open run and dead letter, by run id."""
     conflicts: Sequence[ReservationConflict] = ()
     holds: Mapping[str, Sequence[Held]] = field(default_factory=dict)
-    """The active reservations of each agent, by its name in lower case."""
+    """The active reservations of each agent, by the agent's name in lower case."""
     waits: Sequence[Waits] = ()
     owed: Sequence[OwedMessage] = ()
-    """Unread or unacknowledged messages, the newest first."""
+    """Messages that are unread or lack a requested acknowledgement, newest first."""
     owed_in_all: int = 0
-    """Number of such messages among the newest; `owed` has the newest of them."""
+    """Number of such messages among the newest; `owed` contains the newest of them."""
     last_hour: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
     """Attempts of the last hour, by the agent's name in lower case."""
     health: Sequence[HealthFact] = ()
@@ -321,7 +321,7 @@ class Floor:
 
 
 def plain(value: object) -> object:
-    """Return an answer as plain JSON data: a record of this module in it with instants in ISO 8601."""
+    """Return a result as plain JSON data; records of this module in it have instants in ISO 8601."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(name, field) for name, field in asdict(value).items()}
     if isinstance(value, Mapping):

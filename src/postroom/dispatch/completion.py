@@ -210,9 +210,8 @@ def next_try(
 def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
     """Return a random delay after failure number `attempt`: up to the backoff, but at least as requested.
 
-    Full jitter spreads out the retries of runs that failed together (https:
-
-    aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    Full jitter spreads out the retries of runs that failed together
+    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
     """
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
@@ -513,7 +512,7 @@ def claimed_within(
     if (held := held_back(tx, limits, due)) is not None:
         return held
     run = tx.runs.threads.load_run(due.run_id) if budgets else None
-    asked = () if run is None or is_late(tx, due) else budgets.look(tx, due, run)
+    asked = () if run is None or due.has_missed_deadline(tx.now()) else budgets.look(tx, due, run)
     if isinstance(asked, Held):
         tx.runs.dispatches.hold(thread_id, asked.scope, asked.until)
         return None
@@ -544,11 +543,6 @@ def budgeted(
     return claimed
 
 
-def is_late(tx: Transaction, dispatch: RunDispatch) -> bool:
-    """Return whether the deadline of a dispatch has passed."""
-    return dispatch.deadline_at is not None and tx.now() > dispatch.deadline_at
-
-
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     """Start the claimed dispatch in this change if possible; otherwise its execution reports the reason."""
     return _begun(tx, _looked_up(tx, claimed, asks), asks)
@@ -564,7 +558,7 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
     run = runs.threads.load_run(claimed.run_id)
     has_run = run is not None and run.thread_id == claimed.thread_id and is_left_open(run, claimed)
     messages: tuple[Message, ...] | None = None
-    begins = asks.begins and not is_late(tx, claimed)
+    begins = asks.begins and not claimed.has_missed_deadline(tx.now())
     if run is not None and has_run and begins and run.activation is not None:
         ids = run.activation.trigger_message_ids
         records = runs.messages.named(run.thread_id, ids) if ids else ()

@@ -105,7 +105,6 @@ from postroom.dispatch.completion import (
     begun_in,
     budgeted,
     claimed_next,
-    is_late,
 )
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE, MailboxConfig
 from postroom.dispatch.control import Control
@@ -1424,7 +1423,7 @@ class Submissions:
     def _budgeted(self, tx: Transaction, claimed: Claimed) -> Claimed:
         """Return a claim for a waiting caller, together with what its budgets allow."""
         run, budgets = claimed.run, self._core.budgets
-        if run is None or not budgets or is_late(tx, claimed.dispatch):
+        if run is None or not budgets or claimed.dispatch.has_missed_deadline(tx.now()):
             return claimed
         asked = budgets.look(tx, claimed.dispatch, run)
         if isinstance(asked, Held):

@@ -1228,10 +1228,9 @@ class Execution:
         job.run, job.coordinator, job.told = run, coordinator, job.sink
         job.activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
-            if dispatch.deadline_at is not None and core.now() > dispatch.deadline_at:
-                tried = f"tried again: {dispatch.last_error}" if dispatch.attempt_count else "started"
+            if dispatch.has_missed_deadline(core.now()):
                 raise DeadlinePassed(
-                    f"the deadline passed before the run was {tried}", value=dispatch.deadline_at
+                    "the deadline passed before the run was started", value=dispatch.deadline_at
                 )
             messages = begun.messages if begun.has_begun else None
             instance_id = begun.instance_id

@@ -1,4 +1,4 @@
-"""Effects of the end of a run, in the same change: an event for waiting handles, and timed wake-ups."""
+"""Writes, in the change that ends a run, an event for waiting handles, and schedules timed wake-ups."""
 
 import asyncio
 from typing import Final
@@ -25,7 +25,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.told = asyncio.Event()
-        """Set when the run has ended, or when the waiter should check the database."""
+        """An event that is set when the run has ended, or when the waiter should check the database."""
         self.run: RunRecord | None = None
         """The run as stored at its end; None before that."""
 
@@ -40,16 +40,16 @@ class Ends(RunEffects):
         self._watches: WeakValueDictionary[str, Watch] = WeakValueDictionary()
 
     def watch(self, message_id: str) -> Watch:
-        """Return the watch of the run that will get this message; it exists as long as it is referenced."""
+        """Return the watch of the run that will get this message; it lives as long as it is referenced."""
         return self._watches.setdefault(message_id, Watch())
 
     def close(self) -> None:
-        """Wake all waiters, so that they check the database: from now on no end is announced."""
+        """Wake all waiters so that they check the database; ends are no longer announced in memory."""
         for watch in list(self._watches.values()):
             watch.told.set()
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the event of a run that is done or asks; queue a run that resumes by itself."""
+        """Write the event of a run that is done or asks; queue a sleeping run for its wake-up time."""
         is_done = run.status is RunStatus.DONE
         asked = run.waiting.tickets if run.waiting is not None else ()
         if asked and (asked[0].tool_name == SLEEP or asked[0].on_timeout is OnTimeout.GO_ON):
@@ -81,7 +81,7 @@ class Ends(RunEffects):
         tx.events.add(draft, ended_run=run)
 
     def stored(self, run: RunRecord) -> None:
-        """Wake the watches of a run; if it is not done, they check the database."""
+        """Wake the watches of a run; if the run is not done, they check the database."""
         for message_id in run.activation.trigger_message_ids if self._watches and run.activation else ():
             if (watch := self._watches.get(message_id)) is not None:
                 watch.run = run if run.status is RunStatus.DONE else None
@@ -89,7 +89,7 @@ class Ends(RunEffects):
 
 
 def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:
-    """Queue the run again, due when it resumes by itself; repeated calls queue it once."""
+    """Queue the run again, due at the time at which it resumes by itself; repeated calls queue it once."""
     waiting = run.waiting
     if waiting is None or run.dispatch_id != waiting.since_dispatch_id:
         return

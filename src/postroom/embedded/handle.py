@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _PAGE: Final = 200
 _TOLD_WITHIN_S: Final = 1
 _LONGEST_LOOK_S: Final = 5
-"""Seconds after which `result` with a shorter timeout ends, if the database does not answer."""
+"""Maximum seconds for which `result` with a short timeout waits for an unresponsive database."""
 _ONE_LOOK_S: Final = 1
-"""Seconds within which a database surely answers a read."""
+"""Seconds within which a working database answers a read."""
 _MAX_CURSOR: Final = 10**18 - 1
 """The largest cursor that both databases can store."""
 
@@ -47,7 +47,7 @@ _MAX_CURSOR: Final = 10**18 - 1
 class State(StrEnum):
     """The state of a run: `queued`, `running`, `waiting` for a person or an instant, or its result.
 
-    A run is also `queued` before its next attempt, and when it may resume and waits for its turn.
+    A run is also `queued` while it waits for its next attempt, or for its turn to resume.
     """
 
     QUEUED = "queued"
@@ -124,9 +124,9 @@ class RunHandle:
         *,
         is_new: bool = False,
     ) -> None:
-        """Make the handle of a run; `watch` began before this process accepted the run.
+        """Create the handle of a run; `watch` must have begun before this process accepted the run.
 
-        `is_new`: the run was stored after the watch began, so it cannot have ended before.
+        `is_new` means that the run was stored after the watch began, so the watch cannot have missed its end.
         """
         self._mailbox = mailbox
         self._watch = watch
@@ -146,8 +146,8 @@ class RunHandle:
     async def result(self, *, timeout: float | timedelta | None = None, type: Any = None) -> Any:
         """Return the answer of the run: text, or with `type` a value of that type.
 
-        `timeout` is a number of seconds, or a timedelta. With 0 or less, the call returns the answer if the
-        run has ended, and does not wait. None waits without a limit.
+        `timeout` is a number of seconds, or a timedelta. With 0 or less, the call does not wait: it returns
+        the answer if the run has ended. None waits without a limit.
 
         While the database is unavailable, the call waits.
 
@@ -223,11 +223,12 @@ class RunHandle:
 
         While the database is unavailable, the call waits.
 
-        `mailbox.questions`, the `question` event and `status()` have the id as `question_id`. An answer to an
-        earlier question never counts for a later one.
+        `mailbox.questions`, the `question` event and `status()` provide the id as `question_id`. Because of
+        the id, a late answer to an earlier question is never taken as the answer to a later one.
 
         Raises:
-            InvalidArgument: An argument has the wrong type, or cannot be stored, or `question_id` is missing.
+            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing, or
+                there is neither a text nor `approved`.
             StaleDecision: The run does not ask this question now, or the question has an answer.
         """
         refuse_other_text("the answer", text)
@@ -239,6 +240,8 @@ class RunHandle:
                 value=repr(approved)[:80],
                 remedy="pass True for yes, False for no, or leave out approved",
             )
+        if not text and approved is None:
+            raise InvalidArgument("the answer is empty", remedy="pass a text, or approved=True or False")
         run = await self._retried(self._loaded)
         asked = open_questions(run)
         if all(one.tool_call_id != question_id for one in asked):
@@ -297,8 +300,8 @@ class RunHandle:
     async def _ended(self) -> RunRecord:
         """Wait until the run has ended, and return it.
 
-        If only this process can execute the run, and it was open when the watch began, its end is announced
-        in memory. After a second without an announcement the database is checked.
+        If only this process can execute the run, and the run was open when the watch began, the end of the
+        run is announced in memory. If no announcement comes within a second, the database is checked.
         """
         watch, changes = self._watch, self._mailbox.stores.store.changes
         if watch is not None and self._mailbox.is_exclusive:
@@ -317,15 +320,18 @@ class RunHandle:
         return run
 
     def _told_end(self) -> RunRecord | None:
-        """Return the ended run if this process has stored its end; a replay has the message, not the id."""
+        """Return the run if this process stored its end.
+
+        A replay of the run is ignored: it has the same message, but another run id.
+        """
         run = None if self._watch is None else self._watch.run
         return run if run is not None and run.run_id == self.id else None
 
     async def _has_its_last_event(self) -> bool:
-        """Return whether the dispatch of the run has ended, too.
+        """Return whether the dispatch of the run has ended, so that the `end` event is stored.
 
-        An executor that commits its own steps stores the end of the run first. The change that ends the
-        dispatch writes the `end` event.
+        An executor that commits its own steps stores the end of the run first; a later change ends the
+        dispatch and writes the `end` event.
         """
         run = await self._loaded()
         if run.status is not RunStatus.DONE:
@@ -364,13 +370,13 @@ def unknown_run(run_id: str) -> UnknownRun:
 
 
 def open_questions(run: RunRecord) -> list[RunWaitingTicket]:
-    """Return the open questions of a waiting run; a sleeping run has none."""
+    """Return the open questions of a waiting run; a sleeping run has no questions."""
     is_waiting = run.status is RunStatus.WAITING
     return [ticket for ticket in run.open_tickets if is_waiting and ticket.tool_name != SLEEP]
 
 
 def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> State:
-    """Return the state of a run; for an open run, its dispatch distinguishes running from queued."""
+    """Return the state of a run; the dispatch shows whether an open run is running or queued."""
     if row is not None and row.status is RunDispatchStatus.CLAIMED:
         return State.RUNNING
     if row is not None and row.status is RunDispatchStatus.QUEUED:

@@ -1,4 +1,4 @@
-"""A piece of work from a program, and its request to the queue."""
+"""Converts a program's work items to requests for the queue, and checks their values."""
 
 import hashlib
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from postroom.contracts.messages import CONTROL, ContentBlock, Json, Message, Ro
 from postroom.contracts.records import replace
 
 DATA: Final = "data"
-"""The type of a block with a value other than text."""
+"""The type of a message block that contains a value other than text."""
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def plain(value: object, what: str) -> Json:
 
 
 def _refuse_same_keys(value: object) -> None:
-    """Refuse keys of a dictionary that are equal as text: only one of their values would be kept."""
+    """Refuse dictionary keys that become equal as text, because only one of their values would be kept."""
     parts: Iterable[object] = ()
     if isinstance(value, dict):
         if any(type(key) is not str for key in value):
@@ -62,7 +62,7 @@ def _refuse_same_keys(value: object) -> None:
 
 
 def _refuse_unwritable(value: Json) -> None:
-    """Refuse numbers that JSON lacks, which would be read as null, and half of a character."""
+    """Refuse lone surrogates, and NaN and infinite numbers, which JSON would turn into null."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, str) and storable(value) != value:
@@ -119,7 +119,7 @@ def instant_of(moment: datetime, what: str) -> int:
 
 
 def refuse_other_text(what: str, text: object) -> None:
-    """Refuse a value that is not text, or text that not every database can store.
+    """Refuse a value that is not text, or is text that some database cannot store.
 
     Raises:
         InvalidArgument: The value is not such text.
@@ -150,7 +150,7 @@ def refuse_other_id(what: str, id: object) -> None:
 
 
 def refuse_control_characters(what: str, name: str) -> None:
-    """Refuse a new name that a terminal or a line of a log cannot show.
+    """Refuse a new name that a terminal or a log line cannot show.
 
     Raises:
         InvalidArgument: The name contains a line break, a tab, a zero byte or another control character.
@@ -192,7 +192,7 @@ def text_of(message: Message) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Return the result of a run as the text of its answer.
+    """Convert the result of a run to the text of its answer.
 
     Raises:
         InvalidArgument: The result cannot be stored.
@@ -225,7 +225,7 @@ class Item:
     max_retry_delay: timedelta | None = field(default=None, kw_only=True)
 
     def request(self) -> RunActivation:
-        """Return the request to the queue; with a key, the request for the run that the key names.
+        """Return the request to the queue; with a key, the run id of the request is derived from the key.
 
         Raises:
             InvalidArgument: An option has another type, or cannot be stored.

@@ -46,8 +46,8 @@ MEMORY: Final = "memory"
 _REPAIRED_LATER: Final = MailboxLifecycleConfig(
     startup_recovery=StartupRecoveryConfig(max_attempts=10_000, retry_delay=timedelta(seconds=1))
 )
-"""The runs that a former process left open are recovered in the background, even if the database is
-unavailable for a long time.
+"""Recovery settings with which runs left by a former process are recovered in the background, even after a
+long outage of the database.
 """
 _BOUNDS_OF_A_THREAD: Final = ("max_queued_per_thread", "max_pending_per_thread")
 _LEAST: Final = {
@@ -55,12 +55,12 @@ _LEAST: Final = {
     "max_concurrent_runs_per_tenant": 1,
     "lease_ms": 1_000,
 } | dict.fromkeys(_BOUNDS_OF_A_THREAD, 1)
-"""The smallest values with which a mailbox accepts and executes work.
+"""The minimum values of settings with which a mailbox can accept and execute work.
 
-A third of a lease is the time for its renewal. If the database needs longer, the run is stopped.
+A renewal may take a third of the lease. If the database needs longer, the run is stopped.
 """
 _AT_ONCE: Final = 100
-"""Items checked before other tasks of the event loop get a turn: some milliseconds."""
+"""Number of items to check, within a few milliseconds, before other tasks of the event loop get a turn."""
 
 
 class Mailbox:
@@ -69,16 +69,16 @@ class Mailbox:
     def __init__(
         self, queue: Queue, stores: RunStores, ends: Ends | None = None, *, is_exclusive: bool = False
     ) -> None:
-        """Wrap a queue in the library's interface; `ends` are its effects, which announce ends in memory.
+        """Wrap a queue in the library's interface; `ends` are its effects, which announce ended runs.
 
-        `is_exclusive`: no other process executes runs of these stores.
+        `is_exclusive` means that no other process executes runs of these stores.
         """
         self.is_exclusive = is_exclusive
         self.process = os.getpid()
-        """The process that may use this mailbox; a process forked from it may not."""
+        """The id of the process that may use this mailbox; a forked child process may not use it."""
         self._ends = ends
         self.admin = queue
-        """The queue itself, with all functions that adapters need."""
+        """The underlying queue, with all functions that adapters need."""
         self.stores = stores
         self.pending = Pending(self)
         """Messages that no run has read yet."""
@@ -87,7 +87,7 @@ class Mailbox:
         self.dead_letters = DeadLetters(self)
         """The dead letters: failed runs that wait for an operator."""
         self.schedules = RunSchedules(queue, stores, lambda thread, run: RunHandle(self, thread, run))
-        """Work that is enqueued repeatedly."""
+        """Schedules, which enqueue work repeatedly."""
 
     @classmethod
     @asynccontextmanager
@@ -99,12 +99,12 @@ class Mailbox:
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> AsyncIterator["Mailbox"]:
-        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, take new work.
+        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, accept new work.
 
-        `work` is a coroutine function of a `Run`, or an executor. With None, this process enqueues work and
-        follows it, and other processes execute it. On exit, active runs get `config.drain_grace` to end, and
-        the others return to the queue. On PostgreSQL everything is in one `schema`, which is created if it is
-        missing.
+        `work` is a coroutine function of a `Run`, or an executor. With None, this process only enqueues and
+        follows work, and other processes execute it. On exit, active runs get `config.drain_grace` to end;
+        runs that are still active then return to the queue. On PostgreSQL all data is in one `schema`, which
+        is created if it is missing.
 
         Raises:
             ConfigError: An argument is invalid, the folder of the database does not exist, or no run could
@@ -146,20 +146,20 @@ class Mailbox:
         max_retry_delay: timedelta | None = None,
         when_busy: BusyPolicy = BusyPolicy.QUEUE,
     ) -> RunHandle:
-        """Accept work for a conversation; it is durable when this returns. Runs of a thread take turns.
+        """Queue work for a conversation; it is durable when this returns. Runs of a thread execute in turn.
 
         `content` is text, or any value that msgspec encodes. With `key`, a repeated call with the same
-        content returns the run of the first call, and other content is refused. Limits and budgets count the
-        run by `agent`, `tenant` and `limit_key`. `priority` 0 is served first, 255 last. A failed run is
-        retried for about ten minutes, or `attempts` times; `retry_delay` doubles each time, up to
-        `max_retry_delay`. The end of a server does not count as a failure: it may interrupt the run 20 times,
-        or `interruptions` times.
+        content returns the run of the first call; a call with different content is refused. Limits and
+        budgets count the run by `agent`, `tenant` and `limit_key`. `priority` ranges from 0, which is served
+        first, to 255. A failed run is retried for about ten minutes, or `attempts` times; `retry_delay`
+        doubles each time, up to `max_retry_delay`. The end of a server does not count as a failure, but as an
+        interruption; a run survives 20 of them, or `interruptions`.
 
         Raises:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
                 deadline has passed; nothing was written, and the active run continues.
             IdempotencyConflict: A run of the thread has this key and other content; nothing was written.
-                SubmissionRejected, QueueFull: The thread accepts no further work.
+                SubmissionRejected, QueueFull: The thread does not accept further work now.
             MailboxClosed: The mailbox is closing.
         """
         request = Item(
@@ -204,19 +204,20 @@ class Mailbox:
     async def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
     ) -> list[RunHandle]:
-        """Accept many items, in commits of some hundreds; return the handles in the order of the items.
+        """Queue many items, in commits of up to 500; return the handles in the order of the items.
 
         All items are checked before the first is written. Each commit is stored whole or not at all. After
         each commit `progress` is called with the number of stored items and the total. If the call fails or
-        the process dies midway, earlier commits remain. Then call again with the same items, each with a
-        `key`: stored items keep their runs.
+        the process dies midway, earlier commits remain. If each item has a `key`, you can repeat the call
+        with the same items: stored items keep their runs.
 
         Raises:
             InvalidArgument: `items` is not iterable, or `progress` is not callable; nothing was written.
-                InvalidArgument, InvalidSubmission: An item cannot be stored, as the text says, which begins
-                with its index; nothing was written.
-            IdempotencyConflict: Another item has the same thread and key and other content; nothing was
-                written. Or a stored run has: earlier commits remain.
+                InvalidArgument, InvalidSubmission: An item cannot be stored; the text begins with its index.
+                Nothing was written.
+            IdempotencyConflict: Two items have the same thread and key but different content; nothing was
+                written. Or a stored run has the same thread and key but different content; earlier commits
+                remain.
             QueueFull: The thread of an item accepts no further work; items of earlier commits stay stored.
             MailboxClosed: The mailbox is closing.
         """
@@ -255,10 +256,10 @@ class Mailbox:
         ]
 
     async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
-        """Return the run that got the message with this id; None if there is none yet.
+        """Return the run whose input is the message with this id; None if there is no such run yet.
 
         Raises:
-            IdempotencyConflict: The run got other content under this key.
+            IdempotencyConflict: The run was enqueued with this key but different content.
         """
         threads, thread = self.stores.threads, request.thread_id
         if not joins:
@@ -315,18 +316,18 @@ class Mailbox:
     async def cancel(self, id: str) -> bool:
         """End the run with this id, or the active run of the thread with this id.
 
-        False without such a run.
+        Return False if there is no such run.
         """
         refuse_other_id("the id of a run or a thread", id)
         return await self.admin.cancel(id)
 
 
 async def _nothing(run: Run) -> None:
-    """Placeholder for a process without work; never called."""
+    """Stand in for the work of a process that executes none; never called."""
 
 
 def _refuse_no_work(work: object) -> None:
-    """Refuse work that cannot be executed, before anything is opened."""
+    """Refuse work that cannot be executed, before the database is opened."""
     if work is None or isinstance(work, RunDispatchExecutor):
         return
     if is_awaited(work):
@@ -340,7 +341,7 @@ def _refuse_no_work(work: object) -> None:
 
 
 def _refuse_other_config(config: object, *, is_worker: bool) -> None:
-    """Refuse settings under which no run could be accepted or executed, before anything is opened."""
+    """Before the database is opened, refuse settings under which no run could be accepted or executed."""
     if config is None:
         return
     if not isinstance(config, MailboxConfig):
@@ -371,7 +372,7 @@ def queue_over(  # noqa: PLR0913 - every part by name
 ) -> Queue:
     """Return a queue over open stores, with its loops not started.
 
-    `timer` is the queue's time, `steps` the time of running work; without them real time passes.
+    `timer` provides the time for the queue, `steps` the time for active work. Default: real time.
     """
     runs, executor, steps = stores.runs, work, steps or SystemTimer()
     config = dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive)
@@ -390,7 +391,7 @@ def queue_over(  # noqa: PLR0913 - every part by name
 
 
 async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
-    """Return the opened database of an address; it is closed with `opened`.
+    """Open the database of an address and return its stores; closing `opened` closes the database.
 
     A cancelled call leaves no database open.
 
@@ -440,7 +441,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
 
 
 def _parts(url: object) -> SplitResult:
-    """Return the parts of an address; `urlsplit` alone drops line breaks from it."""
+    """Return the parts of an address, including line breaks, which `urlsplit` alone would drop."""
     if not isinstance(url, str) or any(one < " " or "\ud800" <= one <= "\udfff" for one in url):
         raise _no_address(url)
     try:
@@ -462,7 +463,7 @@ def _no_address(url: object) -> ConfigError:
 
 
 def _refuse_no_folder(folder: Path) -> None:
-    """Refuse a folder that does not exist: its name may be misspelt."""
+    """Refuse a folder that does not exist, because its name is probably misspelt."""
     try:
         folder.stat()
     except FileNotFoundError as error:

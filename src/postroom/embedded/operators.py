@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Pending:
-    """The unread messages of a conversation: they can be changed until a run reads them."""
+    """The unread messages of a conversation, which can be changed until a run reads them."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._queue = mailbox.admin
 
     async def list(self, thread: str) -> tuple[PendingMessage, ...]:
-        """Return them in order."""
+        """Return the unread messages in order."""
         _refuse_other_texts(thread)
         return await self._queue.pending(thread)
 
@@ -51,7 +51,7 @@ class Pending:
         """Change the order of the messages.
 
         Raises:
-            VersionConflict, InvalidRecord: These are not the waiting messages.
+            VersionConflict, InvalidRecord: The given ids are not those of the unread messages.
         """
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
             raise InvalidArgument(
@@ -126,7 +126,7 @@ class DeadLetters:
         self._queue = mailbox.admin
 
     async def __aiter__(self) -> AsyncIterator[DeadLetter]:
-        """Yield them, oldest first."""
+        """Yield the dead letters, oldest first."""
         last: RunDispatch | None = None
         while page := await self._queue.dead_letters(after=last):
             for row in page:
@@ -141,7 +141,7 @@ class DeadLetters:
             last = page[-1]
 
     async def replay(self, run_id: str) -> RunHandle:
-        """Retry it as a new run on the same messages, and return that run.
+        """Retry a dead letter as a new run on the same messages, and return the handle of that run.
 
         Raises:
             UnknownRun, IllegalTransition: No such dead letter exists, or its thread has an open question.
@@ -154,7 +154,7 @@ class DeadLetters:
         return RunHandle(self._mailbox, again.thread_id, again.run_id)
 
     async def discard(self, run_id: str) -> None:
-        """Remove it permanently; the run keeps its error.
+        """Remove a dead letter permanently; the run keeps its error.
 
         Raises:
             UnknownRun, IllegalTransition: No such dead letter exists.

@@ -1,4 +1,4 @@
-"""Runs as functions: a coroutine answers a run in steps, and finished steps are not repeated.
+"""Runs as functions: a coroutine works in steps and returns the answer; finished steps are not repeated.
 
     started ─▶ step ─▶ ask ─▶ (waits without a worker) ─▶ started again: stored steps return at once ─▶ answer
 
@@ -70,7 +70,7 @@ from postroom.stores.store import Transaction, refuse_forked
 STEP: Final = "StepStored"
 LOGGED: Final = "Logged"
 SPENT: Final = "CostStored"
-"""The event with the usage of a failed execution outside its steps."""
+"""The event that records the usage of a failed execution outside its steps."""
 ASK: Final = "ask"
 SLEEP: Final = "sleep"
 _WRITER: Final = "run"
@@ -78,7 +78,7 @@ _PAGE: Final = 500
 _SHOWN_OF_QUESTION: Final = 40
 """Maximum characters of a question in the name of its step."""
 _USES: Final = ("input_tokens", "output_tokens", "cost_micros")
-"""The usage that a run reports."""
+"""The kinds of usage that a run can report."""
 _MOST_USED: Final = 2**53
 _LAST_INSTANT: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
@@ -95,7 +95,9 @@ class Answer:
     approved: bool | None
     by: str = ""
     timed_out: bool = False
-    """Whether nobody answered in time; then `text` is empty and `approved` is None: silence is not a yes."""
+    """Whether nobody answered in time. If so, `text` is empty and `approved` is None, so silence never counts
+    as approval.
+    """
 
     @classmethod
     def of(cls, decision: ToolCallResume) -> "Answer":
@@ -134,11 +136,11 @@ def refuse_no_parameter(work: object) -> None:
 
 
 _STEP_USES: ContextVar[list[Usage] | None] = ContextVar("step_uses", default=None)
-"""The usage of the step that executes in this context."""
+"""The usage so far of the step that executes in this context."""
 
 
 class Suspended(BaseException):
-    """Unwinds a function whose run waits; no `except Exception` of a program stops it."""
+    """Unwinds a function whose run must wait; a program's `except Exception` does not catch it."""
 
     def __init__(self, ticket: RunWaitingTicket) -> None:
         super().__init__(ticket.reason)
@@ -158,13 +160,13 @@ class _Memory:
     """The tickets on which the run waited before it resumed."""
     used: set[str] = field(default_factory=set)
     usage: Usage = field(default_factory=Usage)
-    """The usage that the run record does not have yet."""
+    """The usage that is not in the run record yet."""
     counted: Usage = field(default_factory=Usage)
-    """The part of it that budgets have counted, with the steps that used it."""
+    """The part of that usage that budgets have already counted together with its steps."""
     unnamed: Counter[str] = field(default_factory=Counter)
     """The number of unnamed steps of each kind."""
     is_suspended: bool = False
-    """Whether the function had to unwind because the run waits."""
+    """Whether the function was unwound because the run must wait."""
 
 
 class Run:
@@ -186,7 +188,9 @@ class Run:
         self.attempt = activation.attempt
         """The number of this attempt: 1 more than the attempts that have failed."""
         self.interruptions = activation.interruptions
-        """How many executions the end of a server, or a lost lease, has cut off; no attempt counts them."""
+        """How many executions were cut off by the end of a server or a lost lease; they do not count as
+        attempts.
+        """
         self.messages: Sequence[Message] = activation.messages
         """The messages to answer, in order."""
         self._activation = activation
@@ -205,7 +209,7 @@ class Run:
 
     @property
     def data(self) -> Json:
-        """The enqueued content as plain data; with several messages, that of the last."""
+        """The enqueued content as plain data; if there are several messages, the content of the last one."""
         return data_of(self.messages[-1]) if self.messages else None
 
     def input(self, type: type[T]) -> T:
@@ -236,12 +240,12 @@ class Run:
         returns: Any = None,
         **kwargs: object,
     ) -> Any:
-        """Call a function once for this run; a restarted run gets the stored result.
+        """Call a function once for this run; if the run starts again, return the stored result instead.
 
-        The result is durable when this returns. After a crash before that, the function is called again. A
-        stored result is plain data; with `returns` it is a value of that type in both cases. A failing
-        function is called up to `attempts` times, after `delay`, which doubles each time; then its error is
-        raised.
+        The result is durable when this returns. If the process crashes before that, the function is called
+        again. A stored result is plain data; with `returns`, both the new and the stored result are values of
+        that type. A failing function is called up to `attempts` times. The pause between calls is `delay` at
+        first and doubles each time. After the last attempt, its error is raised.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -270,11 +274,12 @@ class Run:
     async def ask(
         self, question: str, *, timeout: timedelta | None = None, name: str | None = None
     ) -> Answer:
-        """Ask a person, and return the answer. Until then the run waits, without a worker.
+        """Ask a person and return the answer; until then, the run waits without occupying a worker.
 
-        The function starts again with the answer, so put earlier work into steps. Questions are identified by
-        `name`, or by their text, and equal texts by their order. With `timeout`, the run resumes if nobody
-        answers in time: the answer has `timed_out`, and later answers are refused.
+        When the answer comes, the function starts again from the beginning, so put earlier work into steps. A
+        question is identified by `name` or else by its text; questions with the same text are identified by
+        their order. With `timeout`, the run resumes if nobody answers in time: the answer has `timed_out`,
+        and later answers are refused.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -323,9 +328,9 @@ class Run:
         )
 
     async def sleep(self, until: timedelta | datetime, *, name: str | None = None) -> None:
-        """Resume later, after a time or at an instant; until then the run needs no worker.
+        """Wait for a duration or until an instant; meanwhile, the run does not occupy a worker.
 
-        The function starts again then, so put earlier work into steps.
+        The function then starts again from the beginning, so put earlier work into steps.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -358,7 +363,7 @@ class Run:
         )
 
     async def stream(self, text: str) -> None:
-        """Send more of the answer to all followers, in any process; it is stored a moment later.
+        """Stream the next piece of the answer to all readers in all processes; it is stored a moment later.
 
         Raises:
             InvalidArgument: `text` is not text.
@@ -373,7 +378,7 @@ class Run:
         await self._sink.emit(TextDelta(delta=text))
 
     async def log(self, text: str, **facts: object) -> None:
-        """Write a line into the log of the run; durable when this returns.
+        """Write a line to the log of the run; it is durable when this returns.
 
         Raises:
             InvalidArgument: `text` is not text, or a fact cannot be stored.
@@ -464,7 +469,7 @@ class Run:
         raise AssertionError("a step needs at least one attempt")
 
     async def _keep_spending(self) -> None:
-        """Count the usage of a failed execution outside its steps, once even if a reply is lost."""
+        """Store the usage of a failed execution outside its steps; it counts once even if a reply is lost."""
         used = self._memory.usage.beyond(self._memory.counted)
         if spends := self._control.spends(used):
             trace = self._activation.trace
@@ -482,7 +487,7 @@ class Run:
     async def _keep(
         self, kind: str, key: str, payload: dict[str, Json], *, spends: tuple[Spending, ...] = ()
     ) -> None:
-        """Append an event to the run's log; refused if another worker already owns the run."""
+        """Append an event to the run's log; the store refuses it if another worker owns the run."""
         draft = CanonicalEventDraft(
             scopes=(EventScope.thread(self.thread_id), EventScope.run(self.id)),
             event_kind=kind,
@@ -505,11 +510,11 @@ class FunctionExecutor(RunDispatchExecutor):
         self._timer = timer
 
     def can_pause(self, thread_id: str) -> bool:
-        """Return True: a function makes no step before its claim is renewed."""
+        """Return True, because a function can wait between steps until its claim is renewed."""
         return True
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Return False: the queue stores the result of the function."""
+        """Return False, because the queue stores the result of the function."""
         return False
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -560,7 +565,7 @@ class FunctionExecutor(RunDispatchExecutor):
     async def _remembered(
         self, activation: RunActivation, control: RunControl
     ) -> tuple[RunActivation, _Memory]:
-        """Return the request as the run first got it, and the run's earlier results."""
+        """Return the original request of the run, and the results of its earlier executions."""
         run_id, steps = activation.run_id or "", dict[str, Json]()
         run, is_streamed, used = control.run, False, Usage()
         if run is not None and run.session_id != activation.trace.session_id:  # it has started before
@@ -607,7 +612,7 @@ class FunctionExecutor(RunDispatchExecutor):
 async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs: object) -> object:
     """Return the result of a function on a thread.
 
-    A cancelled caller waits for it: threads cannot be stopped.
+    A cancelled caller still waits until the function has ended, because threads cannot be stopped.
     """
     call = partial(copy_context().run, function, *args, **kwargs)
     done = unreported(asyncio.get_running_loop().run_in_executor(None, call))
@@ -619,7 +624,7 @@ async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs:
 
 
 def _suspension(raised: BaseException) -> Suspended:
-    """Return the suspension of a function; with several in a task group, the first.
+    """Return the suspension that a function raised; if a task group raised several, return the first.
 
     Raises:
         BaseException: An error that was raised together with the suspension; several errors are raised as
@@ -674,7 +679,7 @@ def _refuse_other_options(
 
 
 def _in_range(instant: int, given: timedelta) -> int:
-    """Return an instant that a calendar has.
+    """Return an instant unchanged if it is in the range of calendar dates.
 
     Raises:
         InvalidArgument: The instant is after the year 9999.

@@ -1,4 +1,4 @@
-"""Schedules of the library: runs that are enqueued repeatedly, each tick once over all processes."""
+"""Schedules of the library, which enqueue runs repeatedly; all processes together enqueue each tick once."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,7 +21,7 @@ from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import Transaction
 
 RUN: Final = "run"
-"""The kind of these schedules."""
+"""The kind under which these schedules are stored."""
 
 
 class _Submission(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class _Submission(msgspec.Struct, frozen=True):
     interruptions: int | None = None
 
     def request(self, run_id: str) -> RunActivation:
-        """Return it as the request of one run."""
+        """Return the request for one run of this work."""
         made = RunActivation.new(self.thread, [message_of(self.content, id=run_id)], agent_id=self.agent)
         delivery = DeliveryOptions(
             priority=self.priority,
@@ -56,7 +56,7 @@ class RunTarget(Target):
         self._queue = queue
 
     async def submit(self, firing: Firing) -> str:
-        """Enqueue the run of a tick, which is named after the tick."""
+        """Enqueue the run of a tick; its id is derived from the tick."""
         asked = msgspec.convert(firing.schedule.payload, _Submission)
         await self._queue.submit_background(asked.request(firing.key), first=firing.joined(firing.key))
         return firing.key
@@ -71,7 +71,7 @@ class RunSchedules:
     """The schedules of a program: `mailbox.schedules`."""
 
     def __init__(self, queue: Queue, stores: RunStores, handle: Callable[[str, str], RunHandle]) -> None:
-        """Keep the parts; `handle` makes a handle from a thread and a run."""
+        """Store the parts; `handle` creates a run handle from a thread id and a run id."""
         self.kept = Schedules(stores.store, {RUN: RunTarget(queue)})
         self._handle = handle
 
@@ -97,11 +97,12 @@ class RunSchedules:
     ) -> Schedule:
         """Enqueue `content` on a thread repeatedly; durable when this returns.
 
-        The ticks are those of a `cron` line of five fields, read in `zone`, or follow each other at the
-        interval `every`. `missed` decides about ticks that no process served: `skip`, `once` or `all` (the
-        last 100). While the last run is open, a tick is skipped if `overlap` is `skip`; else its run waits
-        for its turn. `jitter` delays each tick by a random time up to this. A repeated call has no effect, so
-        a program can make it at each start. With `replaces`, a different schedule of this name is replaced.
+        `cron` is an expression of five fields, evaluated in the time zone `zone`; alternatively, `every` is
+        the interval between ticks. `missed` decides what happens to ticks while no process was running:
+        `skip`, `once`, or `all`, which makes up for the last 100. While the last run is open, a tick is
+        skipped if `overlap` is `skip`; otherwise its run waits for its turn. `jitter` is the maximum random
+        delay of each tick. A repeated call has no effect, so a program can make it at each start. With
+        `replaces`, a different schedule of this name is replaced.
 
         Raises:
             InvalidSchedule, InvalidArgument, InvalidSubmission: The schedule cannot be stored, or its work
@@ -168,7 +169,7 @@ class RunSchedules:
         return await self.kept.resume(RUN, _text(name))
 
     async def trigger(self, name: str) -> RunHandle:
-        """Enqueue one run now, even if paused, and return its handle; the ticks stay the same.
+        """Enqueue one run now, even if the schedule is paused; return its handle. The ticks do not change.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
@@ -187,7 +188,7 @@ def _text(name: str) -> str:
 
 
 def _refuse_unfit(submission: _Submission) -> None:
-    """Refuse work that could not be enqueued at its time."""
+    """Refuse work that could not be enqueued when a tick is due."""
     request = submission.request("schedule")
     refuse_bad_delivery(request)
     validate_run_inputs(request.thread_id, request.messages, allow_empty=False, new_id=lambda: "")

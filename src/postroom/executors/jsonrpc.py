@@ -1,7 +1,7 @@
-"""JSON-RPC 2.0 with a program, one JSON object per line: messages as values, anything else as a fault.
+"""Speaks JSON-RPC 2.0 with a program, one JSON object per line; output that breaks the protocol is a fault.
 
-The peer does no I/O. Its memory is bounded: one line, and the requests that it has sent and that are open.
-ACP agents and the app-server of Codex speak it.
+The peer does no I/O. Its memory is bounded, because it holds only one line and its own open requests. ACP
+agents and the app-server of Codex speak this protocol.
 """
 
 import json
@@ -23,12 +23,12 @@ _FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class ProtocolFault(Exception):
-    """Output that breaks the protocol; the text describes the fault and contains no secrets."""
+    """Raised for output that breaks the protocol; the text describes the fault and contains no secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error that the program answered; `text` is the program's."""
+    """An error that the program returned; `text` is its message."""
 
     code: int
     text: str
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request of the program, which waits for the answer."""
+    """A request from the program, which waits for our answer."""
 
     id: int | str
     method: str
@@ -54,7 +54,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A notification of the program."""
+    """A notification from the program."""
 
     method: str
     params: Mapping[str, Any]
@@ -66,7 +66,7 @@ class Peer:
     def __init__(
         self, say: Callable[[Mapping[str, Json]], None], *, longest_line: int = LEAST_LINE_BYTES
     ) -> None:
-        """Keep the function that sends an object as a line; `longest_line` of `heard` is in bytes."""
+        """Store the function that sends an object as a line; `longest_line` limits input lines, in bytes."""
         self._send = say
         self._longest = longest_line
         self._line = bytearray()
@@ -74,10 +74,10 @@ class Peer:
         self._asked: dict[int, str] = {}
         self._next = 0
         self.noise = Tail(ERRORS_KEPT)
-        """The last output outside the protocol."""
+        """The last output that was not part of the protocol."""
 
     def ask(self, method: str, params: Mapping[str, Json]) -> None:
-        """Send a request; its answer comes from `heard` or `read`."""
+        """Send a request; `heard` or `read` returns its answer later."""
         self._asked[self._next] = method
         self._say({"id": self._next, "method": method, "params": params})
         self._next += 1
@@ -87,21 +87,21 @@ class Peer:
         self._say({"method": method, "params": params})
 
     def answer(self, id: int | str, result: Mapping[str, Json]) -> None:
-        """Answer a request of the program."""
+        """Answer a request from the program."""
         self._say({"id": id, "result": result})
 
     def refuse(self, id: int | str, code: int, why: str) -> None:
-        """Answer with an error."""
+        """Answer a request from the program with an error."""
         self._say({"id": id, "error": {"code": code, "message": why}})
 
     def _say(self, message: Mapping[str, Json]) -> None:
         self._send({"jsonrpc": "2.0", **message})
 
     def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
-        """Yield the program's messages that are complete with this piece of output.
+        """Yield the program's messages that this piece of output completes.
 
         Raises:
-            ProtocolFault: The output is not the protocol; later output cannot be read either.
+            ProtocolFault: The output breaks the protocol; later output cannot be read either.
         """
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
@@ -134,10 +134,11 @@ class Peer:
         return self.read(message)
 
     def read(self, message: Mapping[str, Any]) -> Answer | Asked | Told:
-        """Return the message in an object.
+        """Return an object as a message of the protocol.
 
         Raises:
-            ProtocolFault: It is no message of the protocol, or answers a request that we never sent.
+            ProtocolFault: The object is not a message of the protocol, or answers a request that we never
+                sent.
         """
         if "method" in message:
             return _called(message)

@@ -1,4 +1,4 @@
-"""What executors make of a request: its identity, its prompt and its files."""
+"""Derives the identity, the prompt and the files of a run from its request, for executors."""
 
 import asyncio
 import shutil
@@ -22,7 +22,7 @@ from postroom.ports import PendingBoundary, RunControl
 def prompt_of(activation: RunActivation) -> str:
     """Return the prompt of the run: the texts of its messages, separated by blank lines.
 
-    The caller's context for the conversation comes before its message.
+    The context that a caller gives for the conversation is placed before the caller's message.
 
     Raises:
         InvalidActivation: The messages contain no text.
@@ -57,12 +57,12 @@ def _told(message: Message) -> tuple[str, ...]:
 
 _LOG = get_logger(__name__)
 OUTBOX: Final = "POSTROOM_OUTBOX"
-"""The variable that names the folder for files to send."""
+"""The environment variable that names the folder for files to send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRoom:
-    """The files of a run, as its program sees them."""
+    """The files of a run, in the form in which its program sees them."""
 
     activation: RunActivation
     """The request, with the files named in its messages."""
@@ -72,7 +72,7 @@ class FileRoom:
     files: RunFiles | None = None
 
     async def send(self) -> None:
-        """Take the program's files, by name; links and folders are not followed.
+        """Store the program's files, in the order of their names; symbolic links and folders are ignored.
 
         Raises:
             StoreError: A file could not be stored.
@@ -92,7 +92,7 @@ class FileRoom:
 async def file_room(
     activation: RunActivation, files: RunFiles | None, folder: Path
 ) -> AsyncIterator[FileRoom]:
-    """Make the private folder of a run, and remove it after the block.
+    """Create the private folder of a run, and remove it after the block.
 
     Raises:
         ServerUnavailable: A file could not be fetched now.
@@ -119,7 +119,7 @@ async def file_room(
 
 
 class _Copies:
-    """The files of messages in a folder, each once."""
+    """Copies the files of messages to a folder, each file once."""
 
     def __init__(self, files: RunFiles, inbox: Path, outbox: Path) -> None:
         self.inbox, self.outbox = inbox, outbox
@@ -153,7 +153,7 @@ class _Copies:
 
 
 class _PendingWithFiles:
-    """The messages for an active run, with their files named."""
+    """The messages for an active run, each with the names of its files."""
 
     def __init__(self, within: PendingBoundary, copies: _Copies) -> None:
         self._within = within

@@ -1,4 +1,4 @@
-"""The agent loop: models, tools, suspension, background tasks, checkpoints. One executor among others."""
+"""The built-in agent loop, an executor: models, tools, suspension, background tasks, checkpoints."""
 
 from postroom.runtime.agents import AgentResolver, AgentSpec, FixedResolver, MapResolver, ResolvedAgent
 from postroom.runtime.background import (

@@ -17,11 +17,12 @@ class AgentSpec:
     """The settings of an agent; durations in milliseconds.
 
     `tools` names the permitted tools among those that the agent is resolved with; None means all.
-    `max_rounds` and `wall_timeout_ms` limit one execution, `token_budget` the run with all its executions; a
-    run over a limit is stopped, and its work is kept. `context_window` is the model's context in tokens, if
-    it is known before its endpoint reports it. With `commits_calls` the calls of a step are committed before
-    they are made: after a crash they are made again under the same ids, and the model is not asked again.
-    `prices` are the prices in USD of a million tokens read and written, by the name of the model.
+    `max_rounds` and `wall_timeout_ms` limit one execution; `token_budget` limits all executions of a run
+    together. A run that exceeds a limit is stopped, and its work is kept. `context_window` is the size of the
+    model's context in tokens, if it is known before the endpoint reports it. With `commits_calls`, the tool
+    calls of a step are committed before they are made. After a crash, they are then made again under the same
+    ids, and the model is not asked again. `prices` maps each model name to its prices in USD for a million
+    input tokens and a million output tokens.
     """
 
     model: str
@@ -39,7 +40,7 @@ class AgentSpec:
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def priced(self, usage: Usage, overrides: InferenceOverride | None) -> Usage:
-        """Return the usage with its cost, if the price of the model that answered is known."""
+        """Add the cost to the usage, if the price of the model that answered is known."""
         model = overrides.upstream_model if overrides is not None else None
         read, written = self.prices.get(model or self.model, (0, 0))
         cost = round(usage.input_tokens * read + usage.output_tokens * written)
@@ -67,7 +68,7 @@ class ResolvedAgent:
         return replace(self, tools=(*self.tools, tool))
 
     def usable_tools(self) -> dict[str, Tool]:
-        """Return the permitted tools by name; of two with one name the first counts."""
+        """Return the permitted tools by name; if two have the same name, the first is used."""
         usable: dict[str, Tool] = {}
         for tool in self.tools:
             name = tool.descriptor.name

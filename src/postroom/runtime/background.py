@@ -1,4 +1,4 @@
-"""Background work of a run: a tool starts it, it outlives the step, and its end is reported to the run.
+"""Background work that a tool starts for a run; it outlives the step, and its end is reported to the run.
 
 running run ── spawn ──▶ task ── ends ──▶ the run still executes: its inbox, read at the next step
                                    └─────▶ it does not: a wake is submitted, so that it is executed again
@@ -32,18 +32,18 @@ _LOG = get_logger(__name__)
 RESERVED_NAMES = frozenset({"parent", "self", "all", "broadcast"})
 ORPHANED = "task orphaned: runtime restarted while running"
 WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
-"""Pauses between the attempts of a refused wake."""
+"""Pauses between the attempts to submit a wake that was refused."""
 
 
 class WakeSubmitter(Protocol):
-    """Starts the run of a finished task again, or another run if that is not possible."""
+    """Resumes the run of a finished task, or starts another run if that is not possible."""
 
     def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
         """Submit the request durably.
 
         Raises:
-            RunNotOpen: The run cannot continue; the request is repeated without it.
-            PostroomError: The request was not accepted; it is repeated.
+            RunNotOpen: The run cannot continue; the caller repeats the request without naming the run.
+            PostroomError: The request was not accepted; the caller repeats it.
         """
         ...
 
@@ -69,9 +69,9 @@ class BackgroundEvent:
     facts: dict[str, Json]
 
     def message(self, message_id: str) -> Message:
-        """Return it as a message of the runtime to the model.
+        """Return the event as a message from the runtime to the model.
 
-        Its text cannot close the enclosing element.
+        Its text is escaped, so that it cannot close the enclosing element.
         """
         body = json.dumps(
             {"kind": self.kind, "task_id": self.task_id, **self.facts},
@@ -114,10 +114,10 @@ class BackgroundTasks:
     ) -> str:
         """Start a task and return its id. Its result is plain JSON data; an exception is its failure.
 
-        Without an owner it belongs to the run that executes on the thread.
+        Without an owner, the task belongs to the run that executes on the thread.
 
         Raises:
-            InvalidArgument: The name has another meaning.
+            InvalidArgument: The name of a task is reserved for another use.
         """
         if name in RESERVED_NAMES:
             raise InvalidArgument(
@@ -173,7 +173,7 @@ class BackgroundTasks:
         ]
 
     def untold(self, thread_id: str) -> list[Message]:
-        """Return, once, the messages that no run of the thread could get."""
+        """Return the messages that no run of the thread has received; each is returned only once."""
         return self._untold.pop(thread_id, [])
 
     def abandon(self, run_id: str) -> None:

@@ -1,6 +1,7 @@
-"""Tool calls: each is checked, run within its time limit, and answered; a failure does not fail the run.
+"""Checks tool calls, makes each within its time limit, and answers it; a failed call does not fail the run.
 
-A suspended call becomes a question of the run; a decision about it says how it continues.
+A suspended call becomes a question of the run; the decision about the question determines how the call
+continues.
 """
 
 import asyncio
@@ -30,12 +31,12 @@ from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.tools import Tool, ToolContext, problem_of
 
 FRONTEND = "frontend_tool"
-"""The action of a question that the other side answers by executing the call."""
+"""The action of a question for a call that the client itself executes and answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRequest:
-    """A call to make, with the decision about it."""
+    """A tool call to make, with the decision about it, if any."""
 
     call: ToolCall
     decision: ToolCallResume | None = None
@@ -43,7 +44,7 @@ class CallRequest:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers so far, by call; an interrupted call keeps its partial answer."""
+    """The answers so far, by call; they include the partial answer of an interrupted call."""
 
     results: dict[str, ToolResult] = field(default_factory=dict)
     message_ids: dict[str, str] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class ToolCalls:
             await self.tell(call, result, answers)
 
     async def tell(self, call: ToolCall, result: ToolResult, answers: Answers) -> None:
-        """Notify listeners of a call's state, and record the id of the message that it becomes."""
+        """Notify listeners of a call's state, and record the id of the message with its answer."""
         outcome = {
             ToolStatus.SUCCESS: ToolCallOutcome.SUCCEEDED,
             ToolStatus.ERROR: ToolCallOutcome.FAILED,
@@ -137,7 +138,7 @@ class ToolCalls:
         return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
 
     async def _contained(self, tool: Tool, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Run a tool in a separate task, so that its failure, even its cancellation, is only its answer."""
+        """Run a tool in a separate task, so that even its cancellation only becomes the call's answer."""
         name = context.tool_name
         work = Tasks(f"tool {name}")
         try:
@@ -177,12 +178,12 @@ def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:
 
 
 def given_up(call: ToolCall) -> ToolResult:
-    """Return the answer to a call that was cut off and may have done a part of its work."""
+    """Return the answer to a call that was cut off and may have done part of its work."""
     return ToolResult.error(call.name, "interrupted before it ended; it may have been executed", cut_off=True)
 
 
 def serializable(result: ToolResult) -> ToolResult:
-    """Return the result, or an error in its place if it is not JSON."""
+    """Return the result, or an error if the result cannot be represented as JSON."""
     asked = result.suspension.parameters if result.suspension else None
     try:
         json.dumps((result.data, result.message, result.metadata, asked), ensure_ascii=False).encode()
@@ -225,7 +226,7 @@ def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTic
 def waiting_for(
     tickets: Sequence[RunWaitingTicket], dispatch_id: str | None, *, said: str = ""
 ) -> RunWaitingState:
-    """Return the state of a run that waits for these questions; a permission precedes an input."""
+    """Return the state of a run that waits for these questions; permissions take precedence over input."""
     asks = any(ticket.reason == WaitingReason.TOOL_PERMISSION for ticket in tickets)
     return RunWaitingState(
         reason=WaitingReason.TOOL_PERMISSION if asks else WaitingReason.USER_INPUT,
@@ -236,7 +237,7 @@ def waiting_for(
 
 
 def waits(record: RunRecord, waiting: RunWaitingState) -> RunRecord:
-    """Return the run in the state waiting."""
+    """Return the run in the state `waiting`."""
     return replace(record, status=RunStatus.WAITING, waiting=waiting, termination=None, finished_at=None)
 
 
@@ -245,8 +246,8 @@ def settled_by(
 ) -> tuple[ToolCall, ToolResult | CallRequest]:
     """Return the effect of a decision on a call: its answer at once, or a request to make it.
 
-    A no is an answer, unless the decision itself is the answer or the tool judges it. A cancelled question is
-    answered as cancelled, whatever asked it.
+    A denial becomes the answer to the call, unless the decision itself is the answer or the tool evaluates
+    the decision. A cancelled question is always answered as cancelled.
     """
     call = ToolCall(id=ticket.tool_call_id, name=ticket.tool_name, arguments=ticket.arguments)
     mode = ticket.resume_mode

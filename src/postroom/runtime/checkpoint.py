@@ -1,6 +1,6 @@
-"""A run's view of its thread, the runtime's entry in its state, and checkpoints that store both.
+"""A run's view of its thread, the runtime's state for the run, and the checkpoints that store both.
 
-Every tool call that the model sees is directly followed by its answer; a call without an answer is not shown.
+The model sees each tool call directly followed by its answer; a call without an answer is not shown to it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ def is_output_of(message: Message, run_id: str) -> bool:
 
 
 def without_former_output(messages: Sequence[Message], run_id: str, until: str | None) -> tuple[Message, ...]:
-    """Omit the output of a run up to the message `until`, after which it started again."""
+    """Omit the output that a run wrote up to the message `until`, because the run started again after it."""
     ids = [message.id for message in messages]
     if until is None or until not in ids:
         return tuple(messages)
@@ -53,7 +53,7 @@ def without_former_output(messages: Sequence[Message], run_id: str, until: str |
 
 
 def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the conversation with each answer after its call, and neither without the other."""
+    """Return the conversation with each tool answer directly after its call; omit calls without an answer."""
     turns: list[_Turn] = []
     asked: dict[str, _Turn] = {}
     for message in messages:
@@ -98,7 +98,7 @@ def foreign_result(messages: Sequence[Message]) -> str | None:
 
 
 def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
-    """Return whether a person wrote after the model made this call; messages of the runtime do not count."""
+    """Return whether a person wrote after the model made this call; ignore messages from the runtime."""
     for message in reversed(messages):
         if message.role is Role.USER and message.visibility is Visibility.ALL:
             return True
@@ -108,7 +108,7 @@ def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
 
 
 def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]:
-    """Return the calls of the run's last step without an answer."""
+    """Return those calls of the run's last step that have no answer."""
     answered: set[str | None] = set()
     for message in reversed(messages):
         if message.role is Role.TOOL:
@@ -119,7 +119,7 @@ def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]
 
 
 def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
-    """Return the run's last message, unless later input needs an answer."""
+    """Return the run's last message; None if later input still needs an answer."""
     last = messages[-1] if messages else None
     if last is None or last.role is not Role.ASSISTANT or last.tool_calls:
         return None
@@ -127,7 +127,7 @@ def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
 
 
 def earlier_answers(messages: Sequence[Message], run_id: str) -> tuple[str, ...]:
-    """Return the run's answers that were followed by input, after which it continued."""
+    """Return the run's earlier answers, after which new input made it continue."""
     told: list[str] = []
     answer = ""
     for message in messages:
@@ -150,12 +150,12 @@ class BackgroundNote:
     task_id: str
     description: str
     instance: str
-    """Identifies the process's `BackgroundTasks` that ran it."""
+    """Identifies the `BackgroundTasks` object, and so the process, that ran the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeState:
-    """Open questions, the point of a restart, and the tasks that the run started."""
+    """A run's open questions, its restart point, and the background tasks that it started."""
 
     run_id: str
     hidden_until: str | None = None
@@ -169,9 +169,9 @@ class RuntimeState:
 
 
 def state_of(record: RunRecord) -> RuntimeState:
-    """Return the stored state of the run; the state of another run, which a new one inherits, does not count.
+    """Return the stored state of the run; ignore state that was inherited from another run.
 
-    The questions of a waiting run are those in its record, whichever executor wrote it.
+    For a waiting run, the questions come from its record, regardless of which executor wrote the record.
     """
     kept = _read(record.state) if record.state else None
     state = kept if kept is not None and kept.run_id == record.run_id else RuntimeState(run_id=record.run_id)
@@ -188,7 +188,7 @@ def _read(state: PersistedState) -> RuntimeState | None:
 
 
 def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
-    """Return the record with this state in it; entries of other executors stay unchanged."""
+    """Return the record with this state; entries of other executors stay unchanged."""
     before = record.state or PersistedState()
     # As it reads back from a store, where a tuple is a list: else every step would count as a change.
     entry = None if state.is_empty else msgspec.json.decode(msgspec.json.encode(state))
@@ -200,7 +200,7 @@ def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
 
 
 def by_call(tickets: Iterable[RunWaitingTicket]) -> dict[str, RunWaitingTicket]:
-    """Return questions by their call."""
+    """Return questions by the id of their tool call."""
     return {ticket.tool_call_id: ticket for ticket in tickets}
 
 
@@ -209,10 +209,10 @@ Change = Callable[[RunRecord], RunRecord]
 
 
 class RunLog:
-    """The messages of the thread as this execution knows them, and which of them are not committed yet.
+    """The messages of the thread that this execution knows, including those that are not committed yet.
 
-    The record is read again for each checkpoint, because others write to it too: reading a pending message
-    extends the run's input.
+    The record is read again for each checkpoint, because others write to it, too. For example, reading a
+    pending message extends the run's input.
     """
 
     def __init__(self, control: RunControl, fresh: RunRecord, clock: Clock) -> None:
@@ -225,15 +225,15 @@ class RunLog:
         """Committed and uncommitted messages, in order, without the output of an earlier attempt and without
         messages that the summary covers."""
         self.summary: Summary | None = None
-        """The summary that the model reads before them."""
+        """The summary that the model reads before the messages."""
         self.asked: frozenset[str] = frozenset()
         """The ids of the run's input, which is never summarized while the run is active."""
         self._seen = Conversation(messages=())
         self._hidden: tuple[str, ...] = ()
         self.spent = Usage()
-        """Use since the last checkpoint."""
+        """Usage since the last checkpoint."""
         self.counted = Usage()
-        """Use in this execution up to the last checkpoint, which budgets have counted."""
+        """Usage of this execution up to the last checkpoint, which budgets have already counted."""
         self.steps = 0
         """Number of steps since the last checkpoint."""
         self.record = fresh
@@ -247,7 +247,7 @@ class RunLog:
         return self._fresh.run_id
 
     async def stored(self) -> RunRecord:
-        """Return the stored run, or the run at its start.
+        """Return the stored run; if it is not stored yet, return the run as it was at its start.
 
         Raises:
             ForeignThread: The run belongs to another thread.
@@ -258,9 +258,9 @@ class RunLog:
         return record or self._fresh
 
     async def load(self, given: Sequence[Message], *, restart: bool) -> None:
-        """Read the thread and the run; given messages that are not committed yet come last.
+        """Read the thread and the run; the given uncommitted messages follow the messages of the thread.
 
-        With `restart`, the run's output so far is ignored, now and in later executions.
+        With `restart`, the run's earlier output is ignored, both now and in later executions.
 
         Raises:
             ForeignThread: The run belongs to another thread.
@@ -302,12 +302,12 @@ class RunLog:
         self.asked |= {message.id for message in committed if message.id}
 
     async def sum_up(self, summary: Summary, older: Sequence[Message]) -> None:
-        """Replace older messages by a summary, and commit that.
+        """Replace older messages with a summary, and commit this.
 
         If a run sees only its own messages, the summary is not stored.
 
         Raises:
-            StaleClaim, StoreError: As for `write`; the messages remain visible.
+            StaleClaim, StoreError: As for `write`; the messages are not replaced.
         """
         gone = frozenset(message.id or "" for message in older)
         kept = tuple(message for message in self.messages if (message.id or "") not in gone)
@@ -341,17 +341,18 @@ class RunLog:
         return own_answer(self.messages, self.run_id)
 
     def used(self) -> Usage:
-        """Return the use of the run in all its executions."""
+        """Return the usage of the run in all its executions."""
         return self.record.usage + self.spent
 
     async def write(self, change: Change, summary: SummaryDraft | None = None) -> None:
         """Commit new messages together with the run as `change` modifies it, and with a summary.
 
-        It can be repeated: messages of an earlier attempt with a lost answer are not committed twice.
+        The call can be repeated after a lost answer: messages of the earlier attempt are not committed twice.
 
         Raises:
             StaleClaim: The worker has lost the run; nothing was written.
-            VersionConflict: Another process changed the run in between, eight times in a row.
+            VersionConflict: Another process changed the run between reading and writing, eight times in a
+                row.
             StoreError: The store failed.
         """
         for _ in range(MOST_TRIES - 1):

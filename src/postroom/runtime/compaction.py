@@ -1,7 +1,7 @@
-"""Summaries: the model that reads a conversation summarizes older messages when it becomes too long.
+"""Summarizes the older messages of a conversation that becomes too long, with the model that reads it.
 
-The summary is stored in one change with the messages that it covers: a crash before that changes nothing. The
-messages stay unchanged; a later run reads the summary and the messages after it.
+The summary, and the record of which messages it covers, are stored in one change; a crash before that changes
+nothing. The messages themselves stay unchanged. A later run reads the summary and the messages after it.
 """
 
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ _PROMPT = (
     "most {words} words."
 )
 _SHARE_OF_REQUEST = 0.5
-"""Share of the window for a request for a summary."""
+"""Share of the window for a request that asks for a summary."""
 _SHARE_OF_SUMMARY = 0.25
 """Maximum share of the window for a summary."""
 _LONG_MESSAGES, _LONG_TOKENS = 20, 4_000
-"""Numbers of messages, and of estimated tokens, from which a conversation is long."""
+"""Minimum number of messages, and of estimated tokens, of a conversation that counts as long."""
 _WINDOW_UNKNOWN = 8_000
-"""Tokens that a request for a summary assumes for a model with an unknown window."""
+"""Number of tokens that is assumed for an unknown window when a summary is requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Compacted:
 
     @property
     def told(self) -> str:
-        """The notice for a person."""
+        """The notice about the summary for a person."""
         if self.left_out:
             return (
                 "The model could not summarize the earlier conversation: it no longer reads "
@@ -67,7 +67,7 @@ class Compacted:
 
 
 class _Silent:
-    """Shows the model's output to nobody, because a summary is not an answer."""
+    """Discards the model's output, because a summary is not an answer that people should see."""
 
     async def emit(self, event: AgentEvent) -> None:
         """Ignore an event."""
@@ -77,7 +77,7 @@ class Compaction:
     """Keeps the requests of one execution within the model's window."""
 
     def __init__(self, agent: ResolvedAgent, log: RunLog, windows: Windows, stop: Stop, clock: Clock) -> None:
-        """Keep the arguments; `stop` ends requests to the model."""
+        """Store the arguments; `stop` can end a request to the model."""
         self._model = agent.model
         self._spec = agent.spec
         self._log = log
@@ -106,9 +106,9 @@ class Compaction:
     ) -> Compacted | None:
         """Summarize older messages because the endpoint has refused this request.
 
-        A refusal for another reason gives no information about the model's window. Then only a long
-        conversation is summarized, because the endpoint may say "too long" in unknown words. Return None if
-        there is nothing to summarize.
+        If the refusal gives another reason, it says nothing about the model's window. In that case only a
+        long conversation is summarized, because the endpoint may express "too long" in unknown words. Return
+        None if there is nothing to summarize.
 
         Raises:
             InferenceError: As for `when_full`.
@@ -208,7 +208,7 @@ class Compaction:
 
 
 def shown(summary: Summary | None) -> tuple[Message, ...]:
-    """Return a summary as a message for the model, before the messages after it."""
+    """Return a summary as a message for the model, to be placed before the remaining messages."""
     if summary is None:
         return ()
     parts = ["Summary of the earlier conversation:", summary.text] if summary.text else []

@@ -1,11 +1,11 @@
-"""One execution of a run: steps until the agent has finished, is stopped or cancelled, or waits.
+"""Executes a run in steps until the agent has finished, is stopped or cancelled, or must wait.
 
     begin ─▶ settle open questions ─▶ read pending messages ─▶ step ─▶ checkpoint ─┬─▶ … next step
                  ▲   └─ still open: Waiting, released                              ├─▶ a call asks: settle
                  └─────────────────────────────────────────────────────────────────┤
                                                                                    └─▶ answered: natural end
 
-Each step is committed before the next begins; work that a crash cuts off is repeated from the last
+Each step is committed before the next one begins. After a crash, the run repeats the work after its last
 checkpoint.
 """
 
@@ -81,7 +81,9 @@ from postroom.runtime.model_call import PartialAnswer, ask, with_call_ids
 from postroom.runtime.step_context import StepContext
 
 _MOST_COMPACTIONS = 6
-"""Maximum summaries in one step, for a conversation that its model calls too long; each halves it."""
+"""Maximum number of summaries in one step for a conversation that the model rejects as too long; each halves
+it.
+"""
 NOTHING_TO_COMPACT = "There is no earlier conversation to compact yet."
 
 
@@ -100,17 +102,17 @@ class Execution:
             context.agent, context.log, context.windows, context.active.stop, context.clock
         )
         self._told = ""
-        """The notice for a person after the answer."""
+        """A notice for the person, to be shown after the answer."""
         self._said = ""
         self._is_cut = False
-        """Whether the model's last answer reached its limit of tokens."""
+        """Whether the model's last answer was cut off at its token limit."""
         self._since = context.clock.now()
 
     async def run(self) -> AgentRunResult:
         """Execute the run and return its end, or the questions that it waits for.
 
         Raises:
-            InferenceError: The model failed; the run stays as of its last checkpoint.
+            InferenceError: The model failed; the run remains in the state of its last checkpoint.
             StaleClaim: The worker has lost the run.
             StoreError: A checkpoint could not be written.
         """
@@ -207,10 +209,10 @@ class Execution:
         await self._sink.emit(StepEnd())
 
     async def _answer_that_fits(self, partial: PartialAnswer) -> InferenceResult:
-        """Return the model's answer; a refused conversation is summarized and sent again.
+        """Return the model's answer; if the model refuses the conversation, summarize it and send it again.
 
-        A conversation that the endpoint calls too long is summarized until it fits. After another refusal a
-        long conversation is summarized once.
+        If the endpoint says that the conversation is too long, it is summarized until it fits. After any
+        other refusal, a long conversation is summarized once.
         """
         tries = _MOST_COMPACTIONS
         while True:
@@ -224,7 +226,7 @@ class Execution:
                 await self._note(compacted)
 
     def _keep_partial(self, message_id: str, text: str) -> None:
-        """Keep the answer that a stop has cut off: people have seen it, and the model must know that."""
+        """Store the answer that a stop has cut off; people have seen it, and the model must know that."""
         if text:
             self._said = text
             message = Message.assistant(text)
@@ -232,7 +234,7 @@ class Execution:
             self._log.keep([replace(message, id=message_id, metadata=metadata)], as_output=True)
 
     async def _make_left(self) -> None:
-        """Make the committed calls whose answers a crash has cut off."""
+        """Make those committed tool calls that have no answer because of a crash."""
         left = calls_left(self._log.messages, self._log.run_id)
         if calls := [call for call in left if call.id not in self._tickets]:
             await self._make_anew(calls)
@@ -268,7 +270,7 @@ class Execution:
         self._usage += usage
 
     def _caller_tools(self) -> tuple[ToolDescriptor, ...]:
-        """Return the caller's tools; of two with one name, postroom's counts."""
+        """Return the caller's tools, except those with the same name as a tool of postroom."""
         asked = CallerRequest.newest(self._log.messages)
         return tuple(tool for tool in asked.tools if tool.name not in self._with.calls.tools)
 
@@ -315,7 +317,7 @@ class Execution:
     ) -> InferenceResult:
         """Ask once more without the files of a refused request.
 
-        If that succeeds, the files of the newest message were the reason, because earlier ones had been
+        If that succeeds, the files of the newest message caused the refusal, because earlier files had been
         accepted.
         """
         named, _ = await with_files(request.messages, files, most_words=self._most_words(), takes_parts=False)
@@ -327,7 +329,7 @@ class Execution:
         return result
 
     def _most_words(self) -> int:
-        """Return the maximum bytes of text files in one request: a fourth of the window, or a fixed limit."""
+        """Return the maximum bytes of text files in a request: a quarter of the window, or a fixed limit."""
         window = self._with.windows.of(self._with.agent.spec, self._log.summary)
         return MOST_WORDS if window is None else min(window, MOST_WORDS)
 
@@ -341,7 +343,7 @@ class Execution:
     async def _make(
         self, calls: Sequence[ToolCall], requests: Sequence[CallRequest], answers: Answers
     ) -> None:
-        """Make calls and keep their answers; suspended calls become questions."""
+        """Make tool calls and store their answers; suspended calls become questions."""
         if not calls:
             return
         self._active.expect([*self._asked_ids(), *(call.id for call in calls)])
@@ -365,7 +367,7 @@ class Execution:
         return [id for ticket in self._tickets.values() for id in (ticket.tool_call_id, ticket.ticket_id)]
 
     async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
-        """Continue suspended calls; return None if none is left, otherwise the run waits and is released."""
+        """Continue suspended calls; return None if none is left, else return that the run waits."""
         may_hold = self._with.hold_ms > 0
         decisions = dict(given)
         while self._tickets:
@@ -404,7 +406,7 @@ class Execution:
         await self._make(calls, requests, answers)
 
     async def _supersede(self) -> None:
-        """Drop questions that were followed by input, which takes precedence over an answer."""
+        """Drop questions that were followed by new input, which takes precedence over an answer."""
         for call_id, ticket in list(self._tickets.items()):
             if has_input_after(self._log.messages, call_id):
                 del self._tickets[call_id]

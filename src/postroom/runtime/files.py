@@ -1,7 +1,7 @@
-"""Shows the files of a conversation to a model: pictures and documents as parts, text files as text.
+"""Shows the files of a conversation to a model: images and documents as message parts, text files as text.
 
-The newest come first, up to a limit: an old picture is named and not sent again with every question. The
-model sends files through a tool.
+The newest files are included first, up to a limit. Older files, such as an old image, are only named, so that
+they are not sent again with every question. The model sends files through a tool.
 """
 
 from base64 import b64encode
@@ -19,7 +19,7 @@ from postroom.runtime.tools import ToolContext
 SEND_FILE: Final = "send_file"
 MOST_PARTS = 8
 MOST_BYTES = 8_000_000
-"""Maximum bytes of all parts of one request, before they are encoded."""
+"""Maximum total size in bytes, before encoding, of the file parts of one request."""
 MOST_WORDS = 200_000
 """Maximum bytes of text files in one request."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -41,7 +41,7 @@ class _Room:
 async def with_files(
     messages: Sequence[Message], files: RunFiles, *, most_words: int = MOST_WORDS, takes_parts: bool = True
 ) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
-    """Return the conversation with its files, and the files that are parts of it; else files are only named.
+    """Return the conversation with its files, and the files that became parts of it; other files are named.
 
     Raises:
         ServerUnavailable: A file could not be fetched now.
@@ -105,7 +105,7 @@ def _why_not(file: ChatFile) -> str:
 
 
 async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
-    """Return a text file in a fence that it does not contain."""
+    """Return a text file in a code fence that does not occur in the file."""
     if file.size > room.most_words:
         why = f"it has {file.size:,} bytes; the limit for text is {room.most_words:,}"
         await files.not_taken(file, why)
@@ -143,7 +143,7 @@ class SendFileTool:
     )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Store the file for the run's answer; a call that is repeated after a crash leaves one file.
+        """Store the file for the run's answer; repeating the call after a crash still results in one file.
 
         Raises:
             InvalidArgument: The file has no name or no text.

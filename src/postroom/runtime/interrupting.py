@@ -1,7 +1,7 @@
-"""Work that can be ended from outside: by a request with a reason, or by a time limit.
+"""Runs work that can be ended from outside, by a request with a reason or by a time limit.
 
-Both cancel the work at the point where it waits, and turn only that cancellation into an exception of this
-module. A task that is cancelled from outside stays cancelled.
+Both cancel the work at its current await, and turn only that cancellation into an exception of this module.
+If the task itself is cancelled from outside, it stays cancelled.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Stop:
 
 
 async def limited(work: Callable[[], Awaitable[T]], milliseconds: int | None, timer: Timer) -> T:
-    """Do the work within a time limit; None is without limit.
+    """Do the work within a time limit; None means no limit.
 
     Raises:
         TimeUp: The work took longer, and was cancelled.

@@ -29,7 +29,7 @@ from postroom.contracts.records import replace
 
 
 class PartialAnswer:
-    """Passes events on, and keeps the text of the answer so far."""
+    """Passes events on, and collects the text of the answer so far."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -40,7 +40,7 @@ class PartialAnswer:
     def text(self) -> str:
         """The text so far.
 
-        After a reset it is the text of the broken attempt, until the next attempt yields text.
+        After a reset it is still the text of the interrupted attempt, until the next attempt yields text.
         """
         return "".join(self._deltas).strip()
 
@@ -108,7 +108,7 @@ async def _show(piece: InferencePiece, sink: EventSink) -> None:
 def with_call_ids(
     result: InferenceResult, new_id: Callable[[], str], *, taken: Iterable[str] = ()
 ) -> InferenceResult:
-    """Return the answer with a unique id on each tool call, different from those in `taken`."""
+    """Return the answer with a unique id for each tool call; no id is in `taken`."""
     seen = set(taken)
     calls = []
     for call in result.tool_calls:

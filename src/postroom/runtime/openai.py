@@ -15,8 +15,9 @@ from postroom.runtime.openai_wire import Assembly, may_lack_opening_tag, request
 class OpenAICompatibleModel:
     """Sends requests to an endpoint through the OpenAI SDK; create it off the event loop, and close it.
 
-    It retries nothing: the caller decides by the kind of failure. `silence_ms` is how long the endpoint may
-    send nothing. `token_limit_field` is the endpoint's name for the limit of an answer.
+    It never retries; the caller decides by the kind of failure. `silence_ms` is the maximum time between two
+    pieces of output from the endpoint. `token_limit_field` is the request field in which the endpoint expects
+    the token limit of the answer.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -42,7 +43,7 @@ class OpenAICompatibleModel:
         self._token_limit_field = token_limit_field
         self._clock = clock or SystemClock()
         self._lacks_opening_tag: dict[str, bool] = {}
-        """By model, as observed: whether its reasoning has `</think>` but no `<think>`."""
+        """Whether the reasoning of a model was observed to contain `</think>` but no `<think>`, by model."""
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleModel({self.name!r}, {self._endpoint!r})"
@@ -50,11 +51,13 @@ class OpenAICompatibleModel:
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
         """Yield the answer piece by piece; the last piece is the complete answer.
 
-        Some models end their reasoning with a line `</think>` and never open it. If the model's name or an
-        earlier answer shows that, the start of an answer is held back until that line, or until the end.
+        Some models end their reasoning with a line `</think>`, but never write the opening tag. If the
+        model's name or an earlier answer indicates this, the start of an answer is held back until that line
+        or the end of the answer.
 
         Raises:
-            InferenceError: The call failed; StreamInterrupted if the stream ended before the answer did.
+            InferenceError: The call failed; it is a StreamInterrupted if the stream ended before the answer
+                was complete.
         """
         body = request_body(request, token_limit_field=self._token_limit_field)
         model = str(body["model"])
@@ -84,7 +87,7 @@ class OpenAICompatibleModel:
 
 
 class OpenAITranscriber:
-    """Transcribes speech with an endpoint of the OpenAI protocol; create and close it as a model.
+    """Transcribes speech through an OpenAI-compatible endpoint; create it off the event loop, and close it.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -118,11 +121,11 @@ class OpenAITranscriber:
 
 
 class OpenAISpeaker:
-    """Speaks texts through an endpoint of the OpenAI protocol; make and close it as a model.
+    """Converts text to speech through an OpenAI-compatible endpoint; create it off the event loop; close it.
 
     Raises:
         MissingExtra: The SDK is not installed.
-        ConfigError: `base_url` is not an address.
+        ConfigError: `base_url` is not a valid address.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class OpenAISpeaker:
         self._clock = clock
 
     def speak(self, text: str, sound_format: str) -> AsyncGenerator[bytes]:
-        """Yield the sound of a spoken text in a format such as `mp3`, piece by piece.
+        """Yield the audio of a spoken text, piece by piece, in a format such as `mp3`.
 
         Raises:
             InferenceError: The endpoint refused, could not be reached, or ended the stream early.

@@ -1,8 +1,9 @@
-"""One endpoint behind the OpenAI SDK; the only module that imports the SDK and its HTTP client.
+"""Accesses one endpoint through the OpenAI SDK; the only module that imports the SDK and its HTTP client.
 
-The SDK handles the connection, the request's headers and the server-sent events. This module adds to the SDK:
-nothing is retried twice, an endless line does not fill the memory, environment variables add no key, and
-every failure is an error of postroom without the key in its text.
+The SDK handles the connection, the request headers and the server-sent events. This module adds the
+following: the SDK's retries do not multiply postroom's, an endless line does not fill the memory, environment
+variables cannot add a key, and every failure becomes an error of postroom whose text does not contain the
+key.
 """
 
 import json
@@ -90,8 +91,9 @@ def failure_of(
 ) -> InferenceError:
     """Return the error for a refusal.
 
-    A code in the body overrides the status. Phrases about the context's length override a status that only
-    means "invalid" or "failed", because several endpoints answer so to a conversation that is too long.
+    A code in the body overrides the status. Phrases about the context length override a status that only
+    means "invalid" or "failed", because several endpoints use such a status for a conversation that is too
+    long.
     """
     error = _error(said)
     kind = _kind_by_code(error) or _BY_STATUS.get(status, ProviderFailed)
@@ -107,7 +109,7 @@ def failure_of(
 
 
 def _counted(error: dict[str, Any]) -> dict[str, int]:
-    """Return the model's window and the request's tokens, as far as a refusal reports them."""
+    """Return the model's window and the request's tokens, if a refusal reports them."""
     found = {"window": _WINDOW.search(_text(error)), "asked": _ASKED.search(_text(error))}
     told = {name: int(next(filter(None, match.groups()))) for name, match in found.items() if match}
     own = {"window": error.get("n_ctx"), "asked": error.get("n_prompt_tokens")}
@@ -156,14 +158,14 @@ except ImportError as error:
 
 _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")
 _LONGEST_DONE = 13
-"""Bytes of the longest match, minus one."""
+"""Length in bytes of the longest possible match, minus one."""
 LARGEST_LINE = 8 * 1024 * 1024
 LARGEST_REFUSAL = 64 * 1024
 CONNECT_SECONDS = 10.0
 
 
 class Endpoint:
-    """One endpoint and its connections; the key is sent, and shown nowhere."""
+    """One endpoint and its connections; the key is sent to the endpoint but never shown."""
 
     def __init__(
         self,
@@ -204,7 +206,7 @@ class Endpoint:
     async def chunks(
         self, body: dict[str, Any], *, now: int
     ) -> AsyncIterator[tuple[AsyncIterator[ChatCompletionChunk], Callable[[], bool]]]:
-        """Send a request and yield the chunks of the answer, and whether `[DONE]` has ended the stream.
+        """Send a request; yield the answer's chunks, and a function that tells whether `[DONE]` has arrived.
 
         A complete chat completion in place of a stream becomes one chunk.
 
@@ -259,7 +261,7 @@ class Endpoint:
     async def speak(
         self, text: str, *, model: str, voice: str, sound_format: str, now: int
     ) -> AsyncGenerator[bytes]:
-        """Yield the sound of a spoken text. The SDK repeats a request twice if the failure may be temporary.
+        """Yield the audio of a spoken text; the SDK retries a request twice if the failure may be temporary.
 
         Raises:
             InferenceError: The endpoint refused, could not be reached, or ended the stream early.
@@ -275,7 +277,7 @@ class Endpoint:
 
     @contextmanager
     def _failures(self, endpoint: str, *, now: int) -> Iterator[None]:
-        """Turn the failures of a request for sound or text into errors of postroom, without the key."""
+        """Convert failures of a speech or transcription request to errors of postroom, without the key."""
         try:
             yield
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:
@@ -348,10 +350,10 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """An endpoint's output up to a limit; its generator is closed with the answer.
+    """Passes an endpoint's output on up to a limit, and closes its generator together with the answer.
 
-    The SDK drops half-read answers. The garbage collector would then close the generators of the HTTP client
-    at any time and in any order, which fails.
+    The SDK abandons answers that are not read to their end. The garbage collector would then close the HTTP
+    client's generators at unpredictable times and in an arbitrary order, which causes errors.
     """
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
@@ -365,10 +367,10 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class _Events(_Bounded):
-    """The events of an answer; the last one counts even if no blank line ends it."""
+    """The server-sent events of an answer; the last event counts even if no blank line follows it."""
 
     is_done = False
-    """Whether `[DONE]` came, which the SDK does not report."""
+    """Whether `[DONE]` has arrived; the SDK does not report it."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length, before = 0, b"\n"
@@ -384,7 +386,7 @@ class _Events(_Bounded):
 
 
 class _Refusal(_Bounded):
-    """The start of an endpoint's refusal."""
+    """The beginning of the body of an endpoint's refusal."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0

@@ -1,4 +1,4 @@
-"""The OpenAI chat protocol as values: the request, and the assembly of an answer from its pieces."""
+"""Builds requests of the OpenAI chat protocol as plain values, and assembles answers from their chunks."""
 
 import json
 import re
@@ -66,14 +66,14 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
 
 
 NO_ANSWER = "(no answer)"
-"""Replaces the missing answer between the result of a tool and the next message of the user."""
+"""Stands in for the missing answer between the result of a tool and the next message of the user."""
 
 
 def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
-    """Return the messages with user and assistant alternating, because several chat templates refuse others.
+    """Make user and assistant messages alternate, because several chat templates refuse any other order.
 
-    After a failed or empty turn, two messages of one side follow each other: they become one message. A
-    message that was sent again before it had an answer appears once.
+    After a failed or empty turn, two messages from the same side follow each other; they are merged into one.
+    A message that was sent again before it was answered is included once.
     """
     turns: list[dict[str, Json]] = []
     newest: dict[str, Json] | None = None
@@ -93,7 +93,7 @@ def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
 
 
 def _joined(before: Json, content: Json) -> Json:
-    """Return the contents of two messages as one; parts if either has files."""
+    """Return the contents of two messages as one; the result is a list of parts if either has files."""
     if not isinstance(before, list) and not isinstance(content, list):
         return "\n\n".join(str(text) for text in (before, content) if text)
     sides = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in (before, content))
@@ -127,7 +127,7 @@ def _assistant(message: Message) -> dict[str, Json] | None:
 
 
 def _content(message: Message) -> Json:
-    """Return text as a string; pictures and documents with an address as parts."""
+    """Return text as a string, and images and documents with an address as parts."""
     files = [_part(block) for block in message.content if isinstance(block.data.get("url"), str)]
     text = _text(message)
     if not files:
@@ -147,7 +147,7 @@ def _text(message: Message) -> str:
 
 
 class _Text:
-    """Text that comes in pieces; a character that was cut in two is held until its other half comes."""
+    """Assembles text from pieces; a surrogate pair that is split between pieces is held until complete."""
 
     def __init__(self) -> None:
         self._whole: list[str] = []
@@ -162,7 +162,7 @@ class _Text:
         return shown
 
     def whole(self) -> str:
-        """Return all of it."""
+        """Return the whole text."""
         return "".join(self._whole) + _mended(self._held)
 
 
@@ -178,7 +178,7 @@ _LONE_END_FAMILIES = re.compile(r"qwq|deepseek-?r1|\br1\b|thinking", re.IGNORECA
 def may_lack_opening_tag(model: str) -> bool:
     """Return whether models of this name are known to end their reasoning with `</think>` but never open it.
 
-    The reason: templates of Qwen and DeepSeek put the opening tag into the prompt.
+    The reason is that the chat templates of Qwen and DeepSeek put the opening tag into the prompt.
     """
     return bool(_LONE_END_FAMILIES.search(model))
 
@@ -194,12 +194,12 @@ class _Thoughts:
         self._looked = 0
         """End of the part of the held text that was searched for an end of the reasoning."""
         self._mark: str | None = _THINK
-        """The tag that comes next; None if only text follows."""
+        """The tag that is expected next; None if only text follows."""
         self._is_blank = False
-        """Whether no text came after the reasoning yet; leading white space of that text is dropped."""
+        """Whether no text has followed the reasoning yet; leading white space of that text is dropped."""
 
     def add(self, piece: str) -> tuple[str, str]:
-        """Return the reasoning and the text known so far; a tag that is cut in two is held."""
+        """Return the new reasoning and the new text; hold back the first part of a tag that is split."""
         if self._mark is None:
             text = piece.lstrip() if self._is_blank else piece
             self._is_blank = self._is_blank and not text
@@ -240,7 +240,7 @@ class _Thoughts:
         return thought, text
 
     def release(self) -> str:
-        """Return the text that is held for a line `</think>`; the reasoning comes in another field."""
+        """Return the text that was held back for a line `</think>`; the reasoning is in a separate field."""
         self._holds_beginning = False
         begun = "" if self._mark != _THINK or _THINK.startswith(self._held.lstrip()) else self.rest()
         self._is_blank = self._is_blank or self._mark == _THINK
@@ -277,7 +277,7 @@ class _Call:
     arguments: _Text = field(default_factory=_Text)
 
     def whole(self) -> ToolCall:
-        """Return the call; arguments that are not JSON stay text, so that their check refuses them."""
+        """Return the call; arguments that are not JSON remain text, so that their validation refuses them."""
         text = self.arguments.whole()
         try:
             arguments = json.loads(text) if text.strip() else {}
@@ -290,8 +290,9 @@ class Assembly:
     """Assembles one answer from the chunks of a stream.
 
     The SDK's own accumulator requires the call's number in every fragment of a call, which some compatible
-    endpoints omit, and accepts an answer without a reason to stop as complete. With `holds_beginning` no text
-    is shown until a line `</think>`, `<think>`, the field of the reasoning or the end comes.
+    endpoints omit, and accepts an answer without a reason to stop as complete. With `holds_beginning`, no
+    text is shown until a line `</think>`, the tag `<think>`, the reasoning field or the end of the answer
+    arrives.
     """
 
     def __init__(self, *, holds_beginning: bool = False) -> None:
@@ -305,7 +306,7 @@ class Assembly:
 
     @property
     def finished(self) -> bool:
-        """Whether the model gave a reason to stop, or `[DONE]` came: only then is the answer complete."""
+        """Whether a finish reason or `[DONE]` has arrived; only then is the answer complete."""
         return self._finish is not None
 
     @property
@@ -366,8 +367,8 @@ class Assembly:
     def _call_of(self, index: int | None, id: str, name: str) -> _Call | None:
         """Return the call that a fragment continues.
 
-        Endpoints number fragments, or give each call's id, or neither and mean the last one; some number
-        every call 0, so that another id starts another call.
+        Some endpoints number the calls, and some give the id of the call; without either, the fragment
+        continues the last call. Some endpoints number every call 0, so a different id starts a new call.
         """
         if index is not None:
             known = self._places.get(index)
@@ -378,7 +379,7 @@ class Assembly:
         return None if known is not None and id and known.id != id else known
 
     def end(self) -> None:
-        """End the answer at `[DONE]`: its text or its calls are complete although no reason to stop came."""
+        """End the answer at `[DONE]`; its text or calls are complete even though no finish reason arrived."""
         if self._finish is None and self._calls:
             self._finish = "tool_calls"
         elif self._finish is None and (self._text.whole().strip() or self._thoughts.is_held):

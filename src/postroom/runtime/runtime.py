@@ -1,4 +1,4 @@
-"""The built-in agent runtime: one executor among others."""
+"""The built-in agent runtime, which is one of the executors."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -39,9 +39,9 @@ def _new_id(kind: str) -> str:
 class AgentRuntime(RunDispatchExecutor):
     """Runs agents in this process: a model in a loop with tools, each step committed.
 
-    `wake` makes a run execute again if its background tasks end after it was released; it can be set later.
-    With `threads` and `coordinator` it also executes runs without a mailbox. A suspended run is released;
-    with `hold_ms` it stays that long for a quick decision.
+    `wake` submits a run again if its background tasks end after the run was released; it can be set later.
+    With `threads` and `coordinator`, the runtime also executes runs without a mailbox. A suspended run is
+    released; with `hold_ms`, it first stays active for that time, in case a decision comes quickly.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -79,8 +79,9 @@ class AgentRuntime(RunDispatchExecutor):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run until it has ended or waits.
 
-        Repeated after a crash, it continues after the last committed step. A run that is done is not
-        executed: its recorded end is returned, so that a lost answer can be requested again.
+        Repeated after a crash, it continues after the last committed step. If the run is done, it is not
+        executed again; its recorded end is returned, so that a caller that lost the answer can request it
+        again.
 
         Raises:
             ThreadAlreadyRunning: The thread's run is executing here already.
@@ -221,7 +222,7 @@ class AgentRuntime(RunDispatchExecutor):
         )
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return RESUME: an interrupted run continues from its last checkpoint."""
+        """Return RESUME, because an interrupted run continues from its last checkpoint."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
@@ -267,11 +268,11 @@ class AgentRuntime(RunDispatchExecutor):
         return self._coordinator
 
     def has_commit_coordinator(self) -> bool:
-        """Return True: each step is committed."""
+        """Return True, because the runtime commits each step."""
         return True
 
     def stages_events(self) -> bool:
-        """Return True: commits use the run's coordinator, with the events of the step."""
+        """Return True, because commits use the run's coordinator and include the events of the step."""
         return True
 
     async def close(self) -> None:
@@ -284,7 +285,7 @@ class AgentRuntime(RunDispatchExecutor):
         return active.identity if active else None
 
     def hand_over(self, run_id: str, message: Message) -> bool:
-        """Pass a message to a run that executes here; return False if it does not."""
+        """Pass a message to a run; return False if the run does not execute here."""
         return self.send_messages(run_id, [message])
 
     def submitter(self) -> WakeSubmitter | None:

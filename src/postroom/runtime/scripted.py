@@ -12,11 +12,11 @@ from postroom.contracts.inference import (
 )
 
 Line = InferenceResult | Exception | Sequence[InferencePiece | Exception]
-"""One answer: complete, a failure, or piece by piece with a failure anywhere."""
+"""One scripted answer: a complete answer, a failure, or a list of pieces that may contain a failure."""
 
 
 class ScriptedModel:
-    """Answers with the lines of a script, in order, and then with the text "done"."""
+    """Answers with the lines of a script, in order; after the last line, it answers "done"."""
 
     def __init__(self, script: Iterable[Line] = (), *, name: str = "scripted") -> None:
         self._script = list(script)

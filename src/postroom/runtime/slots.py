@@ -1,4 +1,4 @@
-"""Active runs: at most one per thread, found by run, thread or dispatch id, with their live input."""
+"""Keeps the active runs with their live input; at most one per thread, found by run, thread or dispatch."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +22,10 @@ from postroom.runtime.interrupting import Stop, TimeUp, limited
 
 
 class ActiveRun:
-    """One execution for callers outside: input waits here until the execution reads it.
+    """One execution as seen by outside callers; their input waits here until the execution reads it.
 
-    It accepts input while it is open; accepted input is used, or stored when the run ends. It can be
-    cancelled before it opens, too.
+    It accepts input while it is open. Accepted input is either used or, when the run ends, stored. It can be
+    cancelled even before it opens.
     """
 
     def __init__(self, identity: RunIdentity, *, reads_pending: bool, new_id: Callable[[], str]) -> None:
@@ -52,7 +52,7 @@ class ActiveRun:
         self._open = True
 
     def accept(self, messages: Sequence[Message]) -> bool:
-        """Accept messages for the next step; return False if it is not open, or they cannot be appended.
+        """Accept messages for the next step; return False if the run is not open or cannot append them.
 
         A message with a waiting id is ignored.
         """
@@ -68,7 +68,7 @@ class ActiveRun:
         return self._open
 
     def decide(self, decisions: Sequence[tuple[str, ToolCallResume]]) -> bool:
-        """Accept decisions; return False if it is not open, or a call neither runs nor waits."""
+        """Accept decisions; return False if the run is not open, or if a call is not open."""
         if not self._open or any(call not in self._open_calls for call, _ in decisions):
             return False
         for call, decision in decisions:
@@ -77,12 +77,12 @@ class ActiveRun:
         return True
 
     def expect(self, ids: Iterable[str]) -> None:
-        """Accept decisions about these calls or tickets only; earlier ones about others are dropped."""
+        """Accept only decisions about these calls or tickets, and drop earlier decisions about others."""
         self._open_calls = frozenset(ids)
         self._decisions = {id: one for id, one in self._decisions.items() if id in self._open_calls}
 
     def wake(self) -> bool:
-        """Accept the hint that messages wait; return False if it is not open, or does not read them."""
+        """Accept the hint that messages are pending; return False if the run is not open or ignores them."""
         if not (self._open and self._reads_pending):
             return False
         self._woken = True
@@ -90,7 +90,7 @@ class ActiveRun:
         return True
 
     def cancel(self) -> bool:
-        """Ask it to stop; return False if it is ending."""
+        """Ask the run to stop; return False if it is already ending."""
         if self._ending:
             return False
         self.stop.request(TerminationReason.cancelled())
@@ -98,13 +98,16 @@ class ActiveRun:
         return True
 
     def take_messages(self) -> list[Message]:
-        """Return the received messages, and clear the hint that more wait; the caller reads those too."""
+        """Return the received messages, and clear the hint that others are pending.
+
+        The caller must read the pending messages, too.
+        """
         taken, self._inbox = self._inbox, []
         self._woken = False
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Put back unused messages, before those that came since."""
+        """Put unused messages back, in front of those that have arrived since."""
         self._inbox[:0] = messages
 
     def take_decisions(self) -> dict[str, ToolCallResume]:
@@ -113,19 +116,19 @@ class ActiveRun:
         return taken
 
     def close(self) -> bool:
-        """Accept nothing from now on; return False, and stay open, if there is unused input."""
+        """Stop accepting input; if there is unused input, stay open and return False."""
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return False
         self._open, self._ending = False, True
         return True
 
     def shut(self) -> list[Message]:
-        """Accept nothing from now on, and return the unused messages."""
+        """Stop accepting input, and return the unused messages."""
         self._open, self._ending = False, True
         return self.take_messages()
 
     async def stir(self, timer: Timer, within_ms: int | None = None) -> None:
-        """Return when input came or the time limit is reached; None waits without limit."""
+        """Wait until input arrives or the time limit is reached; None means no limit."""
         self._stirred.clear()
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return
@@ -145,7 +148,7 @@ class ActiveRuns:
         return len(self._by_thread)
 
     def enter(self, active: ActiveRun) -> None:
-        """Let a run begin.
+        """Register a run at its beginning.
 
         Raises:
             ThreadAlreadyRunning: A run is executing on the thread.
@@ -174,7 +177,7 @@ _LOG = get_logger(__name__)
 
 
 class Listener:
-    """Listens for one run. Without it, or if it fails, senders store their commands."""
+    """Receives commands for one run. Without a listener, or if it fails, senders store their commands."""
 
     def __init__(self, channels: LiveChannels | None, active: ActiveRun) -> None:
         self._channels = channels

@@ -1,4 +1,4 @@
-"""The context of one execution, and the way it accepts input while it runs."""
+"""The context of one execution, which also accepts input while the run executes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class StepContext:
         return len(self.log.messages) > before
 
     async def put_down(self) -> None:
-        """Accept nothing more, and store received but unread input for a later run."""
+        """Stop accepting input, and store received but unread input for a later run."""
         sent = self.active.shut()
         if self.control.pending is None:
             self.log.keep(sent)
@@ -80,7 +80,7 @@ class StepContext:
                 raise
 
     async def put_down_in_haste(self) -> None:
-        """Store input while the run fails: within a time limit, and without another failure."""
+        """Store unread input of a failing run, within a time limit and without raising another error."""
         try:
             await limited(self._put_down_and_write, LEAVING_MS, self.timer)
         except (PostroomError, TimeUp) as error:

@@ -13,10 +13,10 @@ from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """The context of a call for the tool, in addition to the arguments.
+    """The context of a tool call, which the tool gets in addition to the arguments.
 
-    `decision` is the decision about this call while it was suspended; None if it was not suspended. For a
-    call that must be made again, it is never a no.
+    `decision` is the decision that was made while this call was suspended; None if it was not suspended. If
+    the call must be made again, the decision is never a denial.
     """
 
     identity: RunIdentity
@@ -28,7 +28,7 @@ class ToolContext:
     """Accepts files for the run's chat; None if the chat accepts none."""
 
     async def show(self, delta: str) -> None:
-        """Show more output of the tool while it works; the model does not see it."""
+        """Show further output while the tool works; people see it, but the model does not."""
         await self.sink.emit(ToolCallStreamDelta(id=self.call_id, name=self.tool_name, delta=delta))
 
 
@@ -37,14 +37,14 @@ class Tool(Protocol):
 
     @property
     def descriptor(self) -> ToolDescriptor:
-        """Its description for the model."""
+        """The description of the tool for the model."""
         ...
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Execute the call. The arguments fit the descriptor's schema.
+        """Execute the call; the arguments have been validated against the descriptor's schema.
 
-        An exception is a failure that the model reads. A call may be repeated for one intent after a crash,
-        and must then have its effect only once; it is cancelled at its time limit.
+        The model reads an exception as the failure of the call. After a crash, the same call may be executed
+        again, and must then have its effect only once. A call is cancelled at its time limit.
         """
         ...
 
@@ -87,9 +87,9 @@ def function_tool(
     description: str | None = None,
     needs_approval: bool = False,
 ) -> Callable[[Callable[..., Awaitable[Json]]], FunctionTool]:
-    """Make a tool of an async function: decorate it with the JSON schema of its arguments.
+    """Turn an async function into a tool: decorate it with the JSON schema of its arguments.
 
-    The function's name and docstring are the tool's unless others are given. A parameter called `context`
+    The name and the description default to the function's name and docstring. A parameter called `context`
     gets the `ToolContext`. The function may return plain JSON data, or a `ToolResult`. With `needs_approval`
     a person is asked before each call.
     """
@@ -122,8 +122,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | None:
     """Return how a value violates its schema, as a sentence for the model; None if it fits.
 
-    Checked are type, enum, const, anyOf, required, properties, additionalProperties and items. The tool
-    itself must check other keywords.
+    The check covers type, enum, const, anyOf, required, properties, additionalProperties and items. The tool
+    itself must check all other keywords.
     """
     if not isinstance(schema, dict):
         return None
@@ -163,7 +163,7 @@ def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str |
 
 
 def _equal(value: Json, other: Json) -> bool:
-    """Compare as in JSON, where true is not 1."""
+    """Compare two values as in JSON, where true does not equal 1."""
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 

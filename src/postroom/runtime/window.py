@@ -1,7 +1,7 @@
-"""The share of a model's window that a request takes, and the choice of messages to summarize.
+"""Estimates how much of a model's window a request takes, and selects the messages to summarize.
 
-Tokens are estimated as a fourth of the bytes, and corrected by the endpoint's count for its last answer. A
-tool call and its answers are one unit, which is neither split nor partly kept.
+The number of tokens is estimated as a quarter of the bytes, and corrected by the endpoint's count for its
+last answer. A tool call and its answers form one unit, which is never split.
 """
 
 import json
@@ -18,13 +18,14 @@ _BYTES_OF_TOKEN = 4
 _TOKENS_OF_MESSAGE = 4
 _TOKENS_OF_FILE = 1_000
 _FULL = 0.75
-"""Maximum share of the window in use: the rest is for the answer, and for errors of the estimate."""
+"""Maximum share of the window for a request; the rest is for the answer and for estimation errors."""
 _KEPT = 0.5
-"""Share of the room for messages that stays complete when the others are summarized."""
+"""Share of the space for messages that is reserved for unsummarized messages when older ones are summarized.
+"""
 _LEAST_RATIO, _MOST_RATIO = 0.25, 4.0
 _LEAST_WINDOW = 256
 _LEAST_WINDOW_GUESSED = 4_000
-"""Minimum tokens of a window whose size no refusal has stated."""
+"""Minimum number of tokens that is assumed for a window if no refusal has stated its size."""
 
 
 class Windows:
@@ -44,15 +45,15 @@ class Windows:
         return min(known, default=None)
 
     def tokens(self, spec: AgentSpec, estimated: int) -> int:
-        """Return estimated tokens as the endpoint would count them."""
+        """Convert a number of estimated tokens to the number that the endpoint would count."""
         return int(estimated * self._ratios.get(_key(spec), 1.0))
 
     def estimated(self, spec: AgentSpec, tokens: float) -> int:
-        """Return the endpoint's tokens as they are estimated here."""
+        """Convert a number of tokens that the endpoint counts to the number that would be estimated here."""
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:
-        """Learn from a successful request: its tokens fit, and the endpoint may have counted them."""
+        """Learn from a successful request: its tokens fit, and the endpoint may have reported the number."""
         if usage is not None and usage.input_tokens > 0:
             self._correct(spec, request, usage.input_tokens)
         taken = self.tokens(spec, tokens_of(request))
@@ -120,7 +121,7 @@ def room_for_messages(window: int, besides: int) -> int:
 
 
 def kept_whole(room: int) -> int:
-    """Return the tokens of the newest messages that stay complete when the others are summarized."""
+    """Return how many tokens of the newest messages stay unsummarized when the others are summarized."""
     return int(room * _KEPT)
 
 

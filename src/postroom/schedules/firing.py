@@ -1,10 +1,10 @@
-"""Stores schedules, and submits due ticks: each tick once, by the fastest worker.
+"""Stores schedules, and submits the work of due ticks; the fastest worker submits each tick once.
 
     hint, or the next instant ─▶ due schedules ─▶ each in one change: still due? submitted, advanced
                                                   └─▶ skipped or failed: advanced, and the reason is stored
 
 Any number of workers serve one database. No worker scans all schedules: each sleeps until the first schedule
-is due. It also looks again now and then, because a hint may be lost and a clock may be set.
+is due. It also checks again at intervals, because a hint may be lost and a clock may be set.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from postroom.stores.store import Joined, SqlStore, Transaction
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN: Final = timedelta(seconds=30)
-"""How long a lost hint, or a set clock, may go unnoticed."""
+"""The maximum time for which a lost hint or a changed clock goes unnoticed."""
 AFTER_FAILURE: Final = timedelta(milliseconds=500)
-"""The pause before a failing store is asked again."""
+"""The pause before the next request to a failing store."""
 AT_ONCE: Final = 64
 """Schedules that are read and submitted at the same time; the store commits them together."""
 LONGEST_NAME: Final = 200
@@ -54,7 +54,7 @@ class NotDue(Exception):
 
 
 class StillOpen(Exception):
-    """The last submission is still open, and the schedule does not queue another one."""
+    """The run of the last tick is still open, and the overlap policy does not queue another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,12 @@ class Firing:
 
     schedule: Schedule
     key: str
-    """The name of this submission: the same for all workers that try the same tick."""
+    """The key of this submission, which is the same for all workers that try the same tick."""
     lock: str
     begin: Callable[[Transaction], None]
     """Runs under the lock, before anything is written; raises if nothing must be submitted."""
     done: Callable[[Transaction, str], None]
-    """Gets the id of the submission, and advances the schedule."""
+    """Called with the id of the submission; advances the schedule to its next tick."""
 
     def joined(self, made: str) -> Joined:
         """Return both steps as one change, for a target that knows the submission's id in advance."""
@@ -84,7 +84,7 @@ class Target(Protocol):
     """Submits the work of schedules of one kind."""
 
     async def submit(self, firing: Firing) -> str:
-        """Submit, with the steps of the firing in the same transaction; return the id of the submission."""
+        """Submit the work, with the firing's steps in the same transaction; return the submission's id."""
         ...
 
     def is_open(self, tx: Transaction, made: str) -> bool:
@@ -107,7 +107,7 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
     """Return a schedule to add.
 
     Raises:
-        InvalidSchedule: An argument has another type, or a policy does not exist.
+        InvalidSchedule: An argument has the wrong type, or there is no policy of that name.
     """
     zone = zone.key if isinstance(zone, ZoneInfo) else zone
     for what, given, wanted, allowed in (
@@ -145,7 +145,7 @@ class Schedules:
     """The schedules of a database, and the worker that submits them."""
 
     def __init__(self, store: SqlStore, targets: Mapping[str, Target]) -> None:
-        """Keep the parts: `targets` submit due work, by kind."""
+        """Store the parts; `targets` maps each kind of schedule to the target that submits its work."""
         self._store = store
         self._targets = targets
         self._clock = ClockWatch()
@@ -153,8 +153,8 @@ class Schedules:
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
         """Store a schedule under its name; an equal schedule with this name stays unchanged.
 
-        Its first tick is the first after now. With `replaces`, a different schedule with this name is
-        replaced.
+        The first tick is the first one after the present time. With `replaces`, a different schedule with
+        this name is replaced.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored; nothing was written.
@@ -198,7 +198,7 @@ class Schedules:
         return await self._store.read(lambda tx: _known(tx, kind, name))
 
     async def listed(self, kind: str, *, after: str = "", limit: int = MOST_LISTED) -> list[Schedule]:
-        """Return the schedules of a kind after the name `after`, by name."""
+        """Return the schedules of a kind, ordered by name, starting after the name `after`."""
         limit = max(0, min(limit, MOST_LISTED))
         return await self._store.read(lambda tx: tx.schedules.listed(kind, after=after, limit=limit))
 
@@ -242,7 +242,7 @@ class Schedules:
         return await self._store.write(change, key=schedule_lock(kind, name))
 
     async def trigger(self, kind: str, name: str) -> str:
-        """Submit now, regardless of ticks, overlap policy and pause; return the id of the submission.
+        """Submit the work now, regardless of ticks, overlap policy and pause; return the submission's id.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -305,7 +305,7 @@ class Schedules:
         return sum(moved)
 
     async def _follow_clock(self, back_ms: int) -> None:
-        """Move the next ticks of schedules that would be silent because the clock was set back."""
+        """Move the next ticks of schedules that would stay silent because the clock was set back."""
 
         def moved(page: list[Schedule], now: int) -> list[tuple[Schedule, int, int]]:
             changes = []
@@ -379,7 +379,7 @@ class Schedules:
         return Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
 
     async def _written(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
-        """Write the result of a tick that is not submitted; return False if another worker was faster."""
+        """Store why a tick is not submitted, and advance; return False if another worker was faster."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(due.lock)
@@ -428,12 +428,12 @@ def _planned(due: Schedule, now: int) -> Plan | InvalidSchedule:
 
 
 def _at(schedule: Schedule, tick: int, *, paused: bool = False) -> Schedule:
-    """Return a schedule with this next tick."""
+    """Return a copy of a schedule with this next tick."""
     return replace(schedule, tick_at=tick, next_at=None if paused else due_at(schedule, tick))
 
 
 def _started(schedule: Schedule, *, start: int, tick: int) -> Schedule:
-    """Return a schedule that counts from this start, with this next tick."""
+    """Return a copy of a schedule whose interval counts from this start, with this next tick."""
     return _at(replace(schedule, starts_at=start), tick)
 
 
@@ -459,7 +459,7 @@ def _known(tx: Transaction, kind: str, name: str) -> Schedule:
 
 
 def _still_due(tx: Transaction, due: Schedule) -> Schedule:
-    """Return the row of a due schedule, unchanged since it was read.
+    """Return the row of a due schedule if it has not changed since it was read.
 
     Raises:
         NotDue: The schedule was advanced, changed, paused or removed.

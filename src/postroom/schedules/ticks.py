@@ -1,8 +1,9 @@
-"""The ticks of a schedule, and the decision about each. Time zones are read from files.
+"""Computes the ticks of a schedule, and decides about each tick. Time zones are read from files.
 
-A cron line is read in its time zone in the same way as Debian's cron. A local time that a clock change skips
-is due at the first minute after the change; a repeated local time is due the first time. A line whose minute
-or hour begins with `*` follows the elapsed time: its ticks are neither skipped nor repeated.
+A cron expression is evaluated in its time zone, with the same rules as Debian's cron. If a clock change skips
+a local time, its tick is due at the first minute after the change. If a clock change repeats a local time,
+its tick is due only the first time. An expression whose minute or hour begins with `*` follows the elapsed
+time, so its ticks are neither skipped nor repeated.
 """
 
 import hashlib
@@ -20,18 +21,18 @@ from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Schedule
 
 LATE: Final = timedelta(minutes=1)
-"""With `skip`, a tick that is later than this counts as missed."""
+"""With the policy `skip`, a tick that would be submitted later than this counts as missed."""
 MOST_MISSED: Final = 100
-"""With `all`, at most this many ticks are made up for: the last ones."""
+"""With the policy `all`, at most this number of missed ticks, the latest ones, are made up for."""
 SHORTEST: Final = timedelta(seconds=1)
-"""The shortest interval."""
+"""The shortest interval that a schedule may have."""
 KEPT_SILENT: Final = timedelta(hours=3)
-"""A fixed time of a cron line is not repeated if the clock was set back by at most this much."""
+"""The largest set-back of the clock after which a fixed time of a cron expression is not repeated."""
 _LONGEST: Final = timedelta(days=3660)
 _LONGEST_LINE: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
 _LOOKED_AT: Final = 50
-"""Ticks of a cron line between which a jitter must fit."""
+"""Number of ticks that are examined to check that the jitter fits between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Plan:
 
     tick: int
     submits: bool
-    """Whether this tick is submitted, or skipped."""
+    """Whether this tick is submitted; otherwise it is skipped."""
     then: int
     """The next tick."""
 
@@ -49,7 +50,7 @@ def planned(schedule: Schedule, now: int) -> Plan:
     """Decide about a due schedule, by its policy for missed ticks.
 
     Raises:
-        InvalidSchedule: Its time zone is no longer known.
+        InvalidSchedule: The time zone of the schedule is no longer known.
     """
     tick = schedule.tick_at
     then = next_tick(schedule, tick)
@@ -87,10 +88,12 @@ def next_tick(schedule: Schedule, after: int) -> int:
 def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int]:
     """Return a schedule's start and next tick, both unchanged unless the clock was set back.
 
-    An interval continues: its next tick is at most one interval away. Its ticks move by `back_ms`. If that is
-    0, because nobody measured it, they move by the necessary time. Then differences under `SET_BACK_MS` are
-    ignored, because clocks of two servers differ. A cron line with `*` as its minute or hour continues with
-    its first tick after `now`. Other cron lines do not repeat a tick of the next 3 hours.
+    An interval schedule continues, with its next tick at most one interval away: its ticks move by `back_ms`.
+    If `back_ms` is 0 because the set-back was not measured, they move only as far as necessary, and
+    differences under `SET_BACK_MS` are ignored, because the clocks of two servers differ. A cron expression
+    with `*` as its minute or hour continues with its first tick after `now`. Any other cron expression keeps
+    its next tick and repeats none, unless that would leave out a tick more than 3 hours from now. In that
+    case it also continues with its first tick after `now`.
 
     Raises:
         InvalidSchedule: The time zone is unknown.
@@ -108,7 +111,7 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
 
 
 def due_at(schedule: Schedule, tick: int) -> int:
-    """Return when a tick is submitted: at once, or later by its share of the jitter, the same each time."""
+    """Return when a tick is submitted: its time plus its jitter, which is the same for each call."""
     if not schedule.jitter_ms:
         return tick
     digest = hashlib.blake2b(f"{schedule.schedule_id}/{tick}".encode(), digest_size=8).digest()
@@ -149,7 +152,7 @@ def refuse_unfit(schedule: Schedule) -> None:
 
 
 def _closest(schedule: Schedule, first: int) -> int:
-    """Return the smallest distance between ticks of a cron line, from the first on."""
+    """Return the smallest time between the next ticks of a cron expression."""
     ticks = [first]
     while len(ticks) < _LOOKED_AT:
         try:
@@ -160,7 +163,7 @@ def _closest(schedule: Schedule, first: int) -> int:
 
 
 def _before(schedule: Schedule, now: int) -> Iterator[int]:
-    """Yield the ticks up to an instant, the last first; endless for an interval."""
+    """Yield the ticks up to an instant, latest first; without end for an interval."""
     if schedule.every_ms is not None:
         tick = next_tick(schedule, now) - schedule.every_ms
         while True:
@@ -175,7 +178,7 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
 
 
 def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[int]:
-    """Yield the ticks of a line after an instant, or before it; also some within an hour of it."""
+    """Yield the ticks of a cron expression after or before an instant, and some within an hour of it."""
     line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _LONGEST_LINE:
         raise InvalidSchedule(
@@ -188,12 +191,12 @@ def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
 
 
 def _is_elapsed(schedule: Schedule) -> bool:
-    """Return whether a cron line follows the elapsed time instead of local clocks."""
+    """Return whether a cron expression follows the elapsed time instead of local clocks."""
     return any(field.startswith("*") for field in (schedule.cron or "").split()[:2])
 
 
 def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
-    """Yield ticks by local clocks, in seconds since the epoch."""
+    """Yield ticks according to the local clock, in seconds since the epoch."""
     for tick in _local_ticks(line, start + _offset(zone, start), reverse):
         first, second = (int(tick.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
         # Where clocks are set ahead, the later offset has the earlier instant, and the change is between.
@@ -201,9 +204,9 @@ def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[i
 
 
 def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
-    """Yield ticks by elapsed time, in seconds: with one offset up to each clock change.
+    """Yield ticks by elapsed time, in seconds since the epoch, with one offset up to each clock change.
 
-    The library's own support of zones is not used: some clock changes sent it into an endless loop.
+    The time zone support of the cron library is not used, because some clock changes made it loop endlessly.
     """
     begin, known, offset = start, start, _offset(zone, start)
     while True:
@@ -221,7 +224,7 @@ def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator
 
 
 def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
-    """Yield the ticks of a line after a local time, or before it, in a place without clock changes."""
+    """Yield the ticks of an expression after or before a local time, as if there were no clock changes."""
     try:
         return CronSim(line, _EPOCH + timedelta(seconds=start), reverse=reverse)
     except (CronSimError, ValueError, AssertionError) as error:
@@ -239,7 +242,7 @@ def _offset(zone: ZoneInfo, moment: int) -> int:
 
 
 def _change(zone: ZoneInfo, before: int, behind: int) -> int:
-    """Return the first instant after `before` with another offset; `behind` has another offset."""
+    """Return the first instant after `before` at which the offset differs; at `behind` it must differ."""
     offset = _offset(zone, before)
     while behind - before > 1:
         middle = (before + behind) // 2

@@ -1,4 +1,4 @@
-"""Agents that speak the Agent Client Protocol: a subprocess for each run, with JSON-RPC messages."""
+"""Runs agents that speak the Agent Client Protocol: one subprocess for each run, with JSON-RPC messages."""
 
 from postroom.executors.acp.executor import AcpExecutor
 

@@ -4,12 +4,13 @@
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities we declare only notices; we refuse requests for files and terminals.
+Of the optional capabilities, we declare only notices, and we refuse requests for files and terminals.
 
-A permission request becomes a question for a person, whose answer is given when the same request comes again.
-The id of a question covers everything that the agent reported of the call, even details too long to show: a
-different call is another question. Only the fields that identify the turn are left out: they differ in each
-repetition. Used answers are noted before the agent gets them, so that a yes counts once.
+A permission request becomes a question for a person. The agent gets the person's answer when it repeats the
+same request. The id of a question is computed from everything that the agent reported about the call, even
+from details that are too long to show, so that a different call is a different question. Only the fields that
+identify the turn are left out, because they differ in each repetition. An answer is recorded as used before
+the agent gets it, so that an approval counts only once.
 """
 
 import asyncio
@@ -73,7 +74,7 @@ _LOG = get_logger(__name__)
 
 
 MOST_CALLS: Final = 256
-"""Tool calls whose details are remembered at the same time."""
+"""Maximum number of tool calls whose details are remembered at the same time."""
 MOST_EVENTS: Final = 3_000
 """Maximum events about calls in a turn; further events are dropped."""
 MOST_KEPT: Final = 16 << 10
@@ -86,7 +87,7 @@ class Turn:
     """Processes the agent's output and actions."""
 
     def __init__(self, sink: EventSink, stream: Stream, *, most: int) -> None:
-        """Keep the sink; of the text the last `most` bytes are kept."""
+        """Store the sink; only the last `most` bytes of the text are kept."""
         self._sink = sink
         self._stream = stream
         self._calls: dict[str, dict[str, Any]] = {}
@@ -96,7 +97,7 @@ class Turn:
         self._begins_anew = False
         self.said = Tail(most)
         self.is_broken_off = False
-        """Whether the turn was aborted: later output of the agent is not its answer."""
+        """Whether the turn was aborted, so that later output of the agent is not part of its answer."""
 
     async def hear(self, update: Mapping[str, Any]) -> None:
         """Process an update; unknown kinds are ignored."""
@@ -126,7 +127,7 @@ class Turn:
         await self._stream.pass_on(text)
 
     def details(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all known details of a call, with those of this update."""
+        """Return all known details of a call, including those in this update."""
         id = call.get("toolCallId")
         known = self._calls.get(id, {}) if isinstance(id, str) else {}
         new = {name: _bounded(value) for name, value in told_of(call).items()}
@@ -158,7 +159,7 @@ class Turn:
 
 
 def told_id(id: object) -> str:
-    """Return the id of a call in the form for the run's events."""
+    """Return the id of a call in the form that the run's events use."""
     return storable(str(id))[:MOST_TOLD]
 
 
@@ -188,7 +189,9 @@ def _bounded(value: object) -> object:
 
 PREFIX: Final = "permission-"
 MAX_CALL_CHARS: Final = 2_000
-"""Maximum characters of a call in a question; after a longer call, the rest is counted."""
+"""Maximum characters of a call that a question shows; of a longer call, the question states the number of
+omitted characters.
+"""
 MOST_TITLE: Final = 200
 CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
 OF_THE_TURN: Final = frozenset({"call_id", "approval_id", "turn_id", "started_at_ms"})
@@ -210,7 +213,7 @@ class Permission:
     """The kind and id of each option."""
 
     def option(self, *, approved: bool) -> str | None:
-        """Return the option for a yes or no, for one time if there is such an option."""
+        """Return the option that allows or rejects; prefer the option that does so only once."""
         wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
         return next((id for want in wanted for kind, id in self.options if kind == want), None)
 
@@ -218,8 +221,8 @@ class Permission:
 def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return the agent's description of a call, without the fields that identify its turn.
 
-    If one of these fields of an input holds the id of the call, the agent wrote the input, not the model.
-    Otherwise such a field is an ordinary argument, and stays.
+    If one of these fields of the input contains the id of the call, the agent itself wrote the input.
+    Otherwise the model wrote it, and such a field is an ordinary argument, which is kept.
     """
     told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
     given, own = told.get("rawInput"), call.get("toolCallId")
@@ -233,7 +236,7 @@ def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
-    """Return the request of an agent with these options; None if they do not follow the protocol."""
+    """Return an agent's permission request with these options; None if they violate the protocol."""
     if not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
         return None
     pairs = [(one.get("kind"), one.get("optionId")) for one in options]
@@ -270,7 +273,7 @@ def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
 
 
 def _visible(value: object) -> str:
-    """Return it as JSON without characters that hide or reorder words: those are written as codes."""
+    """Return a value as JSON in which characters that hide or reorder text are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -278,10 +281,10 @@ def _visible(value: object) -> str:
 
 
 class Decisions:
-    """People's decisions on requests; each decision answers one."""
+    """People's decisions about permission requests; each decision answers one request."""
 
     def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
-        """Keep the unused decisions that are a yes or a no."""
+        """Store the unused decisions that allow or reject."""
         self._open = {
             id: resume
             for id, resume in decided
@@ -289,12 +292,12 @@ class Decisions:
         }
 
     def take(self, permission: Permission) -> ToolCallResume | None:
-        """Return the decision on a request, once; None without a decision."""
+        """Return the decision about a request, only once; None if there is none."""
         return self._open.pop(permission.id, None)
 
 
 def selected(option: str | None) -> dict[str, Any]:
-    """Return the answer to a request: an option, or that the turn ended without a decision."""
+    """Return the answer to a request: the chosen option, or that the turn was cancelled."""
     if option is None:
         return {"outcome": {"outcome": "cancelled"}}
     return {"outcome": {"outcome": "selected", "optionId": option}}
@@ -320,7 +323,7 @@ class UsedPermissions:
         return [one for one in used if isinstance(one, str)] if isinstance(used, list) else []
 
     async def note(self, decision_id: str) -> bool:
-        """Note that a decision is used; return False if that failed, so that it must not be used.
+        """Record that a decision is used; return False if that failed, in which case it must not be used.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
@@ -340,14 +343,14 @@ class UsedPermissions:
 
 PROTOCOL: Final = 1
 MAX_MEDIA_BYTES: Final = 5_000_000
-"""The size in bytes up to which a prompt contains a picture or sound itself; larger ones are links."""
+"""Maximum size in bytes of an image or audio file that a prompt contains; larger files become links."""
 _PERMISSION: Final = "session/request_permission"
 _RESTORES: Final = ("session/load", "session/resume")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """The reason why the conversation with the agent is broken; `words` are the agent's."""
+    """The reason why the conversation with the agent failed; `words` is the agent's own text."""
 
     kind: type[CommandError]
     what: str
@@ -356,9 +359,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The content for an agent: `former` is the session to resume.
+    """The content of the conversation for an agent; `former` is the session to resume.
 
-    `anew` is the prompt if that session does not exist.
+    `anew` is the prompt to use if that session does not exist.
     """
 
     acp: OverAcp
@@ -368,7 +371,7 @@ class Brief:
 
 
 class Conversation:
-    """The conversation with one agent. When it is over the program is asked to stop, for `DONE`."""
+    """The conversation with one agent. When it is over, the program is asked to stop, with reason `DONE`."""
 
     def __init__(
         self,
@@ -413,7 +416,7 @@ class Conversation:
         self.usage = Usage()
         self.fault: Fault | None = None
         self.asked: Permission | None = None
-        """The question for a person before the run can resume."""
+        """The question that a person must answer before the run can resume."""
 
     @property
     def stage(self) -> str:
@@ -421,7 +424,7 @@ class Conversation:
         return self._stage
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Send the first request, which names us."""
+        """Send the first request, in which we identify ourselves."""
         assert stdin is not None  # noqa: S101 - a pipe was asked for
         full = Fault(kind=AgentProtocolBroken, what="does not read its input")
         self._stdin = await StdinWriter.on(stdin, lambda: self._fail(full))
@@ -527,7 +530,7 @@ class Conversation:
                 await self.turn.hear(update if isinstance(update, dict) else {})
 
     def _is_ours(self, params: Mapping[str, Any]) -> bool:
-        """Return whether a message belongs to our turn, and not to the replayed past of a session."""
+        """Return whether a message belongs to our turn; the agent may first replay the past of a session."""
         return self._stage == "session/prompt" and params.get("sessionId") == self.session
 
     def _answered(self, said: Answer) -> None:
@@ -621,7 +624,7 @@ class Conversation:
 
 
 def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[dict[str, Any]]:
-    """Return our server as an entry of an agent's MCP servers; without HTTP, a program connects it."""
+    """Return our server as an entry of an agent's MCP servers; without HTTP, a bridge program is used."""
     if access is None:
         return []
     if http:
@@ -635,7 +638,7 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return files as the agent accepts them.
 
-    Pictures and sound if it supports them, else links to copies.
+    Images and audio are included if the agent supports them; other files become links to copies.
     """
     blocks: list[dict[str, Any]] = []
     for file, path in received:

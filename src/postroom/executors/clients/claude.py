@@ -28,7 +28,9 @@ from postroom.executors.clients.client import (
 
 _ALLOWED: Final = f"mcp__{NAME}"
 _TWICE: Final = f"mcp__plugin_{NAME}_{NAME}"
-"""Our tools from the plugin of set-up: Claude Code has them twice then, and those do not know the run."""
+"""The names of our tools from the plugin that set-up installs. Claude Code then has our tools twice, and the
+plugin's tools do not know the run.
+"""
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
@@ -72,7 +74,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 
 class _Steering(Steering):
-    """Messages for `claude -p`, which names the messages that it takes."""
+    """Sends messages to `claude -p`, which reports the names of the messages that it takes."""
 
     more_words = ("--input-format", "stream-json", "--replay-user-messages")
 

@@ -1,7 +1,7 @@
-"""Everything that postroom must know about a coding client to run it; each client has a file beside this one.
+"""What postroom must know about a coding client to run it; each client has its own module beside this.
 
-A file describes its client in one `CodingClient`: the command, the form of the output, the way to our server,
-and, if the client can do it, messages during a run and the Agent Client Protocol.
+Each module describes its client in one `CodingClient`: the command, the output format, the connection to our
+server and, if the client supports them, messages during a run and the Agent Client Protocol.
 """
 
 import json
@@ -37,27 +37,27 @@ class Shape(StrEnum):
 
 @dataclass(slots=True)
 class Said:
-    """The results of reading a program's output so far."""
+    """What has been read from a program's output so far."""
 
     answer: str | None = None
     error: str | None = None
     session: str | None = None
     usage: Usage = field(default_factory=Usage)
     is_begun: bool = False
-    """Whether the model has output or called something."""
+    """Whether the model has written output or called a tool."""
     is_ended: bool = False
-    """Whether the program reported its end; without an answer before it, there is none."""
+    """Whether the program reported its end; an answer cannot follow this report."""
     must_end: bool = False
     """Whether the program always reports its end unless it is cut off."""
     earlier: str = ""
-    """The answers of earlier turns: messages after them get answers of their own."""
+    """The answers of earlier turns; a message that follows such an answer gets an answer of its own."""
     last: str = ""
     """The last thing that happened, in the program's terms."""
     starts_anew: bool = False
     """Whether the next text starts another answer."""
 
     def keep_answer(self) -> None:
-        """Keep the answer as the beginning of the answers: another turn follows."""
+        """Store the answer as that of an earlier turn, because another turn follows."""
         self.earlier = f"{self.answer}\n\n" if self.answer else ""
 
 
@@ -69,10 +69,10 @@ def write_private(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The way to our server for one run: arguments, variables, and the content of the run's private folder.
+    """A client's connection to our server for one run: arguments, variables, and files in the private folder.
 
-    The user's own settings are neither written nor extended. The token is in the environment; arguments and
-    files name its variable.
+    The user's own settings are not changed. The token is in an environment variable; arguments and files
+    contain only the name of that variable.
     """
 
     words: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Connection:
     links: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Create the private folder anew, for its owner alone, with the files and links. Blocks."""
+        """Create the private folder anew with the files and links, accessible only to its owner. Blocks."""
         shutil.rmtree(folder, ignore_errors=True)  # links in it are removed, not followed
         folder.mkdir(mode=0o700)
         for name in (*self.files, *self.links):
@@ -96,22 +96,22 @@ NO_CONNECTION: Final = Connection()
 
 
 class Steering(ABC):
-    """Sends messages to a program while it works. It does no I/O itself: it writes with `say`."""
+    """Sends messages to a program while it works. It does no I/O itself, but writes through `say`."""
 
     command: ClassVar[tuple[str, ...]] = ()
-    """The command that takes messages, in place of the client's; empty if it is the client's."""
+    """The command that takes messages, if it differs from the client's command; otherwise empty."""
     more_words: ClassVar[tuple[str, ...]] = ()
-    """Arguments after the client's, with which it takes messages."""
+    """Additional arguments with which the client takes messages."""
 
     def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
-        """Keep the parts; `said` is what its output said so far, `session` a session to resume."""
+        """Store the parts; `said` is what was read from the output so far, `session` a session to resume."""
         self._say = say
         self._said = said
         self._prompt = prompt
         self._cwd = cwd
         self._session = session
         self.is_over = False
-        """Whether the program gets no more messages, because its work is done."""
+        """Whether the work of the program is done, so that it gets no more messages."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -119,7 +119,7 @@ class Steering(ABC):
 
     @abstractmethod
     def tell(self, text: str) -> str | None:
-        """Send a message; return the program's name for it, or None if it takes none now."""
+        """Send a message; return the program's name for it, or None if the program takes no messages now."""
 
     @abstractmethod
     def heard(self, line: Mapping[str, Any]) -> str | None:
@@ -131,17 +131,18 @@ class OverAcp:
     """How a client speaks the Agent Client Protocol."""
 
     command: tuple[str, ...] = ()
-    """Empty if no program speaks the protocol for the client."""
+    """The command that speaks the protocol; empty if there is none for the client."""
     program: ClientProgram | None = None
     """The program that speaks the protocol for the client; None if the client does it itself."""
     in_session: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `session/new` that allow our tools without a question, in that session only."""
+    """Fields of `session/new` that allow our tools without a permission request, in that session only."""
     connects_by_settings: bool = False
-    """Whether it learns of our server from `CodingClient.connect`, and not from `session/new`."""
+    """Whether the client connects to our server through `CodingClient.connect` instead of `session/new`."""
     session_to_load: Callable[[str], str] = str
-    """Returns the id by which it must be asked for a session."""
+    """Returns the id with which the client must be asked to load a session."""
     replays_after_answer: bool = False
-    """Whether it replays the past of a session after it has answered that the session is restored."""
+    """Whether the client replays the past of a session after, and not before, its answer to `session/load`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,20 +160,22 @@ class CodingClient:
     with_stdin: tuple[str, ...] = ()
     with_argument: tuple[str, ...] = (PROMPT,)
     one_word_is_command: bool = False
-    """Whether it would take a prompt of one word for a command."""
+    """Whether the client would take a prompt of one word for a command."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables of its environment, in addition to those of every program."""
+    """Environment variables for this client, in addition to those for every program."""
     shape: Shape = Shape.TEXT
     reader: Callable[[Said, Mapping[str, Any]], str] | None = None
     """Reads a JSON object of the output, and returns the text to stream; it ignores unknown objects."""
     expects: str = ""
     """A description of its usual output."""
     refusals: tuple[str, ...] = ()
-    """Lower-case phrases with which it reports an unknown session."""
+    """Lower-case phrases with which the client reports an unknown session."""
     connect: Callable[[RunAccess, Mapping[str, str], Path], Connection] | None = None
-    """Returns its way to our server, from its environment and the path of its future private folder."""
+    """Returns the connection to our server, given the client's environment and the path of its future private
+    folder.
+    """
     steering: type[Steering] | None = None
-    """How it takes messages while it works; None if it takes none."""
+    """How the client takes messages while it works; None if it takes none."""
     steering_plugin: Callable[[Mapping[str, str], str], Mapping[str, str]] | None = None
     """Returns the variables with which it loads our plugin, from its environment and the socket of messages.
 
@@ -183,19 +186,19 @@ class CodingClient:
 
 
 def text_in(table: object, name: str) -> str | None:
-    """Return a text in a table, if it is one and not empty."""
+    """Return the value of a key if it is a non-empty text."""
     found = table.get(name) if isinstance(table, Mapping) else None
     return found if isinstance(found, str) and found else None
 
 
 def table_in(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a table in a table; an empty one if there is none."""
+    """Return the table under a key of a table; an empty table if there is none."""
     found = table.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def number_in(table: Mapping[str, Any], name: str) -> float:
-    """Return a number in a table that can be an amount; 0 if there is none."""
+    """Return the number under a key of a table if it is a valid amount, else 0."""
     found = table.get(name)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
     return found if is_number and 0 <= found < 1e15 else 0  # type: ignore[operator,return-value]
@@ -207,7 +210,7 @@ def tokens_in(table: Mapping[str, Any], asked: str, answered: str) -> Usage:
 
 
 def micros_in(table: Mapping[str, Any], name: str) -> int:
-    """Return an amount of dollars in a table in millionths."""
+    """Return an amount of dollars in a table, converted to millionths."""
     return round(number_in(table, name) * 1_000_000)
 
 

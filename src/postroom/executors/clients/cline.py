@@ -45,7 +45,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect it by a copy of its list of servers; the program that it starts has the run's variables."""
+    """Connect Cline through a copy of its server list; the program that it starts has the run's variables."""
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
     data = Path(environment.get("CLINE_DATA_DIR") or home / "data")
     path = Path(environment.get(_SETTINGS) or data / "settings" / "cline_mcp_settings.json")

@@ -63,9 +63,9 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _read_server(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `codex app-server`: as `codex exec`, in notifications.
+    """Read `codex app-server`: the same events as from `codex exec`, but as notifications.
 
-    A user message right after an agent's message gets its own answer: both are kept.
+    A user message right after an agent's message gets an answer of its own, so both answers are kept.
     """
     params = table_in(line, "params")
     if line["method"] == "turn/completed":
@@ -93,7 +93,7 @@ def _read_server(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect it in the form of the user's own entry: it merges the two, and refuses a mixture."""
+    """Connect Codex in the form of the user's own entry, because it merges both and refuses a mixture."""
     path = Path(environment.get("CODEX_HOME") or Path(environment.get("HOME", "~"), ".codex"), "config.toml")
     try:
         own = tomllib.loads(path.read_text(encoding="utf-8"))["mcp_servers"][NAME]
@@ -119,7 +119,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 
 class _Steering(Steering):
-    """Messages for `codex app-server`: JSON-RPC with one thread and one turn, which takes more messages."""
+    """Sends messages to `codex app-server` over JSON-RPC, with one thread and one long turn."""
 
     command = ("codex", "app-server")
 
@@ -130,13 +130,13 @@ class _Steering(Steering):
         self._turn: str | None = None
 
     def begin(self) -> None:
-        """Send the first request; the others follow from the answers."""
+        """Send the first request; the answers trigger the other requests."""
         self._said.must_end = True
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._peer.ask("initialize", {"clientInfo": us})
 
     def tell(self, text: str) -> str | None:
-        """Send a message into the turn; return None before it has started and when it is over."""
+        """Send a message to the active turn; return None before the turn starts and after it ends."""
         if self.is_over or self._turn is None:
             return None
         return self._told("turn/steer", text, expectedTurnId=self._turn)

@@ -32,11 +32,13 @@ _WRITES: Final = (
     "mcp-oauth-tokens.json",
     "oauth_creds.json",
 )
-"""Files that Gemini CLI writes by name: even through a dangling link it would reach the user's folder."""
+"""Files that Gemini CLI writes by name. They must not be links, because even a dangling link would lead to
+the user's folder.
+"""
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Read `gemini --output-format json`: one object in total; its `response` is the answer."""
+    """Read `gemini --output-format json`: the output is a single object, whose `response` is the answer."""
     answer = text_in(line, "response")
     error = line.get("error")
     if answer is None and error is None:
@@ -52,9 +54,9 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect it by a home folder for the run: links to the user's files, and settings with our server.
+    """Connect Gemini CLI through a home folder with links to the user's files, and settings with our server.
 
-    It accepts system settings only from root, and no servers from arguments.
+    This is necessary because it accepts system settings only from root, and no servers in arguments.
     """
     home = Path(environment.get(_HOME) or environment.get("HOME") or Path.home()).absolute()
     headers = run_headers(f"${TOKEN_VARIABLE}", Recipe.GEMINI)
@@ -88,7 +90,7 @@ def _session_to_load(session: str) -> str:
     """Return the id with a space before it.
 
     Gemini creates a record, named after minute and id, before it looks for the session by the stripped id.
-    With the unchanged id, it would erase a session created in the same minute.
+    With the unchanged id, it would overwrite a session that was created in the same minute.
     """
     return f" {session.strip()}"
 

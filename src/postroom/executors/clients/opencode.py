@@ -33,7 +33,8 @@ _PLUGIN: Final = Path(__file__).with_name("opencode_steering.js").as_uri()
 def _read(said: Said, line: Mapping[str, Any]) -> str:
     """Read `opencode run --format json`: the texts of the last step with text are the answer.
 
-    A step after the last one of its turn answers messages that came meanwhile: both answers are kept.
+    A step that follows the last step of a turn answers messages that arrived meanwhile, so both answers are
+    kept.
     """
     kind, part = line.get("type"), table_in(line, "part")
     said.session = text_in(line, "sessionID") or text_in(part, "sessionID") or said.session
@@ -60,7 +61,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that the user gives it by the environment."""
+    """Return the settings that the user gives to opencode in the environment."""
     try:
         settings = json.loads(environment.get(_SETTINGS) or "{}")
     except ValueError:
@@ -86,10 +87,10 @@ def _plugin(environment: Mapping[str, str], socket: str) -> Mapping[str, str]:
 
 
 class _Steering(Steering):
-    """Messages for our plugin in `opencode run`, which reports those that the model got."""
+    """Sends messages to our plugin in `opencode run`, which reports what the model has received."""
 
     def begin(self) -> None:
-        """Do nothing: it has read its prompt."""
+        """Do nothing, because opencode has already read its prompt."""
 
     def tell(self, text: str) -> str | None:
         """Add a message to the session for the next step of its turn; return None before it has started."""
@@ -100,7 +101,7 @@ class _Steering(Steering):
         return name
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line; the turn ends with the program, which takes messages until then."""
+        """Process a line; the program takes messages until it ends."""
         return text_in(line, "name") if line.get("type") == "postroom.taken" else None
 
 

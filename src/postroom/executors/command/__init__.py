@@ -1,4 +1,4 @@
-"""Command-line agents as an executor: a subprocess for each run, contained until its last child ends."""
+"""Executes command-line agents: one subprocess for each run, supervised until its last child ends."""
 
 from postroom.executors.command.executor import CommandExecutor
 from postroom.executors.processes.output import CommandLimits

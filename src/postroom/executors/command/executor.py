@@ -1,4 +1,4 @@
-"""The executor of programs that get their whole input at the start and print the answer.
+"""Executes programs that get their whole input at the start and print the answer.
 
 It builds the command line, reads the output, and turns the program's end into an answer, a temporary failure
 or a permanent one.
@@ -40,12 +40,12 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _PROMPT: Final = "prompt"
-"""The name of the prompt in the private folder of its run, if it is passed by file."""
+"""The name of the prompt file in the private folder of the run, if the prompt is passed in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """An ended program, with its output."""
+    """A program that has ended, with its output."""
 
     program: str
     runner: Runner
@@ -110,9 +110,9 @@ def words_of(
 ) -> tuple[str, ...]:
     """Return the command with its arguments to connect, to resume and for the prompt.
 
-    A prompt that begins with a dash gets a leading space, so that no program takes it for an option: an
-    agent's input must not decide how it runs. The same applies to a one-word prompt that the program would
-    take for a command.
+    A prompt that begins with a dash gets a leading space, so that no program takes it for an option, because
+    the input of an agent must not decide how the agent is run. A one-word prompt that the program would take
+    for a command gets a leading space, too.
     """
     client = CLIENTS[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or client.command]
@@ -129,7 +129,7 @@ def words_of(
 
 
 class Heard:
-    """The reader for a program that gets its whole input at the start."""
+    """Reads the output of a program that gets its whole input at the start."""
 
     def __init__(self, reading: Reading, stream: Stream) -> None:
         self._reading = reading
@@ -156,9 +156,10 @@ KEY: Final = "postroom.executors.command"
 class CommandExecutor(ProgramExecutor):
     """Runs each agent by the program that its runner names.
 
-    `folder` holds private files and is created for its owner alone; each server needs its own. `environment`
-    is the server's, from which a program gets what its runner allows. `environment_of` adds variables for a
-    run, such as its project, and `access_of` gives it access to the server.
+    `folder` contains private files and is created so that only its owner has access; each server needs its
+    own folder. `environment` is the server's environment, from which a program gets the variables that its
+    runner allows. `environment_of` adds variables for a run, such as its project, and `access_of` gives it
+    access to the server.
     """
 
     kind = RunnerKind.COMMAND
@@ -175,7 +176,7 @@ class CommandExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Keep the parts; nothing is started or written.
+        """Store the parts; nothing is started or written.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -263,7 +264,7 @@ class CommandExecutor(ProgramExecutor):
             await _sessions(work).keep(finished.reading.said.session)
 
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the runner's command, or its recipe's."""
+        """Return the command of the runner, or else of its recipe."""
         return runner.argv or CLIENTS[runner.recipe].command
 
     def client_of(self, runner: Runner) -> ClientProgram | None:

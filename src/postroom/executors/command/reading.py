@@ -1,4 +1,4 @@
-"""Reads the output of one execution by its client's reader, in bounded memory."""
+"""Reads the output of one execution with the reader of its client, in bounded memory."""
 
 import codecs
 import json
@@ -28,7 +28,7 @@ class Reading:
         self._text = Tail(most)
         self.said = Said()
         self.heard: Callable[[Mapping[str, Any]], None] | None = None
-        """An additional listener for each line that is an object."""
+        """An additional function that is called with each line that is a JSON object."""
         self._unknown: dict[str, None] = {}
 
     def take(self, chunk: bytes) -> str:
@@ -49,7 +49,7 @@ class Reading:
         return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")
 
     def answer(self) -> str:
-        """Return the answer: as the program reports it, else its text, else its raw output."""
+        """Return the answer that the program reports, or else its text, or else its raw output."""
         if self.said.answer is not None:
             told = Tail(self._most)
             told.add(storable(self.said.answer).encode())

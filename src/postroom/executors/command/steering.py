@@ -1,10 +1,10 @@
-"""Programs that take messages while they work, and report which ones they have taken.
+"""Talks to programs that take messages while they work, and that report which messages they have taken.
 
     prompt ─▶ works ─▶ gets a message ─▶ takes it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
                               └─▶ never takes it: it waits, and starts the next run
 
-A message belongs to the run when the program reports that its model gets it, and not before. If the program
-ends after the message was only written to it, the message is still in the mailbox.
+A message belongs to the run only from the time when the program reports that its model gets the message. If
+the program ends before that report, the message is still in the mailbox.
 """
 
 import asyncio
@@ -28,7 +28,9 @@ from postroom.ports import PendingBoundary
 
 _LOG = get_logger(__name__)
 _LONGEST_FOLDER: Final = 60
-"""The longest path in bytes of a temporary folder for a socket: systems allow about 100 in total."""
+"""Maximum length in bytes of the path of a temporary folder for a socket; systems allow about 100 for the
+whole path.
+"""
 
 
 class SteeredTalk:
@@ -52,7 +54,7 @@ class SteeredTalk:
         self._is_deaf = False
         self._tasks = Tasks("steering")
         self._told: dict[str, str] = {}
-        """The sent but not yet taken messages, by the program's names for them."""
+        """The messages that were sent but not taken yet, by the program's names for them."""
         self._passed: set[str] = set()
         self._taken: list[str] = []
         self._steering = steering(
@@ -62,7 +64,7 @@ class SteeredTalk:
 
     @asynccontextmanager
     async def plugin_socket(self) -> AsyncIterator[str]:
-        """Wait for the program's plugin on a socket; yield its path, which only our user can open.
+        """Listen for the program's plugin on a socket that only our user can open; yield the socket's path.
 
         Raises:
             CommandBusy: The system has no room for it now.
@@ -79,7 +81,7 @@ class SteeredTalk:
             await asyncio.to_thread(folder.cleanup)
 
     def _plugin_came(self) -> StdinWriter:
-        """Accept the first connection; programs that this one starts may connect too, and get nothing."""
+        """Accept only the first connection; programs that this program starts may connect but get nothing."""
         came = StdinWriter(self._fall_silent)
         self._writer = self._writer or came
         return came
@@ -97,7 +99,7 @@ class SteeredTalk:
     async def take(self, chunk: bytes) -> None:
         """Read a piece of output.
 
-        Messages that the program has taken become the run's before more is read.
+        Messages that the program has taken are assigned to the run before more output is read.
         """
         await self._stream.pass_on(self._reading.take(chunk))
         if self._taken:
@@ -125,7 +127,7 @@ class SteeredTalk:
             self._writer.finish()
 
     def _fall_silent(self) -> None:
-        """Send nothing more to a program that does not read."""
+        """Stop sending to a program that does not read."""
         self._is_deaf = True
 
     def _say(self, line: Mapping[str, Any]) -> None:
@@ -158,7 +160,7 @@ class SteeredTalk:
             self._passed.add(message_id)
 
     async def _note(self, taken: Sequence[str]) -> None:
-        """Make messages the run's; on failure they also start the next run, and none is lost."""
+        """Assign messages to the run; if this fails, they also start the next run, so that none is lost."""
         pending = self._work.control.pending
         if pending is None:
             return

@@ -1,4 +1,4 @@
-"""Runs that execute here: one per thread, found by run, thread or dispatch id; requests to end them."""
+"""Keeps the runs that execute here, at most one per thread, and passes on requests to end them."""
 
 import asyncio
 from enum import StrEnum
@@ -23,7 +23,7 @@ class StopReason(StrEnum):
 
 
 class Stop:
-    """A request to end a program; after `settle` requests are too late."""
+    """A request to end a program; requests after `settle` are too late and have no effect."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
@@ -33,11 +33,11 @@ class Stop:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it was asked to end, or ends by itself."""
+        """Whether the program was asked to end, or ends by itself."""
         return self._is_settled or self.reason is not None
 
     def ask(self, reason: StopReason) -> bool:
-        """Ask it to end; return False if it is ending by itself."""
+        """Ask the program to end; return False if it is already ending by itself."""
         if self._is_settled:
             self._late = self._late or reason
             return False
@@ -47,22 +47,22 @@ class Stop:
         return True
 
     def settle(self) -> None:
-        """Make every later request too late."""
+        """Refuse later requests, because the program is ending by itself."""
         self._is_settled = True
 
     def open(self) -> None:
-        """Continue with another program; a request that was too late applies to it."""
+        """Continue with another program; a request that was too late for the previous one applies to it."""
         self._is_settled = False
         if self._late is not None:
             self.ask(self._late)
 
     async def asked(self) -> None:
-        """Wait until it is asked to end."""
+        """Wait until the program is asked to end."""
         await self._asked.wait()
 
 
 class ActiveRun:
-    """One execution, seen from outside."""
+    """One execution, as seen by outside callers."""
 
     def __init__(self, identity: RunIdentity) -> None:
         self.identity = identity
@@ -71,10 +71,11 @@ class ActiveRun:
         self.arrivals = asyncio.Event()
         """Set when new messages for the run may exist."""
         self.listens = False
-        """Whether its program takes messages while it works."""
+        """Whether the program of the run takes messages while it works."""
         self.pending: PendingBoundary | None = None
-        """The messages that our tools deliver with their answers; None if the program takes them
-        otherwise."""
+        """The messages that our tools deliver together with their answers; None if the program gets messages
+        in another way.
+        """
         self.told: set[str] = set()
         """The ids of the messages that an answer of our tools has delivered."""
 
@@ -114,7 +115,7 @@ class ActiveRuns:
         return tuple(self._by_thread.values())
 
     async def enter(self, active: ActiveRun) -> None:
-        """Add a run; first wait for a run of the same thread that is being ended.
+        """Add a run; if a run of the same thread is being ended, wait for its end first.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is active, and nobody has asked it to end.

@@ -1,4 +1,4 @@
-"""One question to a program, such as its version or whether it is logged in. Everything here blocks."""
+"""Asks a program one question, such as its version or whether it is logged in. Everything here blocks."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 PATIENCE: Final = timedelta(seconds=20)
-"""The time that a program has to answer; then it is ended."""
+"""The time that a program has to answer before it is ended."""
 _SHOWN: Final = 200
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 
@@ -49,7 +49,7 @@ def asked(
 
 
 def no_answer() -> str:
-    """Return the text about a program that did not answer in time."""
+    """Return the error text for a program that did not answer in time."""
     return f"no answer within {PATIENCE.total_seconds():g} seconds"
 
 
@@ -66,13 +66,13 @@ def _started(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) 
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """End a program with the processes that it started, whose session it leads."""
+    """End a program and all processes of the session that it leads."""
     with suppress(ProcessLookupError, PermissionError):  # none is left; macOS says the latter
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def shown(code: int, said: str) -> str:
-    """Return an answer for a message: its beginning, with control characters escaped, and the exit code."""
+    """Format an answer for a message: its beginning, with escaped control characters, and the exit code."""
     return f"{said[:_SHOWN]!r} ({code})"
 
 

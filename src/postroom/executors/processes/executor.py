@@ -1,8 +1,8 @@
-"""The base of executors whose agents are programs: no process outlives its run, however it ends.
+"""The base of executors whose agents are programs; no process outlives its run, however the run ends.
 
-A client's session for a thread is stored with the thread's state, if the run is still ours: for each agent
-and mail thread, or once for the agent if its runner is set to that. It is valid only for the same program and
-working folder.
+A client's session is stored with the state of the thread, provided that the run is still ours. There is one
+session for each agent and mail thread, or a single one for the agent if its runner is configured so. A
+session is valid only for the same program and working folder.
 """
 
 import asyncio
@@ -66,12 +66,14 @@ _LOG = get_logger(__name__)
 _MOST_TRIES: Final = 3
 _LONGEST: Final = 256
 _MOST_KEPT: Final = 100
-"""Sessions stored with a thread; a mail thread idle for longer than that many others gets a new one."""
+"""Maximum number of sessions stored with a thread; beyond it, the session that was stored earliest is
+dropped.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The sessions of an agent on a thread; `key` is the executor's, `made_with` names the program."""
+    """The sessions of an agent on a thread; `key` identifies the executor, `made_with` the program."""
 
     control: RunControl
     thread_id: str
@@ -82,15 +84,15 @@ class Sessions:
 
     @property
     def _name(self) -> str:
-        """The name under which the session is kept."""
+        """The name under which the session is stored."""
         conversation = self.control.conversation if self.per is SessionPer.THREAD else None
         return self.agent_id if conversation is None else f"{self.agent_id} {conversation}"
 
     async def former(self, *, of_run: str | None = None) -> str | None:
         """Return the session that the agent resumes, or None for a new one.
 
-        A run that must not see earlier messages gets a new session: the client cannot forget them. With
-        `of_run` only a session of this run counts.
+        A run that must not see earlier messages gets a new session, because the client cannot forget them.
+        With `of_run`, only a session of this run is returned.
         """
         if self.control.hidden_runs:
             return None
@@ -105,8 +107,8 @@ class Sessions:
     async def keep(self, session: str | None, *, of_run: str | None = None) -> None:
         """Store the session for the thread's next run of this agent, or for the rest of this run.
 
-        If that fails, the failure is logged, and the next run starts a new session: the finished answer is
-        more important.
+        If storing fails, the failure is logged, and the next run starts a new session, because losing the
+        finished answer would be worse.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
@@ -144,7 +146,7 @@ class Sessions:
 
 
 def is_session(session: object) -> bool:
-    """Return whether it is safe as an argument that names a session."""
+    """Return whether a session id is safe to use as a command-line argument."""
     if not isinstance(session, str) or not 0 < len(session) <= _LONGEST:
         return False
     return session.isprintable() and not session.startswith("-")
@@ -166,12 +168,12 @@ class LastWords:
     """The last output of a failed program, and the expected output."""
 
     words: str = ""
-    """The text of all its outputs."""
+    """The text of all outputs of the program."""
     version: str = ""
-    """The version from the client's output; if empty, the client itself is asked."""
+    """The version from the client's output; if it is empty, the client itself is asked for its version."""
     expected: str = ""
     found: str = ""
-    """The output found instead, if its format is different."""
+    """A description of the actual output, if its format differs from the expected format."""
 
 
 def advised(
@@ -182,7 +184,7 @@ def advised(
     environment: Mapping[str, str],
     said: LastWords,
 ) -> CommandError:
-    """Return a failure of a runner's client with advice. Blocks.
+    """Return a failure of a runner's client, extended by advice. Blocks.
 
     `command` is the program that was started, with this environment.
     """
@@ -221,12 +223,12 @@ def _version(client: ClientProgram, runner: Runner, command: str, environment: M
 
 
 TRY_LATER: Final = 75
-"""EX_TEMPFAIL of sysexits.h: how a program asks to be started again later."""
+"""EX_TEMPFAIL of sysexits.h, the exit code with which a program asks to be started again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """Makes the errors of one program that has ended.
+    """Creates the errors for one program that has ended.
 
     Attributes:
         taken: The number of bytes of output.
@@ -244,7 +246,7 @@ class Failing:
 
     @property
     def words(self) -> str:
-        """The end of the program's output, with secrets masked, as a suffix of an error."""
+        """The end of the program's output, with secrets masked, as the suffix of an error message."""
         return self.quoted(self.said, *self.tails)
 
     def left(self, ended: ProgramEnd) -> CommandError:
@@ -310,7 +312,7 @@ _MARGIN_MS = 2_000  # for the checks of processes, on a machine under load
 
 
 class Finished(Protocol):
-    """An ended program of a run."""
+    """A run's program that has ended."""
 
     def result(self, activation: RunActivation) -> AgentRunResult:
         """Return the run's result.
@@ -326,7 +328,7 @@ class Finished(Protocol):
 
 
 Ended = Finished | PostroomError | None
-"""The end of work: an ended program, a failure, or None if nothing was started."""
+"""How the work ended: a finished program, a failure, or None if nothing was started."""
 
 
 def nothing_more(activation: RunActivation) -> dict[str, str]:
@@ -343,8 +345,8 @@ async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None
 async def _with_taken(activation: RunActivation, control: RunControl) -> RunActivation:
     """Return the request with the messages that the run took in earlier executions.
 
-    A new program does not know them. They are those after the request on its thread, whether the request had
-    messages or an answer.
+    A new program does not know these messages. They are the messages that follow the request on its thread,
+    whether the request contained messages or an answer.
     """
     if control.beginning is not None:
         return activation  # it begins now
@@ -360,7 +362,7 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
 
 
 async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with all earlier prompts of its run, for a program without a session."""
+    """Return the request, extended by all earlier prompts of its run, for a program without a session."""
     if activation.continue_run_id is None:
         return activation
     run = await control.threads.load_run(activation.continue_run_id)
@@ -403,7 +405,7 @@ class ProgramExecutor(RunDispatchExecutor):
     async def _attempted(self, work: Work) -> Finished | None:
         """Run the program to its end; return None if it was asked to end before it was started.
 
-        Do not cancel this: to end it, use the active run's `stop`.
+        Do not cancel this call; use the active run's `stop` to end the program.
         """
 
     @abstractmethod
@@ -424,12 +426,12 @@ class ProgramExecutor(RunDispatchExecutor):
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Run the agent's program to its end and return its answer, once no process of it is left.
+        """Run the agent's program to its end, and return its answer after its last process has ended.
 
         When cancelled, it ends the program and all its processes before it passes the cancellation on.
 
         Raises:
-            ThreadAlreadyRunning: The thread's run is executed here already.
+            ThreadAlreadyRunning: A run of the thread is executing here already.
             RunnerNotFound: The agent has no runner.
             InvalidRunner: The runner is of another kind.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
@@ -479,9 +481,9 @@ class ProgramExecutor(RunDispatchExecutor):
             self._runs.leave(active)
 
     async def _ended(self, work: Work) -> AgentRunResult:
-        """Run the program to its end and return the run's result; a failure names the client, with advice.
+        """Run the program to its end and return the run's result; a failure names the client with advice.
 
-        The work must not be cut off: when cancelled, ask the program to end and wait for its end.
+        The work must not be cut off, so a cancelled call asks the program to end and waits for its end.
         """
         finished: Finished | None = None
         task = self._tasks.start(self._begun(work), name=work.active.identity.run_id)
@@ -513,7 +515,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return result
 
     async def _take_told(self, active: ActiveRun) -> None:
-        """Make the messages that tools delivered the run's. On failure, they also start the next run.
+        """Assign the messages that tools delivered to the run; if this fails, they also start the next run.
 
         Raises:
             StaleClaim: The worker no longer owns the run.
@@ -530,7 +532,8 @@ class ProgramExecutor(RunDispatchExecutor):
     async def untold(self, run_id: str) -> str:
         """Return new messages for a run here, for the answer of a tool that its program called.
 
-        Each message is returned once. Empty if there are none, or if the program takes them otherwise.
+        Each message is returned once. The result is empty if there is none, or if the program gets messages
+        in another way.
         """
         active = self._runs.find(run_id)
         return "" if active is None else await active.untold()
@@ -556,7 +559,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return active is not None and active.cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until its processes have ended; False if some remain."""
+        """Ask the thread's run to end, and wait for the end of its processes; return False if some remain."""
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
         active.cancel()
@@ -573,7 +576,7 @@ class ProgramExecutor(RunDispatchExecutor):
         """Return the file that a runner would start, without starting it. Blocks.
 
         Raises:
-            CommandNotStarted: It could not be started.
+            CommandNotStarted: The program could not be started.
         """
         return program_of(self.words_of(runner)[0], runner, self.process_runner.server)
 

@@ -1,4 +1,4 @@
-"""The output of a program in bounded memory: its tail, its lines, and the part that is streamed."""
+"""Handles the output of a program in bounded memory: its tail, its lines, and the part that is streamed."""
 
 import asyncio
 from collections import deque
@@ -14,28 +14,28 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.quoting import without_escapes
 
 READ_BYTES: Final = 64 << 10
-"""Read from a pipe at once; the reader buffers about the same amount again."""
+"""Maximum bytes of one read from a pipe; the reader buffers about the same amount again."""
 ERRORS_KEPT: Final = 8 << 10
-"""Bytes of standard error that are kept for the error message."""
+"""Maximum bytes of standard error that are kept for an error message."""
 ERRORS_SHOWN: Final = 2_000
-"""Characters of a program's output in an error message."""
+"""Maximum characters of a program's output in an error message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLimits:
-    """How programs are ended, and how much of their output is streamed.
+    """The limits for ending programs and for streaming their output.
 
     `grace` is the time between the request to end and the kill, `kill_wait` the time that a kill may take. At
-    most `stream_per_second` characters of output are streamed. All of it counts for the answer, up to the
-    runner's limit. A program with more than `most_output_bytes` of output in total is ended.
+    most `stream_per_second` characters of output are streamed. The answer contains all of the output, up to
+    the runner's limit. A program is ended if its total output exceeds `most_output_bytes`.
     """
 
     grace: timedelta = timedelta(seconds=5)
     leftover_grace: timedelta = timedelta(milliseconds=500)
-    """The grace of processes that are left when the program itself has exited, if `grace` is not shorter."""
+    """The grace of processes that remain after the program itself has exited, unless `grace` is shorter."""
     kill_wait: timedelta = timedelta(seconds=5)
     drain: timedelta = timedelta(seconds=2)
-    """How long to wait for output that is still in a pipe when no process of the run is left."""
+    """How long to wait for output that is still in a pipe after the last process of the run has ended."""
     handshake: timedelta = timedelta(minutes=2)
     """How long a program may take to answer the first request of its protocol."""
     farewell: timedelta = timedelta(seconds=2)
@@ -47,7 +47,7 @@ class CommandLimits:
 CUT_NOTE: Final = "[the beginning was cut off: {count} bytes]\n"
 STREAM_NOTE: Final = "\n[further output is not streamed]\n"
 LEAST_LINE_BYTES: Final = 4 << 20
-"""A line of JSON may always be this long: programs send the output of their tools in one."""
+"""The minimum limit for the length of a JSON line, because programs send the output of a tool in one line."""
 
 
 class Tail:
@@ -79,14 +79,14 @@ class Tail:
         return b"".join(self._chunks)[-self._most :]
 
     def text(self) -> str:
-        """Return it as text, with a note where its beginning is missing; broken UTF-8 is replaced."""
+        """Return the kept bytes as text; note a missing beginning, and replace invalid UTF-8."""
         kept = self.plain()
         if not self.is_cut:
             return kept
         return CUT_NOTE.format(count=self.total - self._most) + kept
 
     def plain(self) -> str:
-        """Return it as text without a note, and without terminal escape sequences."""
+        """Return the kept bytes as text, without the note and without terminal escape sequences."""
         kept = self.bytes()
         rest = 0
         while self.is_cut and rest < min(3, len(kept)) and kept[rest] & 0xC0 == 0x80:
@@ -95,7 +95,7 @@ class Tail:
 
 
 class Lines:
-    """The lines of a stream; longer lines than the bound are skipped."""
+    """Splits a stream into lines; lines that exceed the bound are skipped."""
 
     def __init__(self, most: int) -> None:
         self._most = max(most, LEAST_LINE_BYTES)
@@ -103,7 +103,7 @@ class Lines:
         self._too_long = False
 
     def add(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete with this."""
+        """Yield the lines that this piece completes."""
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._begin(piece)
@@ -125,7 +125,7 @@ class Lines:
 
 
 class Stream:
-    """Passes text on within a rate and a total, and notes when it drops some."""
+    """Passes text on within a rate limit and a total limit, and adds a note when it drops text."""
 
     def __init__(self, sink: EventSink, clock: Clock, *, per_second: int, in_all: int) -> None:
         self._sink = sink
@@ -161,14 +161,14 @@ class Stream:
 
 
 MOST_UNREAD: Final = 1 << 20
-"""The bytes that a program may leave unread, in addition to its longest message."""
+"""Maximum bytes that a program may leave unread, in addition to the longest message to it."""
 
 
 class Output(asyncio.StreamReaderProtocol):
-    """The output of a program, which is read piece by piece."""
+    """Reads the output of a program piece by piece."""
 
     def __init__(self) -> None:
-        """Read nothing yet."""
+        """Create a reader that reads nothing yet."""
         self.reader = asyncio.StreamReader(limit=READ_BYTES)
         super().__init__(self.reader)
         self._let_go = asyncio.Event()
@@ -176,7 +176,7 @@ class Output(asyncio.StreamReaderProtocol):
 
     @classmethod
     async def of(cls, end: IO[bytes]) -> "Output":
-        """Begin to read a pipe, and return what reads it."""
+        """Begin to read a pipe, and return its reader."""
         return (await asyncio.get_running_loop().connect_read_pipe(cls, end))[1]
 
     @override
@@ -192,7 +192,7 @@ class Output(asyncio.StreamReaderProtocol):
         self._let_go.set()
 
     async def close(self) -> None:
-        """Return when the descriptor is closed."""
+        """Close the pipe, and return when its descriptor is closed."""
         if self._pipe is not None:
             self._pipe.close()
             await self._let_go.wait()
@@ -230,7 +230,7 @@ class StdinWriter(asyncio.Protocol):
             self._on_full()
 
     def finish(self) -> None:
-        """Close the pipe when everything that was written has been read."""
+        """Close the pipe as soon as the program has read everything that was written."""
         if self._transport is not None:
             self._transport.close()
 
@@ -249,15 +249,19 @@ class Control(asyncio.Protocol):
     """The server's end of the control socket of a shim, which `shim.py` describes."""
 
     def __init__(self) -> None:
-        """Know nothing of the program yet."""
+        """Create the server's end for a program whose state is not known yet."""
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
-        """Set when the program has exited; when none of its processes is left, or the shim itself is gone."""
+        """Two events: the first is set when the program has exited, the second when no process of it is left
+        or the shim has ended.
+        """
         self.code: int | None = None
         """The exit code of the program, negative for a signal; None before it has exited."""
         self.left: tuple[int, ...] = ()
-        """The processes that a kill had not ended when the shim last looked."""
+        """The processes that a kill had not ended at the shim's last check."""
         self.is_late = False
-        """Whether the shim kills the program at its deadline: this server was frozen, or disconnected."""
+        """Whether the shim killed the program at its deadline, because this server was frozen or
+        disconnected.
+        """
         self.is_lost = False
         """Whether the shim ended before it had ended all processes of the program."""
         self._begun = b""
@@ -274,12 +278,12 @@ class Control(asyncio.Protocol):
             self._transport.write(f"{line}\n".encode())
 
     def close(self) -> None:
-        """Close the socket: the shim kills all remaining processes."""
+        """Close the socket, which makes the shim kill all remaining processes."""
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Hear the shim."""
+        """Process a message from the shim."""
         *lines, self._begun = (self._begun + data).split(b"\n")
         for line in lines:
             about, *numbers = line.split()
@@ -294,7 +298,7 @@ class Control(asyncio.Protocol):
                 self.gone.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the shim is gone."""
+        """Note that the shim has ended."""
         self.is_lost = not self.gone.is_set()
         self.exited.set()
         self.gone.set()

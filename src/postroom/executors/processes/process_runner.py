@@ -4,7 +4,7 @@ start ─▶ exits by itself ───────────────▶ it
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
 `started` and `Launcher` start the program through its shim; `program_of` says whether it could be started.
-These functions block: call them outside of the event loop.
+These functions block, so call them off the event loop.
 """
 
 import asyncio
@@ -66,9 +66,9 @@ def child_environment(
     told: Mapping[str, str],
     defaults: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return a program's whole environment.
+    """Return the complete environment for a program.
 
-    `told` overrides the runner's variables, these override `defaults`.
+    Variables in `told` override the runner's variables, which override `defaults`.
 
     Names in `pass_env` that the server does not have are ignored.
     """
@@ -82,9 +82,9 @@ def child_environment(
 
 
 def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of variables with names of secrets, the longest first.
+    """Return the values of variables whose names indicate secrets, longest value first.
 
-    Each longer line of a multi-line value counts as well: a program may print it alone.
+    Each longer line of a multi-line value counts as a secret, too, because a program may print it alone.
     """
     found: set[str] = set()
     for name, value in environment.items():
@@ -97,8 +97,8 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
     """Return the text with every secret in it masked.
 
-    If the beginning of the text was cut off, it may start with the end of a secret, or be part of one. The
-    text may also end within a secret, if its writer was ended. These parts are masked as well.
+    If the beginning of the text was cut off, the text may start within a secret. If the program was ended
+    while it wrote, the text may end within a secret. Such parts of secrets are masked as well.
     """
     known = tuple(secrets)
     if is_cut and any(text in secret for secret in known):
@@ -112,24 +112,26 @@ def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
 
 
 def _overlap(left: str, right: str) -> int:
-    """Return the length of the longest end of `left` that `right` begins with."""
+    """Return the length of the longest suffix of `left` that is a prefix of `right`."""
     most = min(len(left), len(right))
     return next((length for length in range(most, 0, -1) if right.startswith(left[-length:])), 0)
 
 
 ARGUMENT_BYTES: Final = 128 * 1024
-"""The longest argument that Linux takes, with its zero byte; elsewhere errno reports the sum."""
+"""The maximum length of an argument on Linux, with its zero byte. Other systems limit only the total, and
+report it by errno.
+"""
 NO_ROOM: Final = {
     *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
     *(errno.ENOSPC, errno.EDQUOT),
 }
-"""Errors that pass when other programs have ended, or there is room on the disk again."""
+"""Errors that may go away by themselves, when other programs end or disk space becomes free."""
 CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock of deadlines. No program can set it, and on Linux it also counts while the machine sleeps."""
+"""The clock for deadlines. No program can set it, and on Linux it also advances while the machine sleeps."""
 _SHIM: Final = str(Path(__file__).with_name("shim.py"))
 _LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _START_SECONDS: Final = 60.0
-"""How long a shim may take to start a program; on a machine without memory a fork can take long."""
+"""How long a shim may take to start a program; a fork can take long if memory is short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,7 @@ class Launcher:
         self._line: socket.socket | None = None
 
     def hand_over(self, ends: Sequence[int]) -> None:
-        """Have a shim forked that gets these descriptors; a launcher that was killed is started again.
+        """Make the launcher fork a shim with these descriptors; start the launcher again if it was killed.
 
         Raises:
             OSError: The system has no room for it.
@@ -228,12 +230,13 @@ class Launcher:
 def started(
     launch: Launch, launcher: Launcher, *, folder: Path, lock: int, until: float | None = None
 ) -> Started:
-    """Start a program by a shim, its output in pipes. It must have ended at `until`, unless that is moved.
+    """Start a program through a shim, with pipes for its output; the shim kills it at the deadline `until`.
 
-    `folder` is the private folder of the run, and `lock` the descriptor that other executions of it wait for.
+    The deadline can be moved later. `folder` is the private folder of the run, and `lock` the descriptor of
+    the lock that other executions of the run wait for.
 
     Raises:
-        CommandNotStarted: Its working folder or the program is missing, or may not be used.
+        CommandNotStarted: The working folder or the program is missing, or access to it is denied.
         PromptTooLong: The argument is too long for the system.
         CommandBusy: The system has no room for it now.
     """
@@ -271,7 +274,7 @@ def started(
 def _stdin(
     content: bytes | None, folder: Path, ours: ExitStack, theirs: ExitStack
 ) -> tuple[IO[bytes] | None, int]:
-    """Return our end of a program's standard input, if it is a pipe, and the descriptor for the program."""
+    """Return our end of a program's standard input, if that is a pipe, and the descriptor for the program."""
     if content is None:
         reads, writes = os.pipe()
         theirs.callback(os.close, reads)
@@ -294,10 +297,10 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[IO[bytes], int]:
 
 
 def _asked(control: socket.socket, launch: Launch, until: float | None) -> tuple[int, bytes]:
-    """Name the program to its shim; return the program's pid, and further output of the shim.
+    """Tell the shim which program to start; return the program's pid and further output of the shim.
 
     Raises:
-        OSError: The shim could not start it, or is gone.
+        OSError: The shim could not start the program, or the shim has ended.
     """
     variables = (f"{name}={value}" for name, value in launch.environment.items())
     texts = b"\0".join(map(os.fsencode, (launch.cwd, *launch.words, *variables)))
@@ -317,7 +320,7 @@ def _asked(control: socket.socket, launch: Launch, until: float | None) -> tuple
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Translate a failure to write a private file of a program; without them it is not started."""
+    """Convert a failure to write a program's private files to the error that the program was not started."""
     try:
         yield
     except OSError as error:
@@ -328,7 +331,7 @@ def private_files() -> Iterator[None]:
 
 
 def _refusal(launch: Launch, error: OSError) -> CommandError:
-    """Return why the system did not start it, the likeliest reason first."""
+    """Return the error that says why the system did not start a program."""
     program = launch.words[0]
     if error.errno == errno.E2BIG:
         return PromptTooLong("arguments and environment are longer than the system takes", value=program)
@@ -353,7 +356,7 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
 
 
 def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
-    """Return the file that would be started, found by the PATH of the program.
+    """Return the file that would be started, searched in the PATH that the program gets.
 
     Raises:
         CommandNotStarted: The working folder cannot be entered, or the program is missing or not executable.
@@ -395,9 +398,9 @@ def own_process(programs: Path) -> dict[str, Json]:
 
 
 def is_gone(about: Mapping[str, Json]) -> bool:
-    """Return whether the process that said so of itself has surely ended, with all its programs.
+    """Return whether the process that these facts describe has certainly ended with all its programs.
 
-    Return False for a process of another machine, and if another process now has its pid. Blocks.
+    Return False for a process on another machine, and if another process now has its pid. Blocks.
     """
     machine, pid, programs = about.get("machine"), about.get("pid"), about.get("programs")
     if not machine or machine != _machine() or not isinstance(pid, int) or not isinstance(programs, str):
@@ -410,7 +413,7 @@ def is_gone(about: Mapping[str, Json]) -> bool:
 
 
 def _machine() -> str:
-    """Return a text that identifies this machine and its present start, within which pids are unique."""
+    """Return a text that identifies this machine and its current boot, within which pids are unique."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
     except OSError:  # another system than Linux: its leases end by themselves
@@ -423,9 +426,9 @@ _LOCK: Final = "lock"
 _SETTINGS: Final = "settings"
 _LOOK_AGAIN_MS: Final = 50
 _CONTINUED_MS: Final = 1_000
-"""How long a shim that was stopped, and is continued, may take to kill the processes of its run."""
+"""How long a stopped shim may take, after it is continued, to kill the processes of its run."""
 _MARGIN_SECONDS: Final = 1.0
-"""The time that the server itself has to stop its programs, before their shims do."""
+"""How long before the shims' deadline the server itself must have stopped its programs."""
 
 
 class ProcessRunner:
@@ -455,12 +458,15 @@ class ProcessRunner:
         self.controls: set[Control] = set()
         """The sockets to the shims of all programs that run here."""
         self.until: float | None = None
-        """The instant at which another server can begin the runs of this one; None if no other server can."""
+        """The instant from which another server can begin the runs of this server; None if no other server
+        can.
+        """
 
     def hold(self, duration: int) -> None:
-        """Move the deadline of all programs to this many milliseconds from now: then their shims kill them.
+        """Move the deadline at which shims kill all programs to this many milliseconds from now.
 
-        A frozen server cannot stop its programs, and another server will begin their runs again.
+        The deadline is needed because a frozen server cannot stop its programs, and another server will begin
+        their runs again.
         """
         self.until = time.clock_gettime(CLOCK) + duration / 1_000 + _MARGIN_SECONDS
         for control in self.controls:
@@ -471,7 +477,7 @@ class ProcessRunner:
         """Make the private folder of a run, for one execution at a time, and remove it after the block.
 
         Raises:
-            CommandNotEnded: Processes of an earlier execution of the run are still there.
+            CommandNotEnded: Processes of an earlier execution of the run still exist.
             CommandNotStarted, CommandBusy: The folder cannot be made.
         """
         name = hashlib.sha256(run_id.encode("utf-8", "replace")).hexdigest()[:32]
@@ -496,17 +502,19 @@ class ProcessRunner:
 
 
 class RunFolder:
-    """The private folder of a run, whose lock one execution has at a time. The methods block."""
+    """The private folder of a run and its lock, which one execution holds at a time. The methods block."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock: int | None = None
-        """The descriptor that holds the lock. Each shim has a copy, and so holds the lock until it ends."""
+        """The descriptor that holds the lock. Each shim has a copy, so the lock is held until the shim ends,
+        too.
+        """
         self.is_in_use = False
-        """Whether processes are left that could not be ended."""
+        """Whether some processes could not be ended."""
 
     def take(self) -> bool:
-        """Make the folder and take its lock; return False if another execution of the run has it.
+        """Create the folder and acquire its lock; return False if another execution of the run holds it.
 
         Raises:
             CommandNotStarted, CommandBusy: The folder cannot be made.
@@ -533,7 +541,7 @@ class RunFolder:
 
 
 def has_programs(folder: Path) -> bool:
-    """Return whether any run of a server has processes, by the server's folder; True if that is not known."""
+    """Return whether any run of the server with this folder has processes; True if that is unknown."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - a glob hides errors
         return any(is_locked(folder / name) for name in names if name.endswith(_FOLDER))
@@ -544,7 +552,7 @@ def has_programs(folder: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether an execution of a run still has processes, by the private folder of the run."""
+    """Return whether an execution of the run with this private folder still has processes."""
     try:
         lock = os.open(path / _LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -560,7 +568,7 @@ def is_locked(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run for a program to execute; `told` goes into its environment, `access` is to our server."""
+    """A run for a program to execute; `told` extends its environment, `access` gives access to our server."""
 
     activation: RunActivation
     control: RunControl
@@ -571,7 +579,7 @@ class Work:
     told: Mapping[str, str]
     access: RunAccess | None = None
     received: tuple[tuple[ChatFile, Path], ...] = ()
-    """The files of its messages, with their paths for the program."""
+    """The files of the run's messages, with the paths at which the program finds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -597,7 +605,7 @@ class Talk(Protocol):
     """Handles the output of a program and writes to it."""
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Start the conversation with a program that has just been started, by its pipe if there is one."""
+        """Begin the conversation with a newly started program, over its pipe if there is one."""
         ...
 
     async def take(self, chunk: bytes) -> None:
@@ -605,7 +613,7 @@ class Talk(Protocol):
         ...
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Ask a program to finish before its processes are ended; return within a bound."""
+        """Ask a program to finish before its processes are ended; return within a bounded time."""
         ...
 
     async def end(self) -> None:
@@ -633,7 +641,7 @@ class Program:
         self._heard_at = self._taken = 0
 
     async def connect(self, client: CodingClient) -> Connection:
-        """Connect the client to our server for this run; return the words that its command needs for that."""
+        """Connect the client to our server for this run; return the command-line arguments for that."""
         access, connect = self._work.access, client.connect
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
@@ -642,13 +650,14 @@ class Program:
         return self._connection
 
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
-        """Run the program until none of its processes is left, or the rest could not be ended.
+        """Run the program until all of its processes have ended, or the remaining ones could not be ended.
 
-        Return None if the run was stopped before the start. Do not cancel this: stop the program by the
-        active run's `stop`.
+        Return None if the run was stopped before the start. Do not cancel this call; use the active run's
+        `stop` to stop the program.
 
         Raises:
-            CommandNotStarted, PromptTooLong, CommandBusy: It was not started; nothing of it is left.
+            CommandNotStarted, PromptTooLong, CommandBusy: The program was not started; no process of it is
+                left.
             StaleClaim: The shim killed the program at its deadline; another server may have the claim.
         """
         if self._work.active.stop.is_ending:

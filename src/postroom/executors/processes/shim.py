@@ -1,24 +1,25 @@
-"""Starts the programs of a server, and leaves no process of them.
+"""Starts the programs of a server, and ensures that no process of them is left behind.
 
     server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program, and all that it starts
 
-The server sends the launcher five descriptors for each run. The launcher forks a shim, because a fork costs a
-tenth of a start of Python. The shim starts the program and kills every process of the run when its control
-socket closes (as when the server is killed), at its deadline, and at the server's request.
+The server sends the launcher five descriptors for each run. The launcher forks each shim, because a fork
+takes only a tenth of the time of a new Python interpreter. The shim starts the program and kills every
+process of the run when its control socket closes (as when the server is killed), at its deadline, and at the
+server's request.
 
-On Linux the shim becomes the parent of each process of the run that loses its own parent, so that none of
-them escapes. On other systems it knows the process group of the program alone.
+On Linux the shim becomes the parent of each orphaned process of the run, so that no process escapes. On other
+systems it can kill only the process group of the program.
 
-A program may stop its shim by SIGSTOP. On Linux the end of the launcher continues the shim. The launcher ends
-with the server, and when the server closes it because a shim does not obey.
+A program can stop its shim with SIGSTOP. On Linux, a stopped shim is continued when the launcher ends. The
+launcher ends together with the server, or earlier if the server closes it because a shim does not respond.
 
 The server writes lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends SIGKILL, and
 `hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`, `exited CODE`
 for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill has not ended
 yet, and `ended` when none is left.
 
-Run it as `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input and the number of the clock
-of deadlines. It uses the standard library alone.
+Run it as `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input; CLOCK is the number of the
+clock for deadlines. It uses only the standard library.
 """
 
 import contextlib
@@ -32,13 +33,18 @@ import time
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
-"""Ignored by launcher and shims, because the server decides, and a service manager may send SIGTERM to all.
-Programs do not inherit that."""
+"""Signals that the launcher and the shims ignore: a service manager may send SIGTERM to all processes, but
+the server decides what ends. Programs do not inherit this.
+"""
 _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
-"""Seconds. A sleeping machine stops a wait, but not the clock: no wait for a deadline exceeds the last."""
+"""In seconds. The last is the maximum length of one wait for a deadline, because a wait stands still while
+the machine sleeps, but the clock does not.
+"""
 _MOST_NAMED = 100
 _QUICK_ROUNDS = 50
-"""The number of kills after which the shim kills once a second, because a process cannot be ended now."""
+"""The number of kills after which the shim slows down to one kill per second, because some process cannot be
+ended for now.
+"""
 
 
 def launch() -> None:
@@ -69,14 +75,14 @@ def launch() -> None:
 
 
 class Shim:
-    """Keeps the processes of one run."""
+    """Supervises the processes of one run."""
 
     def __init__(self, lock: int, stdin: int, stdout: int, stderr: int, control: int) -> None:
-        """Take the descriptors over. The lock becomes free when no process of the run is left."""
+        """Take over the descriptors; the lock is released when no process of the run is left."""
         self._lock, self._ends = lock, (stdin, stdout, stderr)
         self._control = socket.socket(fileno=control)
         self._is_alone = False
-        """Whether the server is gone."""
+        """Whether the server has ended."""
         self._said = b""
         self._clock = int(sys.argv[2])
         self._until: float | None = None
@@ -120,7 +126,7 @@ class Shim:
         """Start the program that the server names.
 
         Raises:
-            OSError: The system refuses it.
+            OSError: The system refuses to start the program.
         """
         with self._control.makefile("rb") as told:
             length, words, until = told.readline().split()
@@ -149,7 +155,7 @@ class Shim:
             raise OSError(int(refused), os.strerror(int(refused)))
 
     def _become(self, argv: list[bytes], environment: dict[bytes, bytes], cwd: bytes) -> None:
-        """Become the program. On Linux it is killed if the shim is."""
+        """Replace this process with the program; on Linux, the program is killed if its shim is killed."""
         shim = os.getppid()
         os.setsid()
         for position, end in enumerate(self._ends):
@@ -225,7 +231,7 @@ class Shim:
             self._control.sendall(line)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal each process of the run. A process gets SIGTERM once, but SIGKILL each time."""
+        """Signal each process of the run; a process gets SIGTERM only once, but SIGKILL at each call."""
         if not self._is_reaper:
             if number is signal.SIGKILL or not self._asked:
                 self._asked.add((self._pid, b""))
@@ -247,7 +253,7 @@ class Shim:
 
 
 def _descendants() -> list[tuple[int, bytes]]:
-    """Return the living processes below this one, each with the instant of its start."""
+    """Return the living descendants of this process, each paired with its start time."""
     children: dict[int, list[tuple[int, bytes, bytes]]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - names alone, and fast
         if name.isdigit() and (words := _stat(name)):
@@ -271,7 +277,7 @@ def _stat(pid: object) -> list[bytes]:
 
 
 def _send(pid: int, born: bytes, number: signal.Signals) -> None:
-    """Signal a process, and never another one that has its number now."""
+    """Signal a process, unless its pid now belongs to another process."""
     try:
         process = os.pidfd_open(pid)
     except OSError:

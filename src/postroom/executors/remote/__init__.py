@@ -1,4 +1,4 @@
-"""Another server as an executor: it gets each run, signed, and answers at once or calls back."""
+"""Executes runs on another server, which gets each run signed, and answers at once or calls back."""
 
 from postroom.executors.remote.executor import CALLBACKS, LARGEST_BODY, RemoteExecutor, check_installed
 

@@ -1,16 +1,16 @@
-"""The executor whose agents are other servers: each run is posted, and its result comes at once or later.
+"""Executes agents on other servers: each run is posted, and its result arrives at once or later.
 
     post ─┬─▶ 200 with the result ─────────────────────────────▶ the run's end
           ├─▶ 202 ─▶ wait ─▶ the result is posted to us ─▶ the run's end ─▶ the other server gets 200
           ├─▶ 5xx, 429, no connection: retried later
           └─▶ anything else: permanent failure
 
-While it waits the mailbox keeps the lease. If this process ends, the other server keeps working: the next
-process posts the same run under the same key, and gets its result.
+While the executor waits, the mailbox renews the lease. If this process ends, the other server keeps working.
+The next process posts the same run under the same key, and gets its result.
 
-The messages between us and the other server are values, made and read by pure functions. A run, its
-cancellation and its result each contain their kind and their dispatch, so that a signed message cannot be
-mistaken for another.
+The messages between us and the other server are plain values that pure functions build and read. A run, its
+cancellation and its result each state their kind and their dispatch, so that a signed message cannot be used
+in place of another.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 CALLBACKS: Final = "/callbacks"
 """The path below which results are posted; only a signature authenticates the sender."""
 LARGEST_BODY: Final = 1 << 20
-"""Maximum bytes of a result, however it arrives."""
+"""Maximum size in bytes of a result, whether it is an answer or a callback."""
 _LONGEST_ERROR: Final = 2_000
 _STOPPED: Final = (TerminationKind.CANCELLED, TerminationKind.ERROR)
 
@@ -77,7 +77,7 @@ class Result:
     error: str | None = None
 
     def failure(self) -> RemoteFailed | None:
-        """Return the failure in it; None for an answer."""
+        """Return the failure that the result reports; None for an answer."""
         if self.error is None:
             return None
         return RemoteFailed(f"the other server reported: {self.error or 'it failed'}")
@@ -91,9 +91,10 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
-    """Return a run in its form for the wire; `base` is our own address, None if we cannot be reached.
+    """Return the request body for a run; `base` is our own address, or None if we cannot be reached.
 
-    The same run has the same bytes each time, unless its runner was changed or its mail was read.
+    The body of a run is the same each time, unless its runner was changed or its mail was read in the
+    meantime.
     """
     told = {
         "kind": "run",
@@ -136,7 +137,7 @@ def result_of(body: bytes, dispatch_id: str) -> Result:
 
 
 def judge(row: RunDispatch | None, result: Result) -> None:
-    """Accept a result with which its dispatch has ended, including repetitions.
+    """Check a result against the stored state; accept a repetition of the result that ended its dispatch.
 
     Raises:
         ResultConflict: The dispatch has ended with another answer.
@@ -162,12 +163,14 @@ def judge(row: RunDispatch | None, result: Result) -> None:
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0
-"""How long the other server may be silent: longer runs are answered by 202 and a callback."""
+"""How long the other server may be silent before it must answer; it answers longer runs with 202 and a
+callback.
+"""
 _PASSING: Final = frozenset({408, 425, 429})
 
 
 class RemoteClient:
-    """Posts to other servers; the connections are kept until it is closed."""
+    """Posts requests to other servers; the connections stay open until the client is closed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -179,7 +182,8 @@ class RemoteClient:
         Raises:
             MissingExtra: The HTTP client is not installed.
             RemoteUnavailable: The server is unreachable or cannot work now; it may have accepted the run.
-                RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is too large.
+                RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is invalid or too
+                large.
         """
         import httpx2
 
@@ -227,7 +231,7 @@ async def _body_of(answer: "httpx2.Response") -> bytes:
 
 
 def check_installed() -> None:
-    """Refuse to begin without the HTTP client.
+    """Refuse to continue if the HTTP client is not installed.
 
     Raises:
         MissingExtra: The HTTP client is not installed.
@@ -254,14 +258,15 @@ _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
 """How long the other server has to accept the request to end a run."""
 STORE_MS: Final = 10_000
-"""How long a sender of a result waits until it is durable; then it must send again."""
+"""How long the sender of a result waits for it to become durable; after that, it must send the result again.
+"""
 _MARGIN_MS: Final = 1_000
 Answer = Result | PostroomError | None
 """The answer to a request: a result, a failure, or None if the run was accepted."""
 
 
 class _Execution:
-    """One execution, seen from outside."""
+    """One execution, as seen by outside callers."""
 
     def __init__(self, identity: RunIdentity, dispatch_id: str, secret: str) -> None:
         self.identity = identity
@@ -270,13 +275,15 @@ class _Execution:
         self.result: Result | None = None
         self.cancelled = False
         self.is_used = False
-        """Whether the run ends with its result."""
+        """Whether the received result was used to end the run."""
         self.senders = 0
-        """The number of requests that wait here, each with a result."""
+        """The number of waiting requests that delivered a result."""
         self.stirred = asyncio.Event()
         self.ended = asyncio.Event()
         self.over = asyncio.Event()
-        """Set when nothing is left to wait for: the effect of the result is stored."""
+        """An event that is set when the effect of the result is stored, so that there is nothing left to wait
+        for.
+        """
 
     def answers_to(self, id: str) -> bool:
         return id in (self.identity.run_id, self.identity.thread_id, self.dispatch_id)
@@ -292,8 +299,9 @@ class _Execution:
 class RemoteExecutor(RunDispatchExecutor, RunEffects):
     """Runs each agent by the server that its runner names.
 
-    `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, `address` our own address.
-    The executor is also one of the mailbox's effects, which tells it when data is durable.
+    `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, and `address` our own
+    address. The executor is also registered as an effect of the mailbox, so that it learns when data is
+    durable.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -307,7 +315,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         clock: Clock | None = None,
         timer: Timer | None = None,
     ) -> None:
-        """Keep the parts; no request is sent."""
+        """Store the parts; no request is sent."""
         self._runners = runners
         self._dispatches = dispatches
         self._secret_of = secret_of
@@ -329,8 +337,8 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Let the other server execute a run, and return its answer.
 
-        If cancelled from outside, the other server keeps working: the next worker posts the same run again,
-        under the same key.
+        If this call is cancelled from outside, the other server keeps working, and the next worker posts the
+        same run again under the same key.
 
         Raises:
             ThreadAlreadyRunning: The thread's run is executed here already. RunnerNotFound, InvalidRunner:
@@ -387,7 +395,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             self._forget(execution)
 
     def _forget(self, execution: _Execution) -> None:
-        """Remove an execution: later results of its dispatch are judged by the stored state."""
+        """Remove an execution; later results of its dispatch are checked against the stored state."""
         if self._by_dispatch.get(execution.dispatch_id) is execution:
             del self._by_dispatch[execution.dispatch_id]
         execution.over.set()
@@ -440,7 +448,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return error
 
     async def _tell_of_cancel(self, execution: _Execution, runner: HttpRunner) -> None:
-        """Ask the other server to end the run: once, within a bound; errors are ignored."""
+        """Ask the other server to end the run, only once and for a bounded time; errors are ignored."""
         await within(self._cancelled(execution, runner), CANCEL_MS, self._timer)
 
     async def _cancelled(self, execution: _Execution, runner: HttpRunner) -> None:
@@ -454,7 +462,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Results that are sent to us.
 
     async def take(self, dispatch_id: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Accept the result of a dispatch; it is durable when this returns. Repetitions are accepted, too.
+        """Accept the result of a dispatch, or its repetition; the result is durable when this returns.
 
         Raises:
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
@@ -493,7 +501,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
 
     async def _hand_over(self, execution: _Execution, result: Result) -> None:
-        """Give a run its result and wait, within a bound, until its end is stored."""
+        """Give a run its result and wait, for a bounded time, until the end of the run is stored."""
         if execution.result is None and not execution.cancelled:
             execution.result = result
             execution.stirred.set()
@@ -526,7 +534,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         return await within(execution.ended.wait(), CANCEL_MS + _MARGIN_MS, self._timer)
 
     async def close(self) -> None:
-        """Close the connections; their callers end the runs."""
+        """Close the connections; the callers must end the runs."""
         await self._client.close()
 
 
