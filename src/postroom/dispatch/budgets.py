@@ -315,7 +315,7 @@ class Budgets:
 
 
 def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> int:
-    """Count the runs of a scope that execute, on whatever server, or are retried within 10 s.
+    """Count the runs of a scope that execute on any server, or are retried within 10 s.
 
     A result below `at_most` may include runs of other agents.
     """

@@ -322,10 +322,10 @@ class Mailbox:
         return await self._inspection.why_not(dispatch_id)
 
     async def hasten(self, dispatch_id: str) -> None:
-        """Have a queued dispatch that is due later tried at once.
+        """Make a delayed queued dispatch due at once.
 
         Raises:
-            IllegalTransition: it is not queued, or it is due already.
+            IllegalTransition: The dispatch is not queued, or is due already.
         """
         self._refuse_closed()
         await self._inspection.hasten(dispatch_id)

@@ -225,7 +225,7 @@ class RunCoordinator:
         While the store is unavailable, the commit is repeated until the execution is stopped.
 
         Raises:
-            StaleClaim: Another worker has the run, or nobody has.
+            StaleClaim: Another worker owns the run, or no worker owns it.
             PostroomError: The coordinator refused the commit.
         """
         count, owned = len(self.staged), self.owned(commit)

@@ -148,10 +148,10 @@ _BOUNDARIES = {
 def validate_run_inputs(
     thread_id: str, messages: Sequence[Message], *, allow_empty: bool, new_id: Ids
 ) -> tuple[str, tuple[Message, ...]]:
-    """Return the thread's id, trimmed or new when it is blank, and the messages, each with an id.
+    """Return the trimmed thread id, or a new one if it is blank, and the messages, each with an id.
 
     Raises:
-        InvalidSubmission: there is no message and no decision, or a message cannot be accepted.
+        InvalidSubmission: The request has neither a message nor a decision, or a message cannot be accepted.
     """
     if not messages and not allow_empty:
         raise InvalidSubmission(
@@ -211,7 +211,7 @@ def refuse_bad_delivery(request: RunActivation) -> None:
     """Refuse delivery options that no dispatch can have.
 
     Raises:
-        InvalidSubmission: a blank id, or a number outside its range.
+        InvalidSubmission: An id is blank, or a number is outside its range.
     """
     options, hints = request.delivery, request.hints
     ids = {
@@ -407,7 +407,7 @@ def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None
     Raises:
         UnknownRun: The request names a run to continue, and that run does not exist.
         ForeignThread: The run belongs to another thread.
-        RunNotOpen: the run is running, or done.
+        RunNotOpen: The run is active or done.
     """
     if request.run_id is None:
         return reusable_waiting_run(state)
@@ -564,7 +564,7 @@ def build_dispatch(
     """Return the dispatch of a prepared request; `queued_at` decides its place in the queue of its thread.
 
     Raises:
-        InternalError: it was not prepared.
+        InternalError: The request was not prepared.
     """
     run_id = activation.run_id
     if run_id is None:
@@ -724,7 +724,7 @@ class Submission:
 
 
 class Submissions:
-    """The ways into the queue."""
+    """Accepts work for the queue in all supported ways."""
 
     def __init__(
         self,
@@ -876,7 +876,7 @@ class Submissions:
     def _one_of_many_in(
         self, tx: Transaction, together: Together, submission: Submission
     ) -> Prepared | _Known:
-        """Add a new run with its dispatch.
+        """Add a new run with its dispatch to the common commit.
 
         A request that depends on more than the state of its thread is submitted in a commit of its own.
         """

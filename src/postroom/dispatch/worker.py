@@ -200,7 +200,7 @@ _LONGEST_END_S = 0.1
 PLACE_KEPT_MS = 250
 """Delay after which a run that was stopped for a submission restarts, if the submission is not stored."""
 _LEASES = "leases"
-"""The key of changes that renew claims, of whatever threads."""
+"""The write key of changes that renew claims, whichever threads the claims belong to."""
 _TRACEBACK_KEPT = 16 * 1024
 """Maximum length of a stored traceback. Its end is kept, because it shows where the error was raised."""
 ATTEMPT_FAILED = "RunAttemptFailed"
@@ -769,7 +769,7 @@ class Dispatcher:
                     alarm.cancel()
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
-        """Abandon an executor that ignores its cancellation; nobody waits for its task."""
+        """Abandon an executor that ignores its cancellation; its task is no longer awaited."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
@@ -1066,7 +1066,7 @@ def _stops_at(lease_until: int, length: int) -> int:
 
 
 class Execution:
-    """The steps for one claimed dispatch before and after its executor."""
+    """Performs the steps before and after the executor of one claimed dispatch."""
 
     def __init__(
         self,
@@ -1156,7 +1156,7 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that is not executed here; harmless if another owner already has it.
+        """Release a claimed dispatch that is not executed here; has no effect if another process owns it.
 
         No attempt is counted, unless its execution `failed`. If the store fails, a later poll releases it.
         """

@@ -442,7 +442,7 @@ class Stage:
         return [text for texts in self.agent.read for text in texts]
 
     async def hold(self) -> Sent:
-        """Have the agent work on a first message until `agent.free` is set."""
+        """Send a first message, on which the agent works until `agent.free` is set."""
         self.agent.free.clear()
         first = await self.driver.say("first")
         await self.until(lambda: self.agent.read)

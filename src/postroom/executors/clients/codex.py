@@ -124,7 +124,7 @@ class _Steering(Steering):
     command = ("codex", "app-server")
 
     def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
-        """Keep the parts."""
+        """Store the parts."""
         super().__init__(say, said, prompt=prompt, cwd=cwd, session=session)
         self._peer = Peer(say)
         self._turn: str | None = None

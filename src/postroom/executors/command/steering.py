@@ -46,7 +46,7 @@ class SteeredTalk:
         prompt: str,
         session: str | None,
     ) -> None:
-        """Keep the parts; `session` is a session to resume."""
+        """Store the parts; `session` is a session to resume."""
         self._work = work
         self._reading = reading
         self._stream = stream
@@ -67,7 +67,7 @@ class SteeredTalk:
         """Listen for the program's plugin on a socket that only our user can open; yield the socket's path.
 
         Raises:
-            CommandBusy: The system has no room for it now.
+            CommandBusy: The system has no resources for the socket now.
         """
         try:
             folder, listening = await asyncio.to_thread(_listening)

@@ -190,7 +190,7 @@ class Launcher:
         """Make the launcher fork a shim with these descriptors; start the launcher again if it was killed.
 
         Raises:
-            OSError: The system has no room for it.
+            OSError: The system has no resources for another process.
         """
         with self._turn:
             if self._line is not None:
@@ -238,7 +238,7 @@ def started(
     Raises:
         CommandNotStarted: The working folder or the program is missing, or access to it is denied.
         PromptTooLong: The argument is too long for the system.
-        CommandBusy: The system has no room for it now.
+        CommandBusy: The system has no resources for another process now.
     """
     for word in launch.words:
         length = len(storable(word).encode()) + 1
