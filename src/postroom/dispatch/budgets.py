@@ -264,7 +264,7 @@ class Budgets:
             return None
         spent = tx.runs.threads.spending([account.scope])[account.scope]
         if budget.spent_up(spent) is not None:
-            return None  # the next one asks
+            return None  # the next run asks
         highest = self._highest.get((budget.per, whose))
         if highest is None:
             return _AT_ONCE_AT_FIRST

@@ -129,7 +129,7 @@ class Inspection:
         """Return the run of an earlier replay of the same dead letter, if it exists."""
         run = await self._core.threads.load_run(run_id)
         if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
-            return None  # a prepared run is submitted again, which joins its queued dispatch
+            return None  # a prepared run is submitted again, and joins its queued dispatch
         return MailboxSubmitResult(
             dispatch_id=run.dispatch_id,
             run_id=run.run_id,
