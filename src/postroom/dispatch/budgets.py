@@ -264,7 +264,7 @@ class Budgets:
             return None
         spent = tx.runs.threads.spending([account.scope])[account.scope]
         if budget.spent_up(spent) is not None:
-            return None  # the next one asks
+            return None  # the next run asks
         highest = self._highest.get((budget.per, whose))
         if highest is None:
             return _AT_ONCE_AT_FIRST
@@ -315,7 +315,7 @@ class Budgets:
 
 
 def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> int:
-    """Count the runs of a scope that execute, on whatever server, or are retried within 10 s.
+    """Count the runs of a scope that execute on any server, or are retried within 10 s.
 
     A result below `at_most` may include runs of other agents.
     """

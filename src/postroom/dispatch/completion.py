@@ -165,7 +165,7 @@ def classify(
 def _told_by(error: BaseException) -> str:
     try:
         said = str(error)
-    except Exception as own:  # foreign code: how it fails to tell is all that it tells
+    except Exception as own:  # user code: only its own failure can be reported
         said = f"its text cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
 
@@ -610,7 +610,7 @@ class Completion:
 
         async def write() -> RunDispatch | None:
             nonlocal is_repeated
-            if is_repeated:  # the reply may have been lost: what begins is counted once
+            if is_repeated:  # the reply may have been lost; count the start only once
                 row = await core.dispatches.load_dispatch(dispatch.dispatch_id)
                 has_begun = row is not None and row.dispatch_instance_id == begun.instance_id
                 if row is not None and has_begun and row.claim_token == dispatch.claim_token:
@@ -645,7 +645,7 @@ class Completion:
         job.ended_at = core.now()
 
         def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
-            if accept is NOWHERE:  # the next claim sees the spending, and that this run asks
+            if accept is NOWHERE:  # the next claim must see the spending, and that this run asks
                 tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.has_budgets else ()))
             return self._end_in(tx, job, accept)
 
@@ -1068,7 +1068,7 @@ class Completion:
             if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
                 return written[0]  # only the reply was lost
             step = move
-            if is_cancelled(tx, dispatch.dispatch_id):  # it ends as cancelled, whatever became of it
+            if is_cancelled(tx, dispatch.dispatch_id):  # the run ends as cancelled, whatever its result was
                 step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):

@@ -76,7 +76,7 @@ class Control:
         """
         row, run = _named_in(tx, id)
         if run is not None and run.status is RunStatus.DONE:
-            return None  # its executor may have written its end before its dispatch is released
+            return None  # the executor may have stored the end of the run before its dispatch ends
         if row is not None and row.status is RunDispatchStatus.QUEUED:
             return self._completion.withdrawn_in(tx, row.dispatch_id)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
@@ -183,7 +183,7 @@ class Control:
             since = run.waiting.since_dispatch_id
             activation = replace(run.activation, seeded_decisions=others)
             run = replace(run, answered=kept, activation=activation)
-            if not others and not activation.trigger_message_ids:  # nothing else lets the run go on
+            if not others and not activation.trigger_message_ids:  # nothing else makes the run continue
                 tx.runs.dispatches.cancel(row.dispatch_id)
                 run = replace(run, dispatch_id=since)
             tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run))
@@ -234,7 +234,7 @@ class Control:
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
             kept = commands_in(tx, row)
-            # A run that was claimed when its question had timed out continues, by whichever clock.
+            # A run that was claimed after its question timed out continues, whichever clock decided that.
             now = max(tx.now(), row.claimed_at or 0)
             for one in fresh_decisions(run, request.decisions, kept, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))
@@ -257,7 +257,7 @@ class Control:
         try:
             return await self.keep_decisions(request) is not None
         except StaleDecision:
-            return False  # the caller that submits it gets the error
+            return False  # the caller gets the error when it submits the decision
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
         """Ask the process that executes a run to stop it; return False if no process can be listening.
@@ -304,7 +304,7 @@ class Control:
             try:
                 await self._core.threads.retract_pending(thread_id, message.id or "")
             except AlreadyConsumed:
-                return False  # they are read together, in one step
+                return False  # the run reads all of them in one step
         return True
 
     async def _active_target(self, thread_id: str) -> LiveRunTarget | None:

@@ -164,7 +164,7 @@ class RunHandle:
             refuse_other_type("type", type)
         run = self._told_end()
         if run is None and timeout is not None and timeout < _ONE_LOOK_S:
-            with suppress(TimeoutError):  # the read has a longer timeout, so that a run that is over is found
+            with suppress(TimeoutError):  # the read has a longer timeout, so that an ended run is found
                 async with asyncio.timeout(_LONGEST_LOOK_S):
                     run = await self._retried(self._loaded)
         if run is None or run.status is not RunStatus.DONE:
@@ -414,7 +414,7 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()
     if isinstance(timeout, int | float) and not isinstance(timeout, bool):
-        with suppress(OverflowError):  # of a whole number that no float can hold
+        with suppress(OverflowError):  # raised for an integer that is too large for a float
             if not isnan(seconds := float(timeout)):
                 return seconds
     raise InvalidArgument(

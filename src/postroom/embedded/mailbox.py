@@ -198,7 +198,7 @@ class Mailbox:
             known = None if id is None else await self._run_with(asked, id, joins=joins)
             if known is None:
                 raise
-            return RunHandle(self, thread, known, watch)  # another was faster
+            return RunHandle(self, thread, known, watch)  # another caller enqueued it first
         return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
 
     async def enqueue_many(
@@ -237,7 +237,7 @@ class Mailbox:
         requests, named = list[RunActivation](), dict[str, RunActivation]()
         for index, item in enumerate(items):
             if index % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)  # other tasks get a turn
+                await asyncio.sleep(0)  # let other tasks run
             try:
                 request = _request_of(item)
                 if request.run_id is not None:
@@ -473,7 +473,7 @@ def _refuse_no_folder(folder: Path) -> None:
             remedy="create the folder, or correct the URL",
         ) from error
     except OSError:
-        return  # the store names what else is wrong with it
+        return  # the store reports any other problem
 
 
 def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:

@@ -296,7 +296,7 @@ class Run:
                 value=repr(timeout)[:80],
                 remedy="leave out timeout: then the question stays open without a limit",
             )
-        if name is None:  # not its position: concurrent questions come in any order
+        if name is None:  # not by position, because concurrent questions have no fixed order
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
             name = self._numbered(f"{ASK}-{words}-{sha256(question.encode()).hexdigest()[:8]}")
         nobody = Answer(text="", approved=None, timed_out=True)
@@ -369,7 +369,7 @@ class Run:
             InvalidArgument: `text` is not text.
         """
         refuse_forked(self._process)
-        if not isinstance(text, str):  # half a character is kept as `?`, as in what a program prints
+        if not isinstance(text, str):  # a lone surrogate is stored as `?`, as in program output
             raise InvalidArgument(
                 f"the text to stream must be text, not {type(text).__name__}",
                 value=repr(text)[:80],
@@ -496,7 +496,7 @@ class Run:
             visibility=EventVisibility.INTERNAL,
             options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{kind}/{self.id}/{key}"),
         )
-        await self._control.store_output()  # text that was streamed before it comes before it
+        await self._control.store_output()  # store the text that was streamed before this event first
         commit = ThreadCommit(thread_id=self.thread_id, events=(draft,), spends=spends)
         await self._control.coordinator.commit(commit)
 

@@ -349,7 +349,7 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
     whether the request contained messages or an answer.
     """
     if control.beginning is not None:
-        return activation  # it begins now
+        return activation  # the run begins with this execution
     run = await control.threads.load_run(activation.run_id or "")
     if run is None or run.input is None or run.activation is None:
         return activation

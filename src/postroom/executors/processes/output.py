@@ -90,7 +90,7 @@ class Tail:
         kept = self.bytes()
         rest = 0
         while self.is_cut and rest < min(3, len(kept)) and kept[rest] & 0xC0 == 0x80:
-            rest += 1  # of a character that began before the cut
+            rest += 1  # a byte of a character that began before the cut
         return without_escapes(kept[rest:].decode("utf-8", "replace"))
 
 

@@ -190,7 +190,7 @@ class Launcher:
         """Make the launcher fork a shim with these descriptors; start the launcher again if it was killed.
 
         Raises:
-            OSError: The system has no room for it.
+            OSError: The system has no resources for another process.
         """
         with self._turn:
             if self._line is not None:
@@ -238,7 +238,7 @@ def started(
     Raises:
         CommandNotStarted: The working folder or the program is missing, or access to it is denied.
         PromptTooLong: The argument is too long for the system.
-        CommandBusy: The system has no room for it now.
+        CommandBusy: The system has no resources for another process now.
     """
     for word in launch.words:
         length = len(storable(word).encode()) + 1
@@ -416,7 +416,7 @@ def _machine() -> str:
     """Return a text that identifies this machine and its current boot, within which pids are unique."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
-    except OSError:  # another system than Linux: its leases end by themselves
+    except OSError:  # not Linux; there, leases simply expire
         return ""
 
 
@@ -713,7 +713,7 @@ class Program:
         await asyncio.wait((exited, asked), return_when=asyncio.FIRST_COMPLETED)
         stopped = None if control.exited.is_set() else stop.reason
         is_late = control.is_late and stopped is not StopReason.CANCELLED
-        stop.settle()  # from here on it ends by itself, or for the reason that was first
+        stop.settle()  # from here on the program ends by itself, or for the first reason
         if stopped is not None:
             await talk.part(control.exited)
         grace = min(limits.grace, limits.leftover_grace) if stopped is None else limits.grace
@@ -756,7 +756,7 @@ class Program:
 
     async def _idle_out(self, most: int) -> None:
         while (left := self._heard_at + max(most, 1) - self._with.clock.now()) > 0:
-            await self._with.timer.sleep(min(left, most))  # a clock that is turned back adds nothing
+            await self._with.timer.sleep(min(left, most))  # a clock that is set back must not extend the wait
         self._work.active.stop.ask(StopReason.IDLE)
 
 

@@ -188,7 +188,7 @@ class RemoteClient:
         import httpx2
 
         if self._client is None:
-            # Making one reads the certificates of the system.
+            # Creating a client reads the system's certificates, which blocks.
             made = await asyncio.to_thread(_client)
             self._client = self._client or made
         headers = {"Content-Type": "application/json", **signed(secret, body, now=self._clock.now())}
@@ -249,7 +249,7 @@ def check_installed() -> None:
 def _client() -> "httpx2.AsyncClient":
     import httpx2
 
-    # Nothing from the environment: neither a proxy nor a netrc gets to see the signed request.
+    # Ignore the environment, so that neither a proxy nor a netrc entry affects the signed request.
     timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     return httpx2.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False)
 
@@ -496,7 +496,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return await self._secret_of(await self._runner_of(agent_id))
         except (AgentNotFound, InvalidRunner, RunnerNotFound):
             return None
-        except RunnerSecretMissing as error:  # an unverified sender must not learn the place of the secret
+        except RunnerSecretMissing as error:  # do not tell an unverified sender where the secret is
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
             raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
 
