@@ -219,7 +219,7 @@ def test_catch_up_tells_what_happened_and_where_to_continue(fake: FakePostroom, 
 
 def test_an_option_that_was_not_given_is_not_sent(fake: FakePostroom, run: Run) -> None:
     given: list[Any] = []
-    view = {"id": 12, "title": "Lamps", "state": "done"}
+    view = {"task": 12, "state": "done"}
     fake.admin["POST", "/admin/tasks/decide"] = lambda seen: given.append(seen.body) or view
     run("tasks", "decide", "12", "yes", "--by", "kim", "-p", "shop")
     [sent] = given

@@ -62,7 +62,7 @@ _TATWEEL: Final = "\u0640"
 _PLAIN: Final = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
 )
-"""Characters that Unicode does not decompose, with the letter that each becomes without its stroke."""
+"""Characters that Unicode does not decompose, with the character that each becomes without its stroke."""
 
 
 class Word(NamedTuple):
