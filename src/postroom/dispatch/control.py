@@ -220,7 +220,7 @@ class Control:
             await self._sent(target, _WAKE)
 
     async def keep_decisions(self, request: RunActivation) -> RunDispatch | None:
-        """Store decisions for an active run; None if it is not active.
+        """Store decisions for an active run; return None if the run is not active.
 
         Raises:
             StaleDecision: A call already has a decision, or its question has timed out.
@@ -248,7 +248,7 @@ class Control:
         return row
 
     async def _is_kept(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Store decisions for an active run; False if it is not active, or they would be refused."""
+        """Store decisions for an active run; return False if it is not active, or would refuse them."""
         if target.run_id is None:
             return False
         request = RunActivation.new(
@@ -270,7 +270,7 @@ class Control:
         return True
 
     async def _asked_to_end(self, claimed: RunDispatch, command: LiveRunCommand = _CANCEL) -> bool:
-        """Store a command to stop for the process that executes a run; False if its claim has ended."""
+        """Store a stop command for the process that executes a run; return False if its claim has ended."""
         core = self._core
 
         def ask(tx: Transaction) -> bool:
@@ -316,7 +316,7 @@ class Control:
         return live_target(run) if run is not None and run.status is RunStatus.RUNNING else None
 
     async def _target(self, id: str) -> LiveRunTarget | None:
-        """Return the address of the possibly active run with this dispatch, run or thread id."""
+        """Return the address of the run with this dispatch, run or thread id, which may be active."""
         row = await self._core.dispatches.load_dispatch(id)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
             return live_target(row)

@@ -60,7 +60,7 @@ CLAIM_ERROR_MOST_MS = 30_000
 _CLAIMED_AGAIN_WITHIN_MS: Final = 1_500
 """The maximum time in milliseconds that due work waits for the next try while claims fail.
 
-So work starts within 2 s of the end of an outage.
+Because of this, work starts within 2 s after the end of an outage.
 """
 _MOST_DOUBLINGS = 16
 _MOST_DUE = 1_000
@@ -165,7 +165,7 @@ class Recovery:
     async def take_up_left_over(self) -> int:
         """Start new runs for unread messages of ended runs; return the number of started runs.
 
-        Messages that no executor here can run keep waiting.
+        Messages for agents that no executor here can run stay pending.
         """
         taken_up, after = 0, ""
         if not self._core.config.pending_zone:
@@ -320,7 +320,7 @@ class Rounds:
     async def _follow_clock(self) -> None:
         """If the clock was set back since the last round, shift short delays and leases to keep their length.
 
-        A run that is due in 5 s must not wait for hours.
+        Otherwise, a run that is due in 5 s could wait for hours.
         """
         now = self._core.now()
         if back := self._clock.set_back_ms(now):

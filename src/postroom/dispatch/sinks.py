@@ -211,7 +211,7 @@ class RunCoordinator:
         return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:
-        """Return the commit with the proof of the claim, the events that wait, and an id for each message."""
+        """Return the commit with the proof of the claim, the staged events, and an id for each message."""
         return replace(
             commit,
             claim=commit.claim or self.claim,
@@ -338,7 +338,7 @@ class OutputKept(ExecutorAround):
         self._events = events
         self._timer = timer
         self._told = set[str]()
-        """The outage events that the log already has."""
+        """The outages that were already logged."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run, as the executor does."""

@@ -121,7 +121,7 @@ class PendingInput:
         `group` selects only the messages of that group, `only` only the messages with these ids.
 
         Raises:
-            StaleClaim: The worker no longer owns the run; pending messages stay.
+            StaleClaim: The worker no longer owns the run; the messages stay pending.
         """
         core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
         written: list[tuple[tuple[Message, ...], int]] = []
@@ -357,7 +357,7 @@ class Commands:
                 self._hand_over(dispatch_id, command)
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
-        """Pass a command to the executor, once; a refused decision is offered again later."""
+        """Pass a command to the executor only once, but offer a refused decision again later."""
         executor = self._core.executor
         decide = executor.send_decision
         try:
@@ -400,7 +400,7 @@ class Dispatcher:
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
-        """False while the mailbox drains: nothing new is claimed."""
+        """Whether new work is claimed; False while the mailbox drains."""
         self.is_polled = False
         """Whether due work of all threads is polled. If so, nothing has to be started here when a slot
         becomes free.
@@ -422,8 +422,7 @@ class Dispatcher:
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
         """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
 
-        Unless it is its turn, a thread waits behind those already queued: the first of them takes a free
-        slot.
+        Unless it is its turn, a thread waits behind the threads that already wait for a slot.
         """
         worker = self.workers.get(thread_id)
         if worker is None:
@@ -881,7 +880,7 @@ async def isolated(run: Awaitable[AgentRunResult], job: Job) -> AgentRunResult |
 
 
 class LeaseKeeper:
-    """Renews the claims of executions here, all by one timer, and stops a run whose claim is lost.
+    """Renews all claims of executions here by a single timer, and stops a run whose claim is lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
@@ -895,7 +894,7 @@ class LeaseKeeper:
         self._keeper: asyncio.Task[None] | None = None
 
     def claim_tokens(self) -> list[str]:
-        """Return the tokens of the claims that are executed here."""
+        """Return the tokens of the claims whose runs execute here."""
         return [job.dispatch.claim_token or "" for job in self.jobs.values()]
 
     def keep(self, job: Job) -> None:
