@@ -69,7 +69,7 @@ class RunState:
     question: str | None = None
     """The question of the run, while it waits for a person."""
     question_id: str | None = None
-    """The id of that question, for an answer."""
+    """The id of that question, which an answer to it needs."""
     enqueued_at: int = 0
     finished_at: int | None = None
 
@@ -78,9 +78,10 @@ class RunState:
 class RunEvent:
     """An event of a run; pass `cursor` as `after` to get the following events.
 
-    `text`: more of the answer. `reset`: the answer starts again, and earlier text does not count. `step`: the
-    result of a step is stored. `log`: a line of the log. `question`: the run waits for a person. `end`: the
-    run has ended; the event contains the whole answer.
+    `text` contains the next piece of the answer. `reset` means that the answer starts again, so earlier text
+    must be discarded. `step` reports that the result of a step is stored. `log` is a line of the log.
+    `question` means that the run waits for a person. `end` means that the run has ended, and contains the
+    whole answer.
     """
 
     cursor: int
@@ -98,7 +99,7 @@ class RunEvent:
 def _needs_question_id(
     method: Callable[P, Coroutine[Any, Any, None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Refuse a call without the id of a question, with an error that says where to find the id."""
+    """Refuse a call without a question id, with an error that says where to find the id."""
 
     @wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -361,7 +362,7 @@ def _not_asked(run: RunRecord, question_id: str, asked: Sequence[RunWaitingTicke
 
 
 def unknown_run(run_id: str) -> UnknownRun:
-    """Return the error for an id without a run."""
+    """Return the error for an id with which no run exists."""
     return UnknownRun(
         f"there is no run {run_id!r}",
         value=run_id,

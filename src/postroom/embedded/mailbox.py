@@ -81,7 +81,7 @@ class Mailbox:
         """The underlying queue, with all functions that adapters need."""
         self.stores = stores
         self.pending = Pending(self)
-        """Messages that no run has read yet."""
+        """The pending messages of threads, which no run has read yet."""
         self.questions = Questions(self)
         """The open questions of runs."""
         self.dead_letters = DeadLetters(self)
@@ -158,7 +158,7 @@ class Mailbox:
         Raises:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
                 deadline has passed; nothing was written, and the active run continues.
-            IdempotencyConflict: A run of the thread has this key and other content; nothing was written.
+            IdempotencyConflict: A run of the thread has this key but different content; nothing was written.
                 SubmissionRejected, QueueFull: The thread does not accept further work now.
             MailboxClosed: The mailbox is closing.
         """
@@ -218,7 +218,8 @@ class Mailbox:
             IdempotencyConflict: Two items have the same thread and key but different content; nothing was
                 written. Or a stored run has the same thread and key but different content; earlier commits
                 remain.
-            QueueFull: The thread of an item accepts no further work; items of earlier commits stay stored.
+            QueueFull: The thread of an item does not accept further work; items of earlier commits stay
+                stored.
             MailboxClosed: The mailbox is closing.
         """
         refuse_forked(self.process)
@@ -393,7 +394,7 @@ def queue_over(  # noqa: PLR0913 - every part by name
 async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
     """Open the database of an address and return its stores; closing `opened` closes the database.
 
-    A cancelled call leaves no database open.
+    If the call is cancelled, the database is closed again.
 
     Raises:
         ConfigError, StoreError: As `opened_stores`.

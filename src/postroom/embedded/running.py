@@ -89,7 +89,7 @@ Function = Callable[["Run"], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A person's answer to a question; `approved` is None if it was neither yes nor no."""
+    """A person's answer to a question; `approved` is None if the answer neither approves nor rejects."""
 
     text: str
     approved: bool | None
@@ -108,9 +108,9 @@ class Answer:
 
 
 def is_awaited(work: object) -> bool:
-    """Whether its calls are awaited.
+    """Return whether calls of this function must be awaited.
 
-    A coroutine function, a `partial` of one, or an object with an async call.
+    That is the case for a coroutine function, a `partial` of one, and an object with an async `__call__`.
     """
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
         getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
@@ -118,10 +118,10 @@ def is_awaited(work: object) -> bool:
 
 
 def refuse_no_parameter(work: object) -> None:
-    """Refuse a function that cannot be called with a run alone.
+    """Refuse a function that cannot be called with a run as its only argument.
 
     Raises:
-        ConfigError: The function needs other parameters.
+        ConfigError: The function requires other parameters.
     """
     try:
         inspect.signature(cast("Callable[..., object]", work)).bind(None)
@@ -153,9 +153,9 @@ class _Memory:
 
     steps: dict[str, Json]
     is_streamed: bool
-    """Whether an earlier execution streamed text, which does not count now."""
+    """Whether an earlier execution streamed text, which is no longer part of the answer."""
     answers: Mapping[str, ToolCallResume]
-    """The answers, by the call that asked."""
+    """The answers, by the id of the call that asked."""
     waited: Mapping[str, RunWaitingTicket]
     """The tickets on which the run waited before it resumed."""
     used: set[str] = field(default_factory=set)
@@ -164,7 +164,7 @@ class _Memory:
     counted: Usage = field(default_factory=Usage)
     """The part of that usage that budgets have already counted together with its steps."""
     unnamed: Counter[str] = field(default_factory=Counter)
-    """The number of unnamed steps of each kind."""
+    """The number of unnamed steps so far, by kind."""
     is_suspended: bool = False
     """Whether the function was unwound because the run must wait."""
 
@@ -223,7 +223,7 @@ class Run:
     async def history(self) -> tuple[Message, ...]:
         """Return the conversation before the messages to answer.
 
-        Earlier questions, each before its answer.
+        The history includes the run's earlier questions, each directly before its answer.
         """
         asked, threads = {message.id for message in self.messages}, self._control.threads
         messages = await retried(lambda: threads.conversation(self.thread_id, self.id), self._timer)

@@ -141,8 +141,9 @@ def judge(row: RunDispatch | None, result: Result) -> None:
 
     Raises:
         ResultConflict: The dispatch has ended with another answer.
-        StaleResult: The result is no longer needed.
-        ResultTooEarly: The dispatch is waiting, and not yet active here.
+        StaleResult: The result is no longer needed, because the run is unknown, cancelled, replaced or a dead
+            letter.
+        ResultTooEarly: The dispatch is not active here at the moment.
     """
     if row is None:
         raise StaleResult("the run is unknown here")
@@ -341,8 +342,8 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         same run again under the same key.
 
         Raises:
-            ThreadAlreadyRunning: The thread's run is executed here already. RunnerNotFound, InvalidRunner:
-                The agent is not run by another server.
+            ThreadAlreadyRunning: A run of the thread is executing here already. RunnerNotFound,
+                InvalidRunner: The agent is not run by another server.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
             RunnerSecretMissing: The secret is not available.
             MissingExtra: The HTTP client is not installed.
@@ -514,7 +515,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
                 self._forget(execution)
 
     def stored(self, run: RunRecord) -> None:
-        """Note that the end of a run is durable."""
+        """Record that the end of a run is durable."""
         execution = self._by_dispatch.get(run.dispatch_id or "")
         if execution is not None and execution.ended.is_set():
             self._forget(execution)
