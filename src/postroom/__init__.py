@@ -1,6 +1,6 @@
-"""postroom: durable mail, file reservations and runs for a team of AI agents and their people.
+"""postroom: durable mail, file reservations and runs for a team of AI agents and the people they work with.
 
-The names below load what they need when they are first used: a program that only sends mail loads no queue.
+Each name below is imported on its first use, so that a program that only sends mail does not load the queue.
 """
 
 from postroom.version import __version__
@@ -104,7 +104,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a name from its home."""
+    """Import a public name from its module."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

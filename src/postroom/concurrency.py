@@ -1,7 +1,7 @@
-"""Background work of a service: every task has an owner that sees its end, and time that a test controls.
+"""Background work of a service: every task has an owner that sees its end, and tests can control the time.
 
-A service that lives longer than one block, started by one task and closed by another, cannot keep a
-`TaskGroup` open for that time. It owns a `Tasks` instead; within one piece of work, use `TaskGroup`.
+A service that one task starts and another task closes cannot keep a `TaskGroup` open in between, so it owns a
+`Tasks` instead. Within a single piece of work, use `TaskGroup`.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ LONGEST_PAUSE_MS: Final = 500
 
 
 class SystemTimer:
-    """The time of this process."""
+    """A timer that uses the real time of this process."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Return after this time."""
+        """Wait for this time."""
         await asyncio.sleep(max(milliseconds, 0) / 1000)
 
 
 class Tasks:
-    """Owns tasks: each failure is logged, and none outlives `close`."""
+    """Owns tasks: each failure is logged, and no task outlives `close`."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._running: set[asyncio.Task[Any]] = set()
         self.closed = False
-        """Whether no task can be started any longer."""
+        """Whether the owner is closed, so that no further task can be started."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -57,11 +57,11 @@ class Tasks:
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Return the result of `work`. If the caller is cancelled, `work` still runs to its end.
 
-        Use it for a change of the database whose next step is only known here: a caller that hangs up must
-        not take that step with it. If `close` was called before, `work` runs in the caller's own task.
+        Use it for a database change whose next step only this process knows, because that step must happen
+        even if the caller disconnects. If `close` was called before, `work` runs in the caller's own task.
 
         Raises:
-            MailboxClosed: `close` ended the work; whether its change is stored is not known.
+            MailboxClosed: `close` ended the work; it is unknown whether its change is stored.
         """
         if self.closed:
             return await work
@@ -78,17 +78,17 @@ class Tasks:
             raise
 
     async def settle(self) -> None:
-        """Return when all work that runs now has ended; work that starts later is not waited for."""
+        """Wait for the end of all work that is active now, but not for work that starts later."""
         this = asyncio.current_task()
         if running := {task for task in self._running if task is not this}:
             await asyncio.wait(running)
 
     def let_go(self, task: "asyncio.Task[Any]") -> None:
-        """Stop waiting for this task, which ignores its cancellation; its failure is still logged."""
+        """Give up waiting for a task that ignores its cancellation; its failure is still logged."""
         self._running.discard(task)
 
     async def settled(self) -> None:
-        """Return when no task runs, including tasks that start during the wait."""
+        """Wait until no task is active, including tasks that start during the wait."""
         while self._running:
             await asyncio.wait(self._running)
 
@@ -108,15 +108,15 @@ class Tasks:
 
 
 def unreported(work: F) -> F:
-    """Return this work, without a report of its failure if its waiter was cancelled."""
+    """Wrap a task so that its failure is not reported as unhandled if its waiter was cancelled."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())
     return work
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Return the result of `function` on a thread.
+    """Call `function` on a worker thread and return its result.
 
-    A cancelled caller continues only after the function has ended: a thread cannot be stopped.
+    A cancelled caller still waits until the function has ended, because a thread cannot be stopped.
     """
     work = unreported(asyncio.create_task(asyncio.to_thread(function)))
     try:
@@ -140,10 +140,10 @@ async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -
 async def retried(
     step: Callable[[], Awaitable[T]], timer: Timer, *, gives_up: Callable[[], bool] = lambda: False
 ) -> T:
-    """Return the result of `step`; call it again while the store is away or read-only, after 50 to 500 ms.
+    """Return the result of `step`; retry it after 50 to 500 ms while the store is unavailable or read-only.
 
-    A step is repeated also after a lost reply: it must find out whether it was written before. A store is
-    read-only for a time if its server is a standby, or if a right is missing.
+    A step is repeated even after a lost reply, so it must itself find out whether it was written before. A
+    store is temporarily read-only if its server is a standby, or if a permission is missing.
 
     Raises:
         StoreError: The store is closed, `gives_up` returned True, or the failure is permanent.

@@ -1,4 +1,4 @@
-"""Extras of the distribution: the command that adds one to this installation."""
+"""The command that adds an optional extra of the distribution to this installation."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to this installation, for the remedy of an error. Blocks.
 
-    In a clone it is `make dev`. Otherwise it installs postroom again, from the source of this installation: a
-    folder, a file, a repository or the package index.
+    In a clone of the repository, the command is `make dev`. Otherwise it reinstalls postroom from the source
+    of this installation: a folder, a file, a repository or the package index.
     """
     try:
         text = metadata.distribution("postroom").read_text("direct_url.json")

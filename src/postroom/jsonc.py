@@ -1,7 +1,8 @@
-"""A reader of JSON as clients write it: with comments, trailing commas or a byte order mark.
+"""Reads JSON as clients write it, with comments, trailing commas or a byte order mark.
 
-It keeps all positions, so that an edit can change one part of the text and leave the rest unchanged. Plain
-JSON is read by the standard library, and positions are determined on demand: an edit needs few of them.
+It provides the positions of all values, so that an edit can change one part of the text and leave the rest
+unchanged. The standard library reads plain JSON; positions are determined only on demand, because an edit
+needs few of them.
 """
 
 import json
@@ -12,14 +13,14 @@ from functools import cached_property, lru_cache
 from typing import Final, Literal
 
 DEEPEST: Final = 200
-"""Maximum levels of nesting; no client's file has more, and the reader recurses for each."""
+"""Maximum number of nesting levels, because the reader recurses for each level; no client's file has more."""
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _BEGINS_BLANK: Final = frozenset(" \t\r\n/")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _PLAIN: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])")
 _BYTE_ORDER: Final = "\ufeff"
 JsonForm = Literal["plain", "comments", "lenient"]
-"""JSON; JSON with comments; JSON with comments, and with commas before closing brackets."""
+"""Plain JSON; JSON with comments; or JSON with comments and trailing commas."""
 
 
 def _refuse_constant(word: str) -> object:
@@ -41,7 +42,7 @@ class Node:
     start: int
     end: int
     inside: "tuple[tuple[Child, ...], int] | None" = None
-    """The content of the brackets once it was parsed, as `children` and `tail`."""
+    """The parsed content of the brackets, which `children` and `tail` return; None until it is parsed."""
     plain: object = None
     """The value, if it has no brackets or was not parsed in detail."""
     source: str = field(default="", repr=False)
@@ -54,7 +55,7 @@ class Node:
 
     @property
     def tail(self) -> int:
-        """Inside brackets: the end of the last child or comment."""
+        """The position inside the brackets at which the last child or comment ends."""
         return self._looked_into[1]
 
     @cached_property
@@ -64,7 +65,7 @@ class Node:
         return self.inside or _Reader(self.source, self.start).inside(self.depth)
 
     def value(self) -> object:
-        """Return the Python value; the last of duplicate keys counts, as for every client."""
+        """Return the Python value; of duplicate keys, the last one counts, as for every client."""
         if self.inside is None:
             return self.plain
         if self.kind == "object":
@@ -74,7 +75,7 @@ class Node:
         return self.plain
 
     def child(self, key: str) -> "Child | None":
-        """Return the member with a key, the last of duplicates."""
+        """Return the member with a key; of duplicates, the last one."""
         return next((child for child in reversed(self.children) if child.key == key), None)
 
     @property
@@ -85,7 +86,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A member of an object, or an item of an array, whose `key` is empty."""
+    """A member of an object, or an item of an array; the `key` of an item is empty."""
 
     key: str
     start: int
@@ -95,7 +96,7 @@ class Child:
 
     @property
     def end(self) -> int:
-        """Its end, without the comma."""
+        """The end position of the child, excluding the comma."""
         return self.node.end
 
 
@@ -104,7 +105,7 @@ def read(text: str) -> Node | None:
     """Return the document of a text, or None if it contains only whitespace and comments.
 
     Raises:
-        NotJson: The text is something else.
+        NotJson: The text is not valid JSON, even with comments and trailing commas.
     """
     reader = _Reader(text, 1 if text.startswith(_BYTE_ORDER) else 0)
     reader.skip()
@@ -118,7 +119,7 @@ def read(text: str) -> Node | None:
 
 
 def require_form(text: str, form: JsonForm, reader: str) -> None:
-    """Refuse a text that the program `reader` cannot read, because it supports this form only.
+    """Refuse a text that the program `reader` cannot read, because that program supports only this form.
 
     Raises:
         NotJson: The text has a comment, or a comma before a closing bracket; or it is not JSON at all.
@@ -162,7 +163,7 @@ class _Reader:
 
     def skip(self) -> None:
         """Skip whitespace and comments."""
-        if self._text[self.at : self.at + 1] not in _BEGINS_BLANK:  # as nearly everywhere
+        if self._text[self.at : self.at + 1] not in _BEGINS_BLANK:  # the usual case
             return
         found = _BLANK.match(self._text, self.at)
         self.at = found.end() if found else self.at
@@ -181,7 +182,7 @@ class _Reader:
             raise self.wrong(f"a value is missing or invalid: {self._text[start : start + 20]!r}")
         try:
             plain = json.loads(found[0])
-        except ValueError as error:  # Python reads no whole number of some thousand digits
+        except ValueError as error:  # Python refuses integers with thousands of digits
             raise self.wrong(f"a number has {len(found[0])} digits, which is too many") from error
         self.at = found.end()
         return Node(kind="plain", start=start, end=self.at, plain=plain)
@@ -208,7 +209,7 @@ class _Reader:
             if _levels(plain) <= DEEPEST - depth:
                 return Node(kind=kind, start=start, end=self.at, plain=plain, source=self._text, depth=depth)
         except (ValueError, RecursionError):
-            pass  # it has comments, or is wrong
+            pass  # the text has comments or is invalid
         self.at = start
         inside = self.inside(depth)
         return Node(kind=kind, start=start, end=self.at, inside=inside)

@@ -1,10 +1,11 @@
-"""Leases of a server: the work that only one server on a database does, and until when it may do it.
+"""Leases of a server, each of which allows only one server on a database to do a kind of work for a time.
 
     every third of its length, and when one is released ─▶ one change for all ─▶ acquired, or renewed
 
-A lease is considered held here until shortly before it expires for others, counted from before the request.
-So a server that was frozen, or cannot reach the database, has stopped before another may begin. `guarded`
-makes a change prove the lease as well, because it may be written later than it was begun.
+This server considers a lease held until shortly before it expires for others, counted from the time before
+the request. So a server that was frozen, or cannot reach the database, has stopped the work before another
+server may begin it. `guarded` makes a change prove the lease when it is written, because that may be later
+than when it was begun.
 """
 
 import asyncio
@@ -37,11 +38,11 @@ LENGTH: Final = timedelta(seconds=30)
 AGAIN_AFTER: Final = timedelta(seconds=1)
 """The pause before a failed change is retried."""
 _SERVERS_KEPT: Final = timedelta(hours=1)
-"""How long the list of former servers is kept."""
+"""How long entries of former servers are kept in the database."""
 
 
 class Leases:
-    """The leases of this server. It holds none outside `serving`."""
+    """The leases of this server, which holds leases only within `serving`."""
 
     def __init__(
         self,
@@ -54,21 +55,22 @@ class Leases:
     ) -> None:
         """`holder` names this server since this start, and `about` describes it.
 
-        `is_gone` returns whether another server, by its description, has surely ended; it may block. A lease
-        is renewed after a third of its `length`, and counts as lost a sixth before its end.
+        `is_gone` takes the description of another server and returns whether that server has certainly ended;
+        it may block. A lease is renewed after a third of its `length`, and counts as lost when only a sixth
+        of it is left.
         """
         self.holder = holder
         self._store, self._about, self._is_gone = store, about, is_gone
         self._length, self._every, self._sure = length, length / 3, length * 5 / 6
         self._wanted = {SERVER + holder}
         self._held: dict[str, tuple[int, int]] = {}
-        """By name: the fence, and until when surely nobody else has it."""
+        """For each lease, by name: its fence, and the time until which no other server can have the lease."""
         self.gone: set[str] = set()
-        """Other servers that had leases and have surely ended."""
+        """Other servers that had leases and have certainly ended."""
         self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
         self._tasks = Tasks("leases")
         self._renewing = asyncio.Lock()
-        """Held while leases are acquired: a release in the meantime waits for it."""
+        """A lock that is held while leases are acquired, so that a release waits until then."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
         """Acquire leases as soon as they are free, and renew them from then on.
@@ -81,11 +83,11 @@ class Leases:
         self._store.changes.tell((LEASES,))
 
     def holds(self, name: str) -> bool:
-        """Return whether the work of this lease may be done here now."""
+        """Return whether this server may do the work of this lease now."""
         return name in self._held and self._store.clock.now() < self._held[name][1]
 
     async def servers(self, place: str = "") -> list[Lease]:
-        """Return the running servers; with `place`, only the servers at this place.
+        """Return the running servers; with `place`, only those that serve this place.
 
         Raises:
             StoreError: They cannot be read.
@@ -97,9 +99,9 @@ class Leases:
         return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
-        """Return a change that is written only while this server keeps its present lease.
+        """Return a change that is written only if this server still has its present lease at that time.
 
-        When written, it raises StaleClaim if another server has the lease, or may acquire it.
+        The returned change raises StaleClaim if another server has the lease, or could acquire it by then.
         """
         fence, _ = self._held.get(name, (0, 0))
 
@@ -112,7 +114,7 @@ class Leases:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Acquire the wanted leases, and keep them until the block ends; then they are free at once."""
+        """Acquire the wanted leases, keep them during the block, and release them at its end."""
         self._tasks = Tasks("leases")
         await self.renew()
         self._tasks.start(self._serve(), name="renewal")
@@ -123,9 +125,9 @@ class Leases:
             await self.give_back(*self._wanted)
 
     async def give_back(self, *names: str) -> None:
-        """Stop wanting these leases, so that another server gets them soon; their work has ended here.
+        """Release these leases, whose work has ended here, so that another server can acquire them at once.
 
-        A lease that cannot be released expires.
+        A lease that cannot be released expires by itself.
         """
         held = [name for name in names if self._held.pop(name, None) is not None]
         self._wanted -= {name for name in names if not name.startswith(SERVER)}
@@ -151,7 +153,7 @@ class Leases:
                 await news.wait(self._every if is_renewed else AGAIN_AFTER)
 
     async def renew(self) -> bool:
-        """Acquire and renew the wanted leases; return False if that failed, or came too late."""
+        """Acquire and renew the wanted leases; return False if that failed, or took too long."""
         async with self._renewing:
             asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
             try:
@@ -172,7 +174,7 @@ class Leases:
         try:
             if name in self._taken_over:
                 await self._taken_over[name]()
-        except StoreError as error:  # its unfinished work is recovered when its own lease expires
+        except StoreError as error:  # the unfinished work is recovered when the other server's lease expires
             _LOG.warning("lease.nothing_taken_over", name=name, reason=error.describe())
 
     def _is_forgotten(self, lease: Lease, now: int) -> bool:
@@ -180,7 +182,7 @@ class Leases:
         return lease.name.startswith(SERVER) and (is_over or lease.holder in self.gone)
 
     async def _look_for_gone(self) -> None:
-        """Find servers that have surely ended, but whose leases have not expired."""
+        """Find servers that have certainly ended, but whose leases have not expired yet."""
         leases = await self._store.read(lambda tx: tx.leases.listed())
         others = {one.holder: one.about for one in leases if one.holder not in {self.holder, *self.gone}}
         look = partial(lambda known: {name for name, about in known.items() if self._is_gone(about)}, others)

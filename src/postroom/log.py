@@ -1,7 +1,7 @@
-"""The loggers of modules: the standard library's, named `postroom.*`. A program decides where lines go.
+"""Loggers of the standard library, named `postroom.*`; the program decides where their lines go.
 
-A line is an event with facts. A handler shows it as `run.attempt_failed run_id=r1 attempt=1`; the server's
-formatter takes the facts from `record.msg` (`LogLine`) and writes them in its own form.
+Each log line is an event with named facts. A handler shows it as `run.attempt_failed run_id=r1 attempt=1`.
+The server's formatter takes the facts from `record.msg` (a `LogLine`) and writes them in its own format.
 """
 
 import logging
@@ -16,11 +16,11 @@ from typing import Any, Final
 from postroom.contracts.errors import PostroomError
 
 _SAYS_NO_MORE: Final = frozenset({"reason", "code", "remedy", "count", "work"})
-"""Facts of a line about an error that concern only the error."""
+"""The facts of a line that concern only its error."""
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
 _BOUND: Final = ContextVar[Mapping[str, Any]]("bound facts", default=MappingProxyType({}))
 _CALLER: Final = 3
-"""Frames from the call of `logging` to the code that logs."""
+"""Number of stack frames between the call of `logging` and the code that logs."""
 
 
 class LogLine:
@@ -46,23 +46,23 @@ class Logger:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, **facts: Any) -> None:
-        """Write a line for a developer."""
+        """Log an event for developers."""
         self._write(logging.DEBUG, event, facts)
 
     def info(self, event: str, **facts: Any) -> None:
-        """Write a line about a success."""
+        """Log the success of an operation."""
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        """Also write a log line about a failure that is temporary, or reported elsewhere."""
+        """Log a failure that is temporary, or that is also reported elsewhere."""
         self._write(logging.WARNING, event, facts)
 
     def error(self, event: str, **facts: Any) -> None:
-        """Write a line about a failure that needs attention."""
+        """Log a failure that needs attention."""
         self._write(logging.ERROR, event, facts)
 
     def exception(self, event: str, **facts: Any) -> None:
-        """Write a line about a failure, with the traceback of the current exception."""
+        """Log a failure with the traceback of the current exception."""
         self._write(logging.ERROR, event, {"exc_info": True, **facts})
 
     def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
@@ -80,9 +80,9 @@ def get_logger(name: str) -> Logger:
 
 
 def _add_error(level: int, facts: dict[str, Any]) -> bool:
-    """Add the code and remedy of the current typed error to the facts of a line about it.
+    """Add the code and the remedy of the current exception, if it has them, to the facts of a log line.
 
-    Return False if an earlier line reported the error, and this one adds nothing.
+    Return False if an earlier line already reported the error and this line adds nothing to it.
     """
     error, reason = sys.exception(), facts.get("reason")
     if not (isinstance(error, PostroomError) and isinstance(reason, str) and _is_of(error, reason)):
@@ -100,13 +100,13 @@ def _is_of(error: PostroomError, reason: str) -> bool:
 
 
 def bound_facts() -> Mapping[str, Any]:
-    """Return the facts that belong to every line of the present work, such as the id of its request."""
+    """Return the facts that every line of the current task gets, such as the request id."""
     return _BOUND.get()
 
 
 @contextmanager
 def binding(**facts: Any) -> Iterator[None]:
-    """Add facts to every line that this task, and tasks that it starts, log in the block."""
+    """Within the block, add facts to every line that this task, or a task that it starts, logs."""
     token = _BOUND.set({**_BOUND.get(), **facts})
     try:
         yield
@@ -115,6 +115,6 @@ def binding(**facts: Any) -> Iterator[None]:
 
 
 def shown_fact(value: object) -> str:
-    """Return a fact as text in a line: in quotes unless it is a plain word."""
+    """Format the value of a fact for a log line; add quotes unless it is a plain word."""
     text = value if isinstance(value, str) else repr(value)
     return text if not isinstance(value, str) or _PLAIN.fullmatch(text) else repr(text)

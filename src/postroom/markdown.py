@@ -1,8 +1,8 @@
-"""Turns the Markdown of messages and answers into HTML that can neither act nor fetch.
+"""Converts the Markdown of messages and answers to HTML that runs no scripts and loads nothing external.
 
-Two steps, each sufficient against a script: the parser knows no raw HTML, and an allow-list filters its
-output. Pictures become links: a picture from elsewhere would tell its host who reads the mail. An attached
-picture is shown in place, from this server.
+Each of two steps alone prevents scripts: the parser does not support raw HTML, and an allow-list filters its
+output. External images become links, because loading an image would tell its host who reads the mail. An
+attached image is shown in place and loaded from this server.
 """
 
 import asyncio
@@ -30,23 +30,28 @@ from postroom.contracts.errors import TooLarge
 from postroom.contracts.quoting import readable
 
 MARKDOWN_LIMIT = 256 * 1024
-"""The size of a body in bytes above which it is shown as plain text."""
+"""The size in bytes above which a body is shown as plain text."""
 PLAIN_SHOWN = 64 * 1024
-"""Maximum characters of such a body in the answer."""
+"""Maximum number of characters of a plain-text body that are shown."""
 INLINE_LIMIT = 16 * 1024
-"""Bytes rendered on the event loop, about 5 ms; more is rendered on a worker thread."""
+"""Maximum bytes to render on the event loop, which takes about 5 ms; more is rendered on a worker thread."""
 REMEMBERED = 16 * 1024 * 1024
-"""Characters of finished HTML that are kept."""
+"""Maximum characters of rendered HTML that are cached."""
 
 MOST_LOOKS: Final = 200_000
-"""Parser steps within brackets, some tenths of a second; each open bracket is examined 60 levels deep."""
+"""Maximum parser steps within brackets, which take some tenths of a second; each open bracket is examined up
+to 60 levels deep.
+"""
 MOST_TOKENS: Final = 60_000
-"""Maximum blocks and cells of a body; the parser fills the rows of a table up to its columns."""
+"""Maximum number of blocks and table cells of a body; the parser pads each table row to the number of
+columns.
+"""
 
 # The parser drops quotations and lists nested deeper than this; each level costs a few Python frames.
 _NESTING = 60
 _DEEP = 12
-"""The level from which a quotation or list is wider than a narrow page, and gets its own scroll bar."""
+"""The nesting level from which a quotation or list may not fit on a narrow page, and gets its own scroll bar.
+"""
 
 _TAGS = {
     *("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "code"),
@@ -59,7 +64,9 @@ _CLASSES = {
     **{"span": {"added", "removed", "place"}, "li": {"task"}},
 }
 _SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
-"""Tags that may be wider than the page and scroll: without a pointer, they need the keyboard focus."""
+"""Tags whose content may be wider than the page and scrolls. They need the keyboard focus for people without
+a pointing device.
+"""
 _SCHEMES = ("http://", "https://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _DIFFS = {"diff", "patch"}
@@ -72,25 +79,25 @@ REFERENCE: Final = re.compile(
     r"(?:#(?<![\w#&/]#)[1-9][0-9]{0,17}(?![\w-])"
     r"|@(?<![\w@./-]@)[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?(?!\w))"
 )
-"""A message by its number, or an agent or person by the name, as texts name them: `#12`, `@lena`."""
+"""A reference in a text to a message by number, or to an agent or person by name: `#12`, `@lena`."""
 _TASK = re.compile(r"\[([ xX])\](?= )")
 BELOW_A_PAGE: Final[Mapping[str, str]] = MappingProxyType(
     {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
 )
-"""Tags for headings of a text, below the two headings of the page itself."""
+"""Heading tags for a text on a page; they rank below the two headings of the page itself."""
 AS_WRITTEN: Final[Mapping[str, str]] = MappingProxyType({})
 _ALIGNMENTS = {"text-align:center": "align-center", "text-align:right": "align-right"}
 
 
 Pictures = Mapping[str, str]
 References = Mapping[str, str]
-"""Addresses on this server by the words with which a text may name them: `#12`, `@lena`."""
+"""Maps references that a text may contain, such as `#12` and `@lena`, to addresses on this server."""
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body as shown on a page; `tangled` if shown as plain text, `cut` if only its beginning is shown."""
+    """A body as shown on a page; `tangled` means shown as plain text, `cut` that its end is left out."""
 
     html: Markup
     size: int
@@ -105,11 +112,11 @@ def to_html(
     *,
     headings: Mapping[str, str] = BELOW_A_PAGE,
 ) -> str:
-    """Return the HTML of a Markdown text: allowed tags only, no script, links to the web only.
+    """Convert Markdown to HTML with allowed tags only, without scripts, and with links only to the web.
 
-    `pictures` are addresses on this server, by the names that the text uses. Words of the text that are among
-    `references` become links, except in code and in links. `headings` maps the tag of each heading to the tag
-    that is shown.
+    `pictures` maps the names of images in the text to addresses on this server. Words of the text that are in
+    `references` become links, except in code and within links. `headings` maps the tag of each heading to the
+    tag that is shown.
 
     Raises:
         TooLarge: Rendering takes too much work.
@@ -134,10 +141,10 @@ def to_html(
 
 
 class Markdown:
-    """Renders bodies and remembers the results by the hash of the text. Belongs to one event loop."""
+    """Renders bodies, and caches the results by the hash of the text; belongs to one event loop."""
 
     def __init__(self, *, remembered: int = REMEMBERED, headings: Mapping[str, str] = BELOW_A_PAGE) -> None:
-        """`remembered` is the number of characters of HTML that are kept; see `to_html` for `headings`."""
+        """`remembered` is the maximum number of cached characters of HTML; for `headings`, see `to_html`."""
         self._remembered = remembered
         self._headings = headings
         self._held = 0
@@ -150,7 +157,7 @@ class Markdown:
         pictures: Mapping[int, Pictures] = MappingProxyType({}),
         references: Mapping[int, References] = MappingProxyType({}),
     ) -> dict[int, Body]:
-        """Return the body of each text; the loop itself renders at most `INLINE_LIMIT` bytes of Markdown.
+        """Return the rendered body of each text; at most `INLINE_LIMIT` bytes are rendered on the event loop.
 
         `pictures` and `references` are those of each text.
         """
@@ -201,14 +208,14 @@ def _key(text: str, pictures: Pictures, references: References) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode, with replacements for halves of surrogate pairs: no page can contain them."""
+    """Encode a text, and replace lone surrogates, which no page can contain."""
     return text.encode("utf-8", "replace")
 
 
 def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
-    """Move headings below those of the page, and alignment into classes: no page allows inline style.
+    """Demote headings below those of the page, and turn alignment into classes; pages forbid inline styles.
 
-    Lists and quotations get the text direction of their first characters.
+    The text direction of lists and quotations is derived from their first characters.
     """
     if token.type in _OWN_DIRECTION:
         token.attrs["dir"] = "auto"
@@ -219,7 +226,7 @@ def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
 
 
 def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
-    """Put a box with a scroll bar around each deeply nested block of the text."""
+    """Wrap each deeply nested block of the text in a box with a scroll bar."""
     found: list[Token] = []
     begin = 0
     for at, token in enumerate(tokens, 1):
@@ -231,7 +238,7 @@ def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
 
 
 class _Inline(ParserInline):
-    """Parses the content of a line, and stops when it has taken too many steps."""
+    """Parses inline content, and gives up after too many steps."""
 
     def skipToken(self, state: StateInline) -> None:
         state.env["looks"] = looks = state.env.get("looks", 0) + 1
@@ -261,7 +268,7 @@ def _link_references(state: StateCore) -> None:
 
 
 def _with_links(token: Token, references: References) -> list[Token]:
-    """Return a text as the links of its references and the texts between them."""
+    """Split a text into links for its references and the text between them."""
     found, end = list[Token](), 0
     for word in REFERENCE.finditer(token.content):
         if (address := references.get(word[0])) is not None:
@@ -277,7 +284,7 @@ def _with_links(token: Token, references: References) -> list[Token]:
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """An address within a text, in the words of the parser's rule."""
+    """A web address in a text, in the form that the parser's link rule expects."""
 
     index: int
     last_index: int
@@ -290,9 +297,9 @@ class _Address:
 
 
 class _WebAddresses:
-    """Finds addresses with `http://` or `https://`, for the parser's own rule.
+    """Finds addresses that begin with `http://` or `https://`, for the parser's link rule.
 
-    `main.py` is not an address.
+    It does not take a file name such as `main.py` for an address.
     """
 
     def pretest(self, text: str) -> bool:
@@ -306,7 +313,7 @@ class _WebAddresses:
 
 
 def _mark_task(item: Token, inline: Token) -> None:
-    """Show the box of a task list's item as a character, ticked or not."""
+    """Render the check box of a task list item as a character for ticked or not ticked."""
     first = inline.children[0] if inline.children else None
     if item.type != "list_item_open" or inline.type != "inline" or first is None or first.type != "text":
         return
@@ -324,7 +331,7 @@ def _kept(tag: str, attribute: str, value: str, pictures: Pictures, references: 
 
 
 def _picture(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
-    """Render a picture: an attached one itself, any other as a link."""
+    """Render an attached image as an image, and any other image as a link."""
     token = tokens[at]
     name = renderer.renderInlineAsText(token.children or [], options, env) or "picture"
     source = str(token.attrs.get("src", ""))
@@ -334,7 +341,7 @@ def _picture(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: 
 
 
 def _fence(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
-    """Render a block of code; in a diff, added and removed lines are marked."""
+    """Render a code block; in a diff, mark added and removed lines."""
     text = tokens[at].content
     language = tokens[at].info.strip().partition(" ")[0]
     named = Markup(' data-language="{}"').format(language) if _LANGUAGE.fullmatch(language) else ""

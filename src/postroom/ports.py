@@ -24,29 +24,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadState:
-    """The load of a thread: its active run, and the number of waiting messages."""
+    """The load of a thread: its active run, and the number of its pending messages."""
 
     active: RunDispatch | None
     waiting: int
 
 
 class RunEffects:
-    """The effects of the start and the end of a run: none, unless a subclass adds some."""
+    """Hooks for effects of the start and the end of a run; each does nothing unless it is overridden."""
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
         """Write the rows for the start of a new run, in the change that claims it.
 
-        `messages` are the first that the run reads. The executor of the run gets the result as
-        `RunControl.beginning`. After None, the executor writes such rows itself.
+        `messages` are the first messages that the run reads. The executor of the run gets the result as
+        `RunControl.beginning`. If the result is None, the executor writes such rows itself.
         """
         return None
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the rows for the end of a run that is done, or waits, in the change that stores the end.
+        """Write the rows for a run that is done or waits, in the change that stores this state.
 
-        It is called after the commit of the run, under the lock of its thread. It may be called again for the
-        same run, and must leave existing rows unchanged. `accept` puts messages on other threads; without it,
-        they must be found later.
+        It is called after the run's rows are written, under the lock of its thread. It may be called again
+        for the same run, and must leave existing rows unchanged. `accept` delivers messages to other threads;
+        without it, such messages must be found later.
 
         Raises:
             ThreadsNeeded: Those threads must be locked first; the change is run again.
@@ -55,7 +55,7 @@ class RunEffects:
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write the rows for a failed execution, in the change that makes its run due for a retry.
 
-        The run has not ended: it starts again when its dispatch, in its present state, is due.
+        The run has not ended; it starts again when its dispatch is due.
         """
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
@@ -65,23 +65,23 @@ class RunEffects:
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the effects outside the database of a run that is done, or waits, in its present state.
+        """Return the effects outside the database of a run that is done or waits, for its present state.
 
-        Called in the change that stores the end; it may read, but writes nothing. The result for a run is
-        always the same: after a crash it is called again. Each effect has a dedupe key, under which it is
-        stored once.
+        It is called in the change that stores the end, and may read but must not write. For the same run it
+        must always return the same result, because it is called again after a crash. Each effect has a dedupe
+        key, under which it is stored only once.
         """
         return ()
 
     def stored(self, run: RunRecord) -> None:
-        """Note that the effects of a run are stored. A hint: it is lost when the process dies."""
+        """Note that the effects of a run are stored; this hint is lost if the process dies."""
 
 
 class PendingBoundary(Protocol):
     """Gives a run access to its waiting messages."""
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Return the messages that the run would read at this boundary, in order; they keep waiting."""
+        """Return the messages that the run would read at this boundary, in order; they stay pending."""
         ...
 
     async def freeze(
@@ -89,7 +89,7 @@ class PendingBoundary(Protocol):
     ) -> tuple[Message, ...]:
         """Commit and return the messages that the run reads at this boundary, in order.
 
-        With `group` only that group, with `only` only the messages with these ids.
+        `group` selects only the messages of that group, `only` only the messages with these ids.
 
         Raises:
             StaleClaim: The worker no longer owns the run.
@@ -97,12 +97,12 @@ class PendingBoundary(Protocol):
         ...
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add live messages to the waiting ones, for this run; ignore known ids."""
+        """Add messages that arrived live to the pending messages of this run; ignore known ids."""
         ...
 
 
 async def _stored() -> None:
-    """Do nothing: no text is buffered."""
+    """Do nothing, because no text is buffered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,21 +119,23 @@ class RunControl:
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
     store_output: Callable[[], Awaitable[None]] = _stored
-    """Stores the text that the run has streamed so far: an event that is stored next comes after it."""
+    """Stores the text that the run has streamed so far, so that the next stored event follows it."""
     give_up_on: tuple[type[Exception], ...] = ()
     """Exceptions after which neither the run nor a step of it is retried."""
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
-    """Returns a commit's additions to budgets for the usage of a step of the run."""
+    """Returns the amounts that a commit must add to budgets for the usage of a step of the run."""
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The agent of the run, if it is an agent of mail, in its state when the run got its messages."""
+    """The agent of the run as it was when the run got its messages; None if it is not a mail agent."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
     """If set, the run sees only these messages of its thread and its own."""
     files: RunFiles | None = None
-    """The files of its messages, and the place for the files that it sends; None without files."""
+    """Gives access to the files of the run's messages, and accepts files that it sends; None without file
+    support.
+    """
 
     def shows(self, message: Message) -> bool:
         """Return whether the run sees a message of its thread: True unless the message was rolled back."""
@@ -158,15 +160,15 @@ class ChatOutbox(Protocol):
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Accept a message for a chat, in an open change: it is delivered, or reported as lost.
+        """Accept a message for a chat, within an open change; it is later delivered or reported as lost.
 
-        Its files follow it; the chat gets a notice about a file that cannot be sent there.
+        The files of the message are sent after it; if a file cannot be sent there, the chat gets a notice.
 
-        A repeated call delivers it once; with `keeps_quiet` delivery waits for the end of the chat's quiet
-        hours.
+        A repeated call does not deliver the message twice. With `keeps_quiet`, delivery waits for the end of
+        the chat's quiet hours.
 
         Raises:
-            IdempotencyConflict: Another text has this key.
+            IdempotencyConflict: The key was already used for a different text.
         """
         ...
 
@@ -175,7 +177,7 @@ class ChatDelivery(Protocol):
     """Receives the results of messages in chats, and people's answers to them."""
 
     async def arrived(self, key: str) -> None:
-        """Note that the chat shows a message; a repeated call has no effect.
+        """Record that the chat shows a message; a repeated call has no effect.
 
         Raises:
             StoreError: The note could not be stored.
@@ -191,7 +193,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Deliver messages for the person of these chats to the first of them; return the person.
+        """From now on, deliver messages for the person of these chats to the first chat; return the person.
 
         Raises:
             UnknownAgent: These chats belong to no person, or to more than one.
@@ -200,23 +202,24 @@ class ChatDelivery(Protocol):
         ...
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message for the person of these chats, which are all theirs; return the person.
+        """Answer a message on behalf of the person of these chats; return the person.
 
-        A repeated call with the same key answers once.
+        `chats` must be all chats of the person. A repeated call with the same key does not answer twice.
 
         Raises:
             UnknownMessage: The person of these chats did not get this message.
-            PostroomError: The mail room refuses the answer.
+            PostroomError: The mail service refuses the answer.
         """
         ...
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Send words from a chat to a person, as a message from the person of that chat.
+        """Send text from a chat to a person, as a message from the person of that chat.
 
-        A chat without a person gets a visitor as its person; messages to the visitor are delivered there.
+        If the chat has no person, a visitor is created for it; messages to the visitor are delivered to that
+        chat.
 
         Raises:
             StoreError: The message could not be stored, or its outcome is unknown.
-            PostroomError: The mail room refuses the message.
+            PostroomError: The mail service refuses the message.
         """
         ...

@@ -1,12 +1,12 @@
-"""The relay: performs the effects of the outbox, at least once, each kind by its handler.
+"""The relay performs the effects of the outbox at least once, with one handler for each kind of effect.
 
     hint or poll ─▶ due effects, by kind and target ─▶ claimed in one change ─▶ performed
                       └ in a pause after a failure,         ├─▶ done: its end, and the handler's rows
                         or waiting for a batch              └─▶ retried later, or a dead letter
 
-A handler that exceeds its lease is cancelled, and its effect may have arrived; after an exception the effect
-is retried. Neither delays other targets. If a process dies, its claims remain until their lease expires, or
-until the next start if it is the only process. Repeated effects are marked as such.
+A handler that exceeds its lease is cancelled, although its effect may already have been performed. After an
+exception, the effect is retried. Neither delays other targets. If a process dies, its claims remain until
+their leases expire, or until the next start if it is the only process. Repeated effects are marked as such.
 """
 
 import asyncio
@@ -29,41 +29,43 @@ from postroom.stores.store import Joined, SqlStore, Transaction
 _LOG = get_logger(__name__)
 
 POLL: Final = timedelta(seconds=1)
-"""How long a lost hint, an expired lease or the end of a pause may go unnoticed."""
+"""The maximum time for which a lost hint, an expired lease or the end of a pause goes unnoticed."""
 GATHERING: Final = timedelta(milliseconds=100)
 """How long a batch waits for further effects, so that a burst becomes one batch."""
 QUIET: Final = timedelta(milliseconds=10)
 """How long hints are collected after a round. A round starts all due effects, up to its limit."""
 KEPT: Final = timedelta(days=7)
-"""How long the key of a performed effect counts."""
+"""How long the key of a performed effect prevents a duplicate."""
 PURGED_EVERY: Final = timedelta(hours=1)
 _PURGED_AT_ONCE: Final = 1_000
 GRACE: Final = timedelta(seconds=5)
 """How long a stop waits for effects in progress."""
 
 Place = tuple[str, str]
-"""Kind and target of an effect."""
+"""The kind and target of an effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Performed:
-    """The effect has happened."""
+    """The outcome of an effect that was performed."""
 
     also: Joined | None = None
-    """The rows to write with the row's end."""
+    """A change that writes further rows in the transaction that records the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPerformed:
-    """The effect has failed, or its outcome is unknown: it is retried later, or not at all if `final`."""
+    """The outcome of an effect that failed or whose result is unknown; it is retried later unless `final`."""
 
     error: str
     final: bool = False
     may_have_arrived: bool = False
     not_before_ms: int = 0
-    """The minimum time to wait."""
+    """The minimum time to wait before the next attempt."""
     untried: bool = False
-    """Whether its turn has not come: it is not an attempt, and is tried after `not_before_ms`."""
+    """Whether the effect was not tried because it is not its turn. This does not count as an attempt, and the
+    effect is tried after `not_before_ms`.
+    """
     also: Joined | None = None
 
 
@@ -71,15 +73,16 @@ Outcome = Performed | NotPerformed
 
 
 class Handler(Protocol):
-    """Performs the effects of one kind; a repeated effect must be harmless, or visible."""
+    """Performs the effects of one kind; repeating an effect must be harmless or visible to people."""
 
     lease: timedelta
     """How long one call of `perform` may take."""
     at_once: int
     """How many effects for one target are performed at the same time."""
     together: bool
-    """Whether they form one batch; otherwise each is performed alone, and those with one order key in
-    order."""
+    """Whether these effects form one batch. Otherwise each is performed alone, and effects with the same
+    order key in order.
+    """
     retries: tuple[timedelta, timedelta]
     """The pause after the first failure, doubled with each further one, and the longest pause."""
 
@@ -88,7 +91,7 @@ class Handler(Protocol):
         ...
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Perform effects of one target; they have one outcome. After an exception they are retried later."""
+        """Perform effects for one target, with one common outcome; after an exception, they are retried."""
         ...
 
 
@@ -98,9 +101,9 @@ class Relay(EffectPerformer):
     def __init__(
         self, store: SqlStore, handlers: MutableMapping[str, Handler], *, is_exclusive: bool = False
     ) -> None:
-        """`is_exclusive`: no other process performs effects of this outbox."""
+        """`is_exclusive` means that no other process performs effects of this outbox."""
         self.handlers = handlers
-        """The handlers by kind; effects of other kinds wait."""
+        """The handlers by kind; effects without a handler wait."""
         self._store = store
         self._is_exclusive = is_exclusive
         self._tasks = Tasks("relay")
@@ -112,16 +115,16 @@ class Relay(EffectPerformer):
         self._rests_until: dict[Place, int] = {}
         self._gathered_at: dict[Place, float] = {}
         self._gathered: dict[Place, list[OutboxMessage]] = {}
-        """Effects that this process has stored as claimed, and that wait for others of their batch."""
+        """Effects that this process has claimed, and that wait until their batch starts."""
         self._came_meanwhile: set[Place] = set()
-        """Targets of batches for which more became due while a batch was performed."""
+        """Targets for which further effects became due while a batch was performed."""
         self._purge_at = 0
         self._performed = 0
         self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         """The event loop of `serve`, and the event that stops it."""
 
     def hint(self) -> None:
-        """Hint that there may be due effects; losing a hint costs one poll."""
+        """Hint that there may be due effects; if the hint is lost, the next poll finds them."""
         self._store.changes.tell((OUTBOX,))
 
     async def serve(self, stopping: asyncio.Event) -> None:
@@ -204,7 +207,7 @@ class Relay(EffectPerformer):
         return await self._store.write(change)
 
     async def drain(self) -> int:
-        """Perform all due effects that are not in a pause; return how many were performed.
+        """Perform all due effects, except those that wait for a retry; return how many were performed.
 
         Raises:
             StoreError: The outbox could not be read.
@@ -216,7 +219,7 @@ class Relay(EffectPerformer):
         return self._performed - before
 
     async def idle(self, kind: str) -> None:
-        """Return when no effect of a kind is due or in progress.
+        """Wait until no effect of a kind is due or in progress.
 
         Raises:
             StoreError: The outbox could not be read.
@@ -233,7 +236,7 @@ class Relay(EffectPerformer):
             return 0
 
     async def take_over(self, kind: str, target: str | None = None) -> None:
-        """Make effects due that another process had claimed, of a kind and optionally a target.
+        """Make the effects of a kind, and optionally of a target, due if another process had claimed them.
 
         Call it after acquiring the lease of that work.
         """
@@ -248,13 +251,13 @@ class Relay(EffectPerformer):
         return 0
 
     async def _round(self, *, gathers: bool = True) -> int:
-        """Claim due effects and start to perform them; return how many."""
+        """Claim due effects and start performing them; return how many."""
         kinds = tuple(self.handlers)
         due, now = await self._store.read(lambda tx: (tx.outbox.due(kinds), tx.now()))
         if now >= self._purge_at:  # delete the keys of effects performed long ago
             until = now - milliseconds(KEPT)
             gone = await self._store.write(lambda tx: tx.outbox.purge(until, _PURGED_AT_ONCE))
-            if gone < _PURGED_AT_ONCE:  # else the rest in the next round
+            if gone < _PURGED_AT_ONCE:  # otherwise delete the rest in the next round
                 self._purge_at = now + milliseconds(PURGED_EVERY)
         wanted = {place: free for place in due if (free := self._free(place, now, gathers=gathers)) > 0}
         if not wanted:
@@ -276,17 +279,17 @@ class Relay(EffectPerformer):
         return len(rows)
 
     def _free(self, place: Place, now: int, *, gathers: bool) -> int:
-        """Return how many effects may be started for a target."""
+        """Return how many more effects may be started for a target."""
         handler = self.handlers[place[0]]
         rests = self._rests_until.get(place, 0) - now
         if not handler.serves(place[1]) or 0 < rests <= milliseconds(handler.retries[1]):
-            return 0  # a longer rest is one of before the clock was set back
+            return 0  # a longer pause dates from before the clock was set back
         if not handler.together:
             return handler.at_once - self._under_way.get(place, 0)
         if place in self._under_way:
             self._came_meanwhile.add(place)
             return 0
-        if gathers:  # the effects of a batch wait for others
+        if gathers:  # the effects of a batch wait for further effects
             loop, seconds = asyncio.get_running_loop(), GATHERING.total_seconds()
             if place not in self._gathered_at:
                 self._gathered_at[place] = loop.time() + seconds
@@ -302,7 +305,7 @@ class Relay(EffectPerformer):
         for row in rows:
             if (
                 row.outbox_id not in self._tokens
-            ):  # else its lease ended while we are at it: the claim is renewed
+            ):  # otherwise the lease expired during our work, and the claim is renewed
                 groups.setdefault((row.kind, row.target, row.order_key), []).append(row)
             self._tokens[row.outbox_id] = row.claim_token or ""
         for (kind, target, _), group in groups.items():
@@ -340,7 +343,7 @@ class Relay(EffectPerformer):
             outcome = NotPerformed(error=f"it took longer than {seconds:g} s", may_have_arrived=True)
         except PostroomError as error:
             outcome = NotPerformed(error=error.describe(), may_have_arrived=True)
-        except Exception as error:  # the edge around one effect: the others go on whatever a handler meets
+        except Exception as error:  # one failing effect must not stop the others
             _LOG.exception("effect.handler_crashed", kind=place[0], target=place[1], rows=len(rows))
             reason = f"{type(error).__name__} inside postroom; its log has the cause"
             outcome = NotPerformed(error=reason, may_have_arrived=True)
@@ -389,7 +392,7 @@ class Relay(EffectPerformer):
     def _rest(
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: NotPerformed
     ) -> int:
-        """Return the pause of failed effects; a target whose batch failed pauses as a whole."""
+        """Return the pause after failed effects; if a batch failed, its whole target pauses."""
         if outcome.untried:
             _LOG.info("effect.postponed", kind=place[0], target=place[1], reason=outcome.error)
             return outcome.not_before_ms
@@ -406,7 +409,10 @@ class Relay(EffectPerformer):
 def _written(
     tx: Transaction, rows: Sequence[OutboxMessage], tokens: Sequence[str], outcome: Outcome, rest: int
 ) -> int:
-    """Write the outcome of effects; return of how many, because lost claims belong to others now."""
+    """Write the outcome of effects; return how many were written.
+
+    Effects with a lost claim are left out, because they belong to another process now.
+    """
     ids = [row.outbox_id for row in rows]
     if isinstance(outcome, Performed):
         done = tx.outbox.ack(ids, tokens, keyed=rows[0].dedupe_key is not None)

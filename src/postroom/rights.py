@@ -1,4 +1,4 @@
-"""File permissions: the obstacle to a file or folder, its owner, and the remedy."""
+"""Explains missing file permissions: which file or folder is the obstacle, who owns it, and the remedy."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denied:
-    """The obstacle to a file: the file itself, or a folder above it."""
+    """The file or parent folder whose permissions prevent access to a file."""
 
     path: Path
     owner: int
@@ -16,15 +16,15 @@ class Denied:
     remedy: str
 
     def why(self, wanted: Path) -> str:
-        """Return the reason for the failed access, to follow the name of the file."""
+        """Return the reason for the failed access, as a phrase that follows the name of the file."""
         return f"{'it' if self.path == wanted else self.path} {self.reason}"
 
 
 def denied(path: Path, wanted: int) -> Denied | None:
-    """Return the obstacle to a file; None if permissions are not the reason, or cannot be read.
+    """Return what prevents access to a file; None if permissions are not the reason or cannot be read.
 
-    `wanted` is `os.R_OK`, `os.W_OK` or both, or `os.X_OK` to enter a folder; a missing file is to be created
-    in the folder above. Blocks.
+    `wanted` is `os.R_OK`, `os.W_OK` or both, or `os.X_OK` to enter a folder. For a missing file, the parent
+    folder must permit its creation. Blocks.
     """
     above: Path | None = None
     for one in (*reversed(path.parents), path):
@@ -46,7 +46,7 @@ def _blamed(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> 
     if os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
         return None
     if not is_way and os.statvfs(path).f_flag & os.ST_RDONLY:
-        return None  # a disk that takes no writes from anybody
+        return None  # a read-only file system
     own, owner = os.geteuid(), found.st_uid
     if owner == own:
         mode = stat.S_IMODE(found.st_mode)

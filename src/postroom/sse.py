@@ -1,4 +1,4 @@
-"""A writer of server-sent events for every room that streams; ADR 33 explains why no library is used."""
+"""Writes server-sent events for all parts of the server that stream. ADR 33 says why no library is used."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -10,24 +10,24 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 SLOWEST: Final = 30.0
-"""Seconds within which a reader must accept one piece; a slower reader is disconnected, and may return."""
+"""Seconds within which a reader must accept one piece; a slower reader is disconnected and may reconnect."""
 
 
 def entry(kind: str, data: str, *, number: int | str | None = None) -> str:
-    """Return one event; `data` is one line. A reader that reconnects sends the last `number`."""
+    """Format one event, whose `data` is one line; a reader that reconnects sends its last `number`."""
     named = "" if number is None else f"id: {number}\n"
     return f"{named}event: {kind}\ndata: {data}\n\n"
 
 
 def retry(milliseconds: int) -> str:
-    """Return the instruction how long a reader must wait before it reconnects."""
+    """Format the field that tells a reader how long to wait before it reconnects."""
     return f"retry: {milliseconds}\n\n"
 
 
 class SseResponse(StreamingResponse):
-    """A stream of events; its source is closed as soon as the reader is gone.
+    """A response that streams events; its source is closed as soon as the reader disconnects.
 
-    At most one piece, and the connection's buffer, waits for a slow reader.
+    For a slow reader, at most one piece waits in addition to the connection's buffer.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class SseResponse(StreamingResponse):
         left: Callable[[], None],
     ) -> None:
         """`left` is called at the end of the stream, even if no client read from it."""
-        # A proxy that buffers would keep the events to itself.
+        # A buffering proxy would hold the events back.
         unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")
         self._source = source
         self._left = left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with the stream, until it ends or the reader is gone."""
+        """Send the stream as the response, until it ends or the reader disconnects."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -62,4 +62,4 @@ class SseResponse(StreamingResponse):
             try:
                 await super().stream_response(in_time)
             except TimeoutError as error:
-                raise ClientDisconnect from error  # as good as gone
+                raise ClientDisconnect from error  # treat a reader that is too slow as disconnected

@@ -1,9 +1,9 @@
-"""The library for scripts: `postroom.embedded` in blocking functions.
+"""The library for programs without asyncio: `postroom.embedded` with blocking functions.
 
     threads of the program ──▶ calls ──▶ one thread with an event loop: `postroom.embedded.Mailbox`
             a sync run ◀──────── on a thread of its own
 
-Each method waits for the asynchronous method; this module makes no decisions.
+Each method waits for its asynchronous counterpart; this module contains no logic of its own.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class _Loop:
         self._process = os.getpid()
 
     def run(self, main: Coroutine[Any, Any, None], ended: Future[None]) -> None:
-        """Run `main` on a new thread; `ended` gets its outcome. A daemon: it keeps no program alive."""
+        """Run `main` on a new daemon thread, which keeps no program alive; `ended` gets the outcome."""
 
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class _Loop:
     def call(self, work: Coroutine[Any, Any, T], jobs: "SimpleQueue[Callable[[], None] | None]") -> T:
         """Wait for a coroutine on the loop.
 
-        Perform the functions that it sends to this thread during the wait.
+        During the wait, call the functions that the coroutine sends to this thread.
 
         Raises:
             MailboxClosed: The loop has ended.
@@ -102,11 +102,11 @@ class _Loop:
         except CancelledError as error:
             raise MailboxClosed("the mailbox is closed") from error
         finally:
-            waited.cancel()  # if it was interrupted here
+            waited.cancel()  # in case this thread was interrupted
 
     @property
     def is_here(self) -> bool:
-        """Whether the loop belongs to this process: a forked process has a copy that no thread runs."""
+        """Whether the loop belongs to this process; a forked process has only a copy that no thread runs."""
         return os.getpid() == self._process
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -134,7 +134,7 @@ class _Twin:
             while (event := self._call(following())) is not _END:
                 yield event
         finally:
-            with suppress(MailboxClosed):  # then it was closed with the loop
+            with suppress(MailboxClosed):  # it was already closed together with the loop
                 self._call(events.aclose())
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ def _iterated(
 
 
 class RunHandle(_Twin):
-    """Waits for a run, reads it, answers it and ends it; see `postroom.embedded.RunHandle`."""
+    """Blocking handle that waits for, reads, answers and ends a run; see `postroom.embedded.RunHandle`."""
 
     _twin: embedded.RunHandle
 
@@ -204,7 +204,7 @@ class RunHandle(_Twin):
 
 
 class _Operators(_Twin):
-    """One of the parts of a mailbox for operators, with the same methods."""
+    """A blocking counterpart of one of a mailbox's parts for operators, with the same methods."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._twin, name)
@@ -234,11 +234,11 @@ class Mailbox(_Twin):
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> Iterator["Mailbox"]:
-        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, take new work.
+        """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, accept new work.
 
         `work` is a function of a `Run`, called on a separate thread, or a coroutine function, or an executor.
-        With None, other processes do the work. On exit, active runs get `config.drain_grace` to end; after
-        Ctrl-C none is waited for.
+        With None, other processes execute the work. On exit, active runs get `config.drain_grace` to end;
+        after Ctrl-C, the call does not wait for them.
 
         Raises:
             ConfigError: As in `postroom.Mailbox.open`; nothing was created or changed.
@@ -275,14 +275,14 @@ class Mailbox(_Twin):
     def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
     ) -> list[RunHandle]:
-        """Accept many items, in commits of some hundreds."""
+        """Queue many items, in commits of up to 500."""
         jobs = SimpleQueue[Callable[[], None] | None]()
 
-        def tell(done: int, of: int) -> None:  # on the loop; the caller's function is the caller's thread's
+        def tell(done: int, of: int) -> None:  # called on the loop; passes the call on to the caller's thread
             if progress is not None:
                 jobs.put(partial(progress, done, of))
 
-        told = tell if callable(progress) else progress  # anything else is refused there
+        told = tell if callable(progress) else progress  # the asynchronous method refuses anything else
         handles = self._loop.call(self._twin.enqueue_many(items, progress=told), jobs)
         return [RunHandle(self._loop, handle) for handle in handles]
 
@@ -303,7 +303,7 @@ class Mailbox(_Twin):
 
     @property
     def schedules(self) -> _Operators:
-        """Work that is enqueued repeatedly."""
+        """Schedules, which enqueue work repeatedly."""
         return _Operators(self._loop, self._twin.schedules)
 
     stream = _iterated(embedded.Mailbox.stream)
@@ -325,7 +325,7 @@ class Run(_Twin):
         self.interruptions = twin.interruptions
         self.messages = twin.messages
         self.is_stopped = False
-        """Whether it was cancelled, or belongs to another worker: its next call is refused."""
+        """Whether the run was cancelled or belongs to another worker, so that its next call is refused."""
 
     @property
     def text(self) -> str:
@@ -409,8 +409,8 @@ def _settled(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], o
     """Call a function on this thread, and pass its result to a future of the loop."""
     try:
         settle = partial(future.set_result, call())
-    except StopIteration as error:  # a future refuses to hold one
+    except StopIteration as error:  # a future cannot hold a StopIteration
         settle = partial(future.set_exception, RuntimeError(f"StopIteration was raised: {error}"))
-    except BaseException as error:  # also what unwinds a run that waits
+    except BaseException as error:  # includes the exception that unwinds a waiting run
         settle = partial(future.set_exception, error)
     loop.soon(lambda: None if future.done() else settle())

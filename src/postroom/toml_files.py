@@ -1,4 +1,4 @@
-"""TOML files for error messages: their tables, names, and the values that a struct's field accepts.
+"""Helpers that explain errors in TOML files by their tables, their names and the values that a field accepts.
 
 `Meta(extra=...)` of a field adds what msgspec lacks:
 
@@ -27,26 +27,26 @@ _LOCATION: Final = re.compile(r" - at `(?:key` in `)?\$\.(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table of a file, as errors name it."""
+    """The name of a table in a file, as error messages show it."""
 
     file: Path
     name: str
     number: int | None = None
-    """The position among several tables of that name."""
+    """The position among several tables with the same name."""
 
     def within(self, name: str) -> "TableName":
-        """Return the place of a table within this one."""
+        """Return the name of a table within this table."""
         return TableName(self.file, f"{self.name}.{name}" if self.name else name)
 
     def error(self, reason: str, *, value: object = None, remedy: str) -> ConfigError:
-        """Return the error that something in the table is wrong."""
+        """Return an error about something in this table."""
         where = f"{self.file} [{self.name}]" if self.name else f"{self.file}"
         if self.number is not None:
             where = f"{self.file} [[{self.name}]] number {self.number}"
         return ConfigError(f"{where}: {reason}", value=value, remedy=remedy)
 
     def refuse(self, reason: str, *, value: object = None, remedy: str) -> NoReturn:
-        """Refuse the table.
+        """Raise an error about something in this table.
 
         Raises:
             ConfigError: Always.
@@ -55,7 +55,7 @@ class TableName:
 
 
 def read_toml(file: Path, called: str, remedy: str) -> dict[str, Any] | None:
-    """Return the content of a TOML file; None if the file is not there. An error calls it `called`.
+    """Return the content of a TOML file, or None if it does not exist; errors refer to the file as `called`.
 
     Raises:
         ConfigError: The file cannot be read, is not TOML, or is larger than 1 MiB.
@@ -81,10 +81,10 @@ def unreadable(file: Path, called: str, reason: str, remedy: str) -> ConfigError
 
 
 def check_names(place: TableName, told: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names that a table does not have.
+    """Refuse names that the table does not allow.
 
     Raises:
-        ConfigError: A name is unknown. The remedy names the nearest one, or all.
+        ConfigError: A name is unknown. The remedy suggests the most similar name, or lists all names.
     """
     names = sorted(known)
     for name in told:
@@ -104,20 +104,20 @@ def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, inspect.Type]:
 
 
 def extra_of(kind: inspect.Type, name: str) -> Any:
-    """Return an entry of a field's `Meta(extra=...)`; None without it."""
+    """Return an entry of a field's `Meta(extra=...)`; None if there is none."""
     return (
         kind.extra.get(name) if isinstance(kind := required(kind), inspect.Metadata) and kind.extra else None
     )
 
 
 def place_of(why: str) -> str | None:
-    """Return the name of the field that msgspec refused; None if the struct refused itself."""
+    """Return the name of the field that msgspec refused; None if the error concerns the whole struct."""
     found = _LOCATION.search(why)
     return None if found is None else found[1]
 
 
 def words(kind: inspect.Type) -> str:
-    """Return the values that a type accepts, in words."""
+    """Describe in words the values that a type accepts."""
     if said := extra_of(kind, "write"):
         return str(said)
     match bare(kind):

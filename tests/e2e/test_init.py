@@ -102,3 +102,17 @@ def test_init_without_git_registers_the_agent_and_says_how_to_act_as_it(
     (empty / "postroom").symlink_to(Path(sys.executable).parent / "postroom")
     done = postroom("init", "--as", "Ada", "--no-rules", "--json", path=str(empty))
     assert (document(done)["agent"], document(done)["default"]) == ("Ada", False)
+    said = postroom("init", "--as", "Ada", "--dry-run", "--json", path=str(empty))
+    assert document(said)["default"] is False
+
+
+def test_a_name_that_is_refused_leaves_no_project(folder: Path, postroom: Postroom) -> None:
+    assert postroom("init", "--no-rules").returncode == 0
+    (folder.parent / "inner").mkdir()
+    for words in (
+        ("init", "--as", "Bad Name", "--dry-run"),
+        ("agents", "register", "Bad Name", "-p", "../inner"),
+    ):
+        done = postroom(*words)
+        assert (done.returncode, "Bad Name" in done.stderr) == (2, True)
+    assert "inner" not in postroom("projects", "list").stdout

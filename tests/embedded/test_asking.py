@@ -106,7 +106,7 @@ async def test_an_invalid_answer_is_refused_and_the_question_stays_open(opening)
     async with opening(ask) as mailbox:
         handle = await asking(await mailbox.enqueue("chat", "go"))
         asked = (await handle.status()).question_id
-        for wrong in ({"by": None}, {"text": 5}, {"approved": "yes"}, {"question_id": None}):
+        for wrong in ({"by": None}, {"text": 5}, {"approved": "yes"}, {"question_id": None}, {}):
             with pytest.raises(InvalidArgument):
                 await handle.answer(**{"question_id": asked} | wrong)
         with pytest.raises(StaleDecision):

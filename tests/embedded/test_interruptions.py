@@ -230,6 +230,24 @@ async def test_every_entry_refuses_a_deadline_that_has_passed_or_comes_before_th
         assert await begins_at_its_deadline.result(timeout=0) == "just in time"
 
 
+async def test_a_run_that_started_in_time_is_tried_again_after_its_deadline(manual):
+    tries = []
+
+    async def fails_once(run):
+        tries.append(run.attempt)
+        if len(tries) == 1:
+            raise RuntimeError("not yet")
+        return "done"
+
+    async with manual(fails_once) as mailbox:
+        options = {"deadline": from_now(mailbox, 1), "retry_delay": timedelta(seconds=5)}
+        handle = await mailbox.enqueue("chat", "go", **options)
+        await mailbox.run_until_idle()
+        mailbox.clock.advance(timedelta(seconds=10))
+        await mailbox.run_until_idle()
+        assert await handle.result(timeout=30) == "done"
+
+
 async def test_what_was_accepted_before_its_deadline_keeps_its_run_when_it_is_enqueued_again(manual):
     async with manual(echo) as mailbox:
         deadline = from_now(mailbox, 5)

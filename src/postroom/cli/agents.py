@@ -10,6 +10,7 @@ from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, AsJson, DataDir, Key, Project, project_key
+from postroom.mail.names import check_name
 
 app = typer.Typer(
     help="List, register and retire agents.",
@@ -70,6 +71,8 @@ def register(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Register or update an agent. Without a project for this folder, a new project is created."""
     slug = key = project_key(project)
+    if name is not None:
+        check_name(name)
     server = Server.find(data_dir=data_dir)
     if Path(key).is_absolute():
         slug = str(show.fields(server.call_tool("ensure_project", {"human_key": key}))["slug"])

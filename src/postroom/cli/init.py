@@ -19,6 +19,7 @@ from postroom.cli.options import AGENT_SETTING, HERE, AsJson, agent_of_folder, p
 from postroom.cli.start import ensure_server
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ServerUnavailable, UnknownAgent, UnknownProject
+from postroom.mail.names import check_name
 
 app = typer.Typer()
 
@@ -106,21 +107,26 @@ def _server(*, dry_run: bool) -> dict[str, Any]:
 def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:
     """Create the project of this folder, register its default agent, and return both."""
     key = project_key(HERE)
+    if agent is not None:
+        check_name(agent)
     if dry_run:
-        return {"project": None, "folder": key, "agent": agent}
+        return {"project": None, "folder": key, "agent": agent, "default": _git("rev-parse", "--git-dir")}
     server = Server.find()
     slug = show.fields(server.call_tool("ensure_project", {"human_key": key}))["slug"]
     if agent is not None:
         asked = {"project_key": key, "name": agent, "program": "cli", "model": "unknown"}
         agent = str(show.fields(server.call_tool("register_agent", asked))["name"])
-        command = ("git", "config", AGENT_SETTING, agent)
-        try:
-            done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - fixed words
-            is_default = done.returncode == 0
-        except OSError:  # Git is not installed; the answer says how to act as the agent without it
-            is_default = False
+        is_default = _git("config", AGENT_SETTING, agent)
         return {"project": slug, "folder": key, "agent": agent, "default": is_default}
     return {"project": slug, "folder": key, "agent": agent_of_folder() or None}
+
+
+def _git(*words: str) -> bool:
+    """Run Git in this folder; return False if it fails or is not installed."""
+    try:
+        return subprocess.run(("git", *words), capture_output=True, check=False).returncode == 0  # noqa: S603, S607
+    except OSError:
+        return False
 
 
 def _rules(taken: list[Client], *, is_wanted: bool, dry_run: bool) -> str | None:
@@ -159,9 +165,8 @@ def _told(document: dict[str, Any]) -> str:
             f"Agent: {show.line(name)}{' would act in this folder' if is_dry else ' acts in this folder'}"
         )
         if document.get("default") is False:
-            lines[-1] = (
-                f"Agent: {show.line(name)} is registered. Outside Git, set POSTROOM_AGENT to act as it."
-            )
+            state = "would be registered" if is_dry else "is registered"
+            lines[-1] = f"Agent: {show.line(name)} {state}. Outside Git, set POSTROOM_AGENT to act as it."
     lines.append(setup.done_text({**document, "notes": []}))
     if document["rules"]:
         lines.append(f"Rules: {'would be written to' if is_dry else 'in'} {show.line(document['rules'])}")
@@ -197,7 +202,7 @@ def _who(document: dict[str, Any]) -> str:
     if name is None:
         return (
             "No agent is chosen in this folder.\n"
-            f"remedy: run `postroom init --as NAME`, set POSTROOM_AGENT, or use --as\n"
+            f"remedy: set POSTROOM_AGENT, use --as, or in a Git repository run `postroom init --as NAME`\n"
             f"server: {show.line(document['server'])}"
         )
     lines = [f"{show.line(name)} in {show.line(document['project'])}, by {document['named_by']}"]

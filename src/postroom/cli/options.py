@@ -84,7 +84,8 @@ def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
     name = _split_agent(ctx, given or agent_of_folder())
     if not name and not ctx.resilient_parsing:
         ctx.fail(
-            "Missing option '--as'. Name the agent, set POSTROOM_AGENT, or run `postroom init --as NAME`."
+            "Missing option '--as'. Name the agent, set POSTROOM_AGENT, or in a Git repository run "
+            "`postroom init --as NAME`."
         )
     return name
 

@@ -294,6 +294,11 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         self._require(RunDispatchStatus.CLAIMED, "ack")
         return _ended(self, RunDispatchStatus.ACKED, now=now)
 
+    def has_missed_deadline(self, now: int) -> bool:
+        """Return whether the deadline has passed before any execution of the run started."""
+        has_started = self.attempt_count + self.interruption_count > 0
+        return self.deadline_at is not None and now > self.deadline_at and not has_started
+
     @property
     def executions(self) -> int:
         """Number of executions that have started: failed, interrupted, and the last one.

@@ -37,7 +37,7 @@ class Project(Record, frozen=True, kw_only=True):
     human_key: str
     created_at: int
     spelling: str
-    """The normalized path, which is the same for the WSL, UNC and drive-letter spellings of one folder."""
+    """The normalized path, which is the same for the WSL, UNC and Windows (`C:`) spellings of one folder."""
     git_identity: str = ""
     owner: str = ""
 

@@ -55,7 +55,7 @@ _LONGEST: Final = timedelta(days=366)
 
 
 class When(Record, frozen=True, kw_only=True):
-    """The time of a scheduled message: after a span, repeatedly after each span, or at a time of day."""
+    """When a scheduled message is sent: after a time span, repeatedly at an interval, or at a time of day."""
 
     words: str
     """The time as a text for people, such as `every mon, wed at 18:30 Europe/Berlin`."""

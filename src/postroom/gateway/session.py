@@ -70,7 +70,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
     agent: str | None = None
     """The agent that answers according to the routes; None: `[agent]`."""
     person: str | None = None
-    """The owner of the conversation, if a direct chat shares that of its person's other chats."""
+    """The owner of the conversation, if a direct chat shares it with the person's other chats."""
 
     @property
     def description(self) -> str:

@@ -79,7 +79,7 @@ class Sessions:
         return session, False
 
     def activity(self, session: ChatSession, source: SessionSource) -> "Activity | None":
-        """Return the activity to write for a session that gets a message now, or None."""
+        """Return the activity to store for a session that receives a message now; None if nothing is due."""
         now, there = self._clock.now(), (session.source.get("platform"), session.source.get("chat_id"))
         # The session of linked chats may have been active elsewhere.
         is_here = source.person is None or there == (source.platform.value, source.chat_id)

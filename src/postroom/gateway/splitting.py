@@ -1,4 +1,4 @@
-"""Splits a text into parts that a platform accepts, so that each can be read alone.
+"""Splits a text into parts that a platform accepts, each of which is readable on its own.
 
     text     in code, fenced:   ```py          part 1   in code, fenced:   part 2   ```py
                                 a = 1                   ```py                       b = 2
@@ -12,9 +12,9 @@ What a cut must not do, and the exceptions:
     preferably not   lie elsewhere than after a blank line, then a newline, then a space: of each the last one
                      that leaves a part at least half full
 
-White space at a cut is dropped, except for the indentation of the next line; in a fence all of it is kept. An
-info string that would fill half of a part is not repeated; a fence whose marks fill a part is treated as
-text.
+White space at a cut is dropped, except for the indentation of the next line. Inside a fence, all of it is
+kept. An info string that would fill half of a part is not repeated. If the markers of a fence would fill a
+part, the fence is treated as text.
 """
 
 import re
@@ -39,14 +39,14 @@ _NOTHING, _CODE_SPACE, _SPACE, _CODE_NEWLINE, _NEWLINE, _CODE_BLANK, _BLANK = ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a text: `text[start:end]` with additions that make it readable alone."""
+    """A part of a text: `text[start:end]`, with additions that make it readable on its own."""
 
     start: int
     end: int
     opening: str = ""
-    """The line that opens the fence again in which it begins, its newline included."""
+    """The line, including its newline, that reopens the fence in which the part begins."""
     closing: str = ""
-    """The line that closes the fence at its end, with the newline before it if there is none."""
+    """The line that closes an open fence at the end of the part, with a newline before it if needed."""
 
     def of(self, text: str) -> str:
         """Return the part in its final form."""
@@ -55,9 +55,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fence:
-    """Fenced code: the code is `text[code:close]`, the line that closes it ends at `end`.
+    """A fenced code block: the code is `text[code:close]`, and its closing line ends at `end`.
 
-    For an unclosed fence, both lie beyond the text.
+    For an unclosed fence, both positions lie beyond the end of the text.
     """
 
     start: int
@@ -70,7 +70,7 @@ class _Fence:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A part ends at `end`, the next begins at `after`."""
+    """A cut: one part ends at `end`, and the next begins at `after`."""
 
     kind: int
     end: int
@@ -80,10 +80,10 @@ class _Cut:
 def split(text: str, *, limit: int, unit: LengthUnit) -> tuple[str, ...]:
     """Return the text in parts of at most `limit` units, in linear time.
 
-    Joined, without the added fences, they are the text except for white space at the cuts. A fence that a
-    part leaves open is closed at its end and opened again in the next, with the same marker and info string.
-    A text that fits is one part, changed only to close a fence; a blank text has no part, and no part is
-    blank.
+    Apart from added fence lines and white space at the cuts, the joined parts equal the text. A fence that is
+    open at the end of a part is closed there and reopened in the next part, with the same marker and info
+    string. A text that fits is returned as one part, changed only to close a fence. A blank text has no
+    parts, and no part is blank.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`.
@@ -92,10 +92,10 @@ def split(text: str, *, limit: int, unit: LengthUnit) -> tuple[str, ...]:
 
 
 def cut(text: str, *, limit: int, unit: LengthUnit) -> tuple[Piece, ...]:
-    """Return where `split` cuts.
+    """Return the parts of `split` as positions in the text.
 
     Raises:
-        InvalidArgument: the limit is under `SMALLEST_LIMIT`.
+        InvalidArgument: The limit is under `SMALLEST_LIMIT`.
     """
     refuse_small_limit(limit)
     if unit.measure(text) <= limit and not any(mark in text for mark in _FENCE_MARKS):
@@ -104,7 +104,7 @@ def cut(text: str, *, limit: int, unit: LengthUnit) -> tuple[Piece, ...]:
 
 
 class _Splitter:
-    """Cuts one text, from its start on."""
+    """Cuts one text, from start to end."""
 
     def __init__(self, text: str, room: int, unit: LengthUnit) -> None:
         self._text = text
@@ -116,7 +116,7 @@ class _Splitter:
         self._span_starts = [start for start, _ in self._spans]
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the parts in order; none when the text is empty, some may be blank."""
+        """Yield the parts in order. There are none if the text is empty; some may be blank."""
         text = self._text
         start = 0 if self._is_last(0) else self._after_white(0)
         while start < len(text):
@@ -133,7 +133,7 @@ class _Splitter:
             start = found.after
 
     def _carried(self, fence: _Fence) -> _Fence | None:
-        """Return a fence as each part opens it again, or None when its marks leave no room for code."""
+        """Return the fence as each part reopens it; None if its markers leave no room for code."""
         if fence.code - fence.start > self._room:
             return None
         first = self._unit.measure(self._text[fence.start : fence.code])
@@ -155,19 +155,19 @@ class _Splitter:
         return self._unit.measure(text[start:]) + self._unit.measure(added) <= self._room
 
     def _closing(self, end: int) -> str:
-        """Return the text that closes the fence that is open at `end`."""
+        """Return the text that closes the fence which is open at `end`."""
         fence = self._fence_at(end)
         if fence is None:
             return ""
         return fence.closing if end > fence.start and self._text[end - 1] == "\n" else "\n" + fence.closing
 
     def _fence_at(self, place: int) -> _Fence | None:
-        """Return the fence within which a place lies, its first and last line included."""
+        """Return the fence that contains a position, including its first and last line."""
         index = bisect_left(self._fence_starts, place) - 1
         return self._fences[index] if index >= 0 and place < self._fences[index].end else None
 
     def _after_white(self, place: int) -> int:
-        """Return where a part begins after a cut here: white space is passed over, an indentation is not."""
+        """Return where the next part begins: after the white space here, but before an indentation."""
         white = _WHITE.match(self._text, place)
         if white is None:
             return place
@@ -175,7 +175,7 @@ class _Splitter:
         return white.end() if place > 0 == line else line
 
     def _next_cut(self, start: int, room: int) -> _Cut:
-        """Return where the part ends that begins at `start` and does not reach the end of the text."""
+        """Return the end of the part that begins at `start`, if it does not reach the end of the text."""
         end = self._unit.fitting(self._text, start, room)
         fence = self._fence_at(end)
         if fence is not None:
@@ -191,7 +191,7 @@ class _Splitter:
         )
 
     def _best_white(self, start: int, low: int, high: int, end: int) -> _Cut | None:
-        """Return the best cut at white space between `low` and `high`, of a part that `end` fills."""
+        """Return the best cut at white space from `low` to `high`, for a part that could reach `end`."""
         best: _Cut | None = None
         barred = len(self._text)
         for white in reversed(list(_WHITE.finditer(self._text, low, min(high + 2, len(self._text))))):
@@ -234,12 +234,12 @@ class _Splitter:
         return fence.end > end or fence.end - place > len(fence.closing)
 
     def _span_around(self, place: int) -> tuple[int, int] | None:
-        """Return the code span that a cut at this place would divide."""
+        """Return the code span that a cut at this position would divide."""
         index = bisect_left(self._span_starts, place) - 1
         return self._spans[index] if index >= 0 and place < self._spans[index][1] else None
 
     def _may_begin(self, place: int) -> bool:
-        """Return whether a line may begin here that begins elsewhere in the text."""
+        """Return whether a part may begin here, in the middle of a line."""
         return _is_boundary(self._text, place - 1, place) and not self._begins_a_fence(place)
 
     def _begins_a_fence(self, place: int) -> bool:
@@ -247,11 +247,11 @@ class _Splitter:
         return self._text[place - 1] != "\n" and _FENCE_HEAD.match(self._text, place) is not None
 
     def _line_start(self, start: int, place: int) -> int:
-        """Return where the line of a place begins in the part."""
+        """Return where the line that contains a position begins within the part."""
         return max(start, self._text.rfind("\n", start, place) + 1)
 
     def _within_a_line(self, start: int, end: int) -> _Cut:
-        """Return the last cut that divides nothing; without one, a cut that does."""
+        """Return the last cut that divides no grapheme or code span; if there is none, one that does."""
         text = self._text
         fence = self._fence_at(end)
         if fence is not None and end >= fence.close:
@@ -276,12 +276,12 @@ class _Splitter:
         return _Cut(_NOTHING, place, place if self._fence_at(place) else self._after_white(place))
 
     def _looks_fenced(self, start: int, place: int) -> bool:
-        """Return whether the line before a place looks as if it opened or closed a fence."""
+        """Return whether the line up to this position looks like the start or end of a fence."""
         return _FENCE_HEAD.match(self._text, self._line_start(start, place)) is not None
 
 
 def _fences(text: str) -> Iterator[_Fence]:
-    """Yield the fenced code of a text; a fence that is never closed reaches beyond its end."""
+    """Yield the fenced code blocks of a text. An unclosed fence extends beyond its end."""
     opened: re.Match[str] | None = None
     for line in _FENCE_LINE.finditer(text):
         if opened is None:
@@ -305,7 +305,7 @@ def _fence(opened: re.Match[str], close: int, end: int) -> _Fence:
 
 
 def _spans(text: str, fences: list[_Fence]) -> Iterator[tuple[int, int]]:
-    """Yield the inline code of a text outside of its fences, marks included."""
+    """Yield the inline code spans outside of fences, including their backticks."""
     lows = [0, *(fence.end for fence in fences)]
     highs = [*(fence.start for fence in fences), len(text)]
     for low, high in zip(lows, highs, strict=True):
@@ -341,7 +341,7 @@ def _paired(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]
 
 
 def _is_boundary(text: str, start: int, place: int) -> bool:
-    """Return whether a cut divides no grapheme, as far as the character database alone shows."""
+    """Return whether a cut divides no grapheme, as far as Python's character database can tell."""
     if not start < place < len(text) or text[place - 1] == "\n":
         return True
     before, after = text[place - 1], text[place]
@@ -366,5 +366,5 @@ def _is_boundary(text: str, start: int, place: int) -> bool:
 
 
 def _is_pair(text: str, place: int) -> bool:
-    """Return whether a cut divides a surrogate pair that was never combined."""
+    """Return whether a cut divides a pair of surrogates that the text contains as two characters."""
     return "\ud800" <= text[place - 1] < "\udc00" <= text[place : place + 1] < "\ue000"

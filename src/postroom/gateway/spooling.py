@@ -1,4 +1,4 @@
-"""Private files on the disk, which hold bytes until their type is known."""
+"""Private temporary files, which hold received bytes until their type is known."""
 
 import asyncio
 import os
@@ -12,13 +12,13 @@ from postroom.contracts.errors import TooLarge
 from postroom.contracts.files import SNIFFED_BYTES, SpooledFile
 
 MOST_FILES = 20
-"""Files of one message."""
+"""Maximum number of files of one message."""
 _BATCH = 256 * 1024
 
 
 @asynccontextmanager
 async def spooled(pieces: AsyncIterator[bytes], *, most: int) -> AsyncIterator[SpooledFile]:
-    """Write the pieces to a private file, which is removed after the block; memory use is small.
+    """Write the pieces to a private file that is removed after the block. Little memory is needed.
 
     Raises:
         TooLarge: There were more than `most` bytes.
@@ -52,7 +52,7 @@ def _write(
 
 
 async def pieces_of(path: Path) -> AsyncIterator[bytes]:
-    """Yield a plain file's bytes; a link is not followed."""
+    """Yield the bytes of a regular file; a symbolic link is refused."""
     handle = await asyncio.to_thread(open_plain, path)
     with os.fdopen(handle, "rb") as file:
         while piece := await asyncio.to_thread(file.read, _BATCH):
@@ -60,16 +60,16 @@ async def pieces_of(path: Path) -> AsyncIterator[bytes]:
 
 
 def open_plain(path: Path) -> int:
-    """Open a file to read, and no link.
+    """Open a file for reading; refuse a symbolic link.
 
     Raises:
-        OSError: it is a link, or cannot be opened.
+        OSError: The path is a symbolic link, or cannot be opened.
     """
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 async def piece_of(content: bytes) -> AsyncIterator[bytes]:
-    """Yield bytes that are in memory already."""
+    """Yield bytes that are already in memory."""
     yield content
 
 

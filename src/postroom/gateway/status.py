@@ -1,7 +1,7 @@
-"""The public state of a gateway: its status file, its process file, and its locks on bot tokens.
+"""The state of a gateway on disk: its status file, its process file, and its locks on bot tokens.
 
-Everything is below one folder that the caller names; with None nothing is stored. Files are written next to
-their place and moved there, readable only by their owner. A lock is the operating system's and ends with its
+All files are in one folder, which the caller names; with None, nothing is stored. Files are written
+atomically and are readable only by their owner. The operating system holds the locks, so a lock ends with its
 process.
 """
 
@@ -45,9 +45,9 @@ def write_runtime_status(
     platforms: Mapping[str, Mapping[str, Json]] | None = None,
     now: int = 0,
 ) -> None:
-    """Write the state: starting, running, draining, degraded or stopped, and that of each platform.
+    """Write the state (starting, running, draining, degraded or stopped), and the state of each platform.
 
-    Other processes only read it: a failed write is logged, and has no other effect.
+    The file is only information for other processes, so a failed write is logged and has no other effect.
     """
     if folder is None:
         return
@@ -65,9 +65,9 @@ def write_runtime_status(
 
 
 class ScopedLocks:
-    """Locks on tokens: one process on this machine receives with each, or the servers of one database.
+    """Locks on tokens, so that only one process on this machine, or the servers of one database, use each.
 
-    A token is known here by a hash of it; neither file names nor messages show more.
+    Only a hash of a token is used here; file names and messages show nothing else of it.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -75,9 +75,10 @@ class ScopedLocks:
         self._held: dict[tuple[str, str], FileLock] = {}
 
     def acquire(self, scope: str, identity: str, *, store_id: str = "", server: str = "") -> None:
-        """Acquire a lock; a lock held here already is unchanged.
+        """Acquire a lock. A lock that this process already holds is unchanged.
 
-        With a `store_id` all servers of that store may hold it, each by its own file, named by `server`.
+        With a `store_id`, all servers of that store may hold the lock, each with its own file, named after
+        `server`.
 
         Raises:
             ConfigError: Another process holds it.
@@ -105,13 +106,13 @@ class ScopedLocks:
         self._held[scope, identity] = lock
 
     def release(self, scope: str, identity: str) -> None:
-        """Give a lock back; harmless when it is not held here."""
+        """Release a lock; do nothing if this process does not hold it."""
         lock = self._held.pop((scope, identity), None)
         if lock is not None:
             lock.release()
 
     def release_all(self) -> None:
-        """Release all locks held here."""
+        """Release all locks that this process holds."""
         for scope, identity in list(self._held):
             self.release(scope, identity)
 

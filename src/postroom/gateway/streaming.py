@@ -1,7 +1,7 @@
-"""Shows an active run in its chat: typing, and the answer while it is being written.
+"""Shows active runs in their chats: a typing indicator, and drafts of the answer.
 
-It wraps the executor, so that every execution is shown, also a following or a recovered one, in any process.
-The draft is temporary; the answer itself is delivered from the outbox and replaces it.
+It wraps the executor, so that every execution is shown in whichever process it runs, including retries and
+recovered runs. The draft is temporary. The final answer is delivered through the outbox and replaces it.
 """
 
 import asyncio
@@ -44,25 +44,25 @@ from postroom.ports import RunControl
 _LOG = get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
 _DRAFT = "draft"
-"""The setting of a session that names the newest draft in its chat, and the run that the draft belongs to."""
+"""The setting of a session that contains the newest draft in its chat, and the draft's run."""
 _MOST_SHOWN = 1_000
 FilesOf = Callable[[RunActivation], RunFiles]
-"""Gives the files of a run."""
+"""Returns the files of a run."""
 
 
 @dataclass(slots=True)
 class Shown:
-    """The shown part of an answer that is not delivered yet."""
+    """The part of an undelivered answer that the chat shows."""
 
     draft: Draft
     message_id: str | None = None
     step: "asyncio.Task[Step] | None" = None
-    """The current or last update of the draft; it outlives its run, because it cannot be recalled."""
+    """The current or last update of the draft. It may outlive its run, because it cannot be cancelled."""
     is_open: bool = False
-    """Whether the model's present answer has text and has not ended."""
+    """Whether the model's current answer has text and has not ended."""
 
     async def settled(self) -> None:
-        """Return when nothing is on its way to the chat."""
+        """Wait until no update is in progress."""
         if self.step is not None:
             await asyncio.wait({self.step})
 
@@ -76,23 +76,23 @@ class RunInChat:
     """The session that the run answers in."""
     cancel: Callable[[], object]
     answers: tuple[str, ...] = ()
-    """The platform's ids of the messages that it answers."""
+    """The platform's ids of the messages that the run answers."""
 
     def interrupt(self, reason: str) -> None:
-        """End the run soon; what waits in its session is kept."""
+        """Request the end of the run; messages that wait in its session are kept."""
         _LOG.info("run.interrupted", run_id=self.run_id, reason=reason)
         self.cancel()
 
 
 _MOST_MARKS = 1_000
 _TURNS = 12
-"""How often the removal of a mark requests a turn: for a minute."""
+"""How often the removal of a reaction requests a turn, which takes about a minute in all."""
 _REFUSED = (SendErrorKind.FORBIDDEN, SendErrorKind.BAD_FORMAT)
 
 
 @dataclass(frozen=True, slots=True)
 class _SeenReaction:
-    """A mark that a chat shows."""
+    """A reaction that a chat shows."""
 
     adapter: BasePlatformAdapter
     source: SessionSource
@@ -101,7 +101,7 @@ class _SeenReaction:
 
 
 class SeenMarks:
-    """The marks of this process. A chat that refuses one gets no other until the next start."""
+    """The "seen" reactions by this process. A chat that refuses one gets no others until the next start."""
 
     def __init__(self, adapters: Mapping[Platform, BasePlatformAdapter], timer: Timer) -> None:
         self._adapters = adapters
@@ -111,7 +111,7 @@ class SeenMarks:
         self._refusing: OrderedDict[tuple[Platform, str], None] = OrderedDict()
 
     def show(self, event: MessageEvent) -> None:
-        """Mark a message that is kept and will be answered; it is tried once."""
+        """Add a reaction to a stored message that will be answered. There is only one attempt."""
         source, inbound_id, message_id = event.source, event.inbound_id, event.message_id
         if source is None or inbound_id is None or message_id is None or inbound_id in self._marks:
             return
@@ -128,14 +128,14 @@ class SeenMarks:
             self._marks.popitem(last=False)
 
     def clear(self, inbound_ids: Iterable[int]) -> None:
-        """Take the marks of these messages away: they have their answer, or will get none."""
+        """Remove the reactions from these messages, because they have been answered or will get no answer."""
         for inbound_id in inbound_ids:
             marking = self._marks.pop(inbound_id, None)
             if marking is not None and not self._tasks.closed:
                 self._tasks.start(self._take_away(marking), name="take a mark away")
 
     async def close(self) -> None:
-        """End pending updates; shown marks stay."""
+        """Stop pending updates. Reactions that are shown stay."""
         await self._tasks.close()
 
     async def _mark(
@@ -157,7 +157,7 @@ class SeenMarks:
             self._refusing.popitem(last=False)
 
     async def _take_away(self, marking: "asyncio.Task[_SeenReaction | None]") -> None:
-        """Remove a mark when its turn comes; the platform's answer changes nothing."""
+        """Remove a reaction when its turn comes. The platform's response does not matter."""
         await asyncio.wait({marking})
         mark = None if marking.cancelled() or marking.exception() else marking.result()
         if mark is None:
@@ -173,7 +173,7 @@ class SeenMarks:
 
 
 class StreamingPresenter:
-    """Shows runs in the chats of these adapters. A failure here does not fail the run."""
+    """Shows runs in the chats of these adapters. If showing fails, the run continues."""
 
     def __init__(
         self,
@@ -184,30 +184,30 @@ class StreamingPresenter:
         timer: Timer,
     ) -> None:
         self.runs: dict[str, RunInChat] = {}
-        """By session: the newest run of it that executes in this process."""
+        """The newest run of each session that executes in this process."""
         self.sessions = sessions
         self.adapters = {adapter.platform: adapter for adapter in adapters}
         self._config = config
         self._clock = clock
         self._timer = timer
         self.drafts: OrderedDict[str, Shown] = OrderedDict()
-        """By run: what its chat is shown of an answer that is not delivered yet."""
+        """For each run, the part of its undelivered answer that the chat shows."""
         self._tasks = Tasks("chat presenter")
         self.seen = SeenMarks(self.adapters, timer)
 
     def show_typing(self, source: SessionSource) -> None:
-        """Show that an accepted message is being read; failures are ignored."""
+        """Show a typing indicator for an accepted message; failures are ignored."""
         adapter = self.adapters.get(source.platform)
         if adapter is not None and adapter.capabilities.typing and not self._tasks.closed:
             self._tasks.start(adapter.send_typing(source.chat_id, send_metadata(source)), name="typing")
 
     async def close(self) -> None:
-        """End updates outside of runs."""
+        """Stop updates that do not belong to a run."""
         await self._tasks.close()
         await self.seen.close()
 
     def holds_requests(self, thread_id: str) -> bool:
-        """Return whether senders on a thread hold a request open until the answer."""
+        """Return whether the senders on a thread hold a request open until they get the answer."""
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(
             one.capabilities.holds_requests and name.value == platform for name, one in self.adapters.items()
@@ -217,7 +217,7 @@ class StreamingPresenter:
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
-        """Show a run while it executes; its events are put into the yielded queue, if there is one."""
+        """Show a run while it executes. If a queue is yielded, put the run's events into it."""
         try:
             address = await self.sessions.place_of(activation.thread_id, activation.messages)
         except PostroomError as error:
@@ -260,7 +260,7 @@ class StreamingPresenter:
     ) -> None:
         """Show the answer as it grows, no more often than the platform allows.
 
-        Text that arrives too soon after an edit is shown later, even if no further text follows.
+        Text that arrives too soon after an update is shown later, even if no more text follows.
         """
         shown, label = await self._draft_of(adapter, source.chat_id, run), self.sessions.label(source)
         between, is_begun = "", False
@@ -298,7 +298,7 @@ class StreamingPresenter:
                 step = await asyncio.shield(shown.step)
 
     async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
-        """Restart the draft; notify a channel that cannot recall its sent words."""
+        """Restart the draft. Notify a channel that cannot withdraw text that it has already sent."""
         shown.draft.begin_again()
         if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})
@@ -342,12 +342,13 @@ class StreamingPresenter:
     async def leave_to_question(
         self, adapter: BasePlatformAdapter, key: str, run_id: str, message_id: str, asked_by: str
     ) -> None:
-        """Leave a run's draft to the text of a question; the run's next draft is another message.
+        """Let a question's text take over the run's draft. The run's next draft is then a new message.
 
         `asked_by` is the key of the question's outbox row.
 
         Raises:
-            StoreError: This could not be stored; the run's answer would replace the text.
+            StoreError: The change could not be stored; the run's answer would then replace the question's
+                text.
         """
         if _outlives(adapter.capabilities):
             draft = {"run": run_id, "id": message_id, "asked_by": asked_by}
@@ -357,7 +358,7 @@ class StreamingPresenter:
         self.drafts.pop(run_id, None)
 
     async def _keep_draft_id(self, run: RunInChat, message_id: str) -> None:
-        """Store the id of the newest draft, so that after a crash the answer takes its place."""
+        """Store the id of the newest draft, so that the answer replaces it even after a crash."""
         draft = {"run": run.run_id, "id": message_id}
         try:
             await self.sessions.changed(
@@ -408,7 +409,7 @@ def answered_by(activation: RunActivation) -> tuple[str, ...]:
 
 
 def _outlives(capabilities: ChannelCapabilities) -> bool:
-    """Return whether a draft is a message, and stays in the chat when the process ends."""
+    """Return whether drafts are messages, which stay in the chat if the process ends."""
     return capabilities.edits and not capabilities.streams
 
 
@@ -418,7 +419,7 @@ def shows_drafts(capabilities: ChannelCapabilities) -> bool:
 
 
 class _DeltaSink:
-    """Passes events on, those of the answer to its presentation as well, and keeps the answer's text."""
+    """Forwards events, sends those of the answer to its presentation as well, and keeps the answer's text."""
 
     def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent | None] | None") -> None:
         self._sink = sink
@@ -431,7 +432,7 @@ class _DeltaSink:
         return "".join(self._text).strip()
 
     async def emit(self, event: AgentEvent) -> None:
-        """Take an event; never waits for a reader and never fails."""
+        """Forward an event; this never waits for a reader and never fails."""
         if isinstance(event, TextDelta | ReasoningDelta | StreamReset | StepEnd | RunRetrying):
             if isinstance(event, TextDelta):
                 self._text.append(event.delta)
@@ -455,7 +456,7 @@ class ChatExecutor(ExecutorAround):
         self._files = files
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether the thread's runs are retried for minutes if their failure may be an outage."""
+        """Return whether runs of the thread are retried for minutes after a failure that may be an outage."""
         return not self._presenter.holds_requests(thread_id)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:

@@ -1,4 +1,4 @@
-"""Routes to people: a chat message becomes mail to the person who answers there, without a run.
+"""Routes to people: a chat message becomes mail to the person who answers, without starting a run.
 
 message ─▶ stored ─▶ mail to the person, once ─▶ closed
                        │ to their inbox, and to the chat that they prefer
@@ -29,12 +29,12 @@ class ToPeople:
         self._intake_log, self._mail = intake_log, mail
 
     async def pass_on(self, event: MessageEvent, source: SessionSource, session: ChatSession) -> str | None:
-        """Write to the person who answers; return why it was refused, None when it was written.
+        """Send a message to the person who answers; return why it was refused, or None if it was sent.
 
-        Done again for the same message, it is written once.
+        A repeated call for the same message does not send it again.
 
         Raises:
-            StoreError: it is not known whether it was written; the message still waits.
+            StoreError: It is unknown whether the mail was stored; the message still waits.
         """
         person = source.agent or ""
         [inbound] = await self._intake_log.messages([event.inbound_id or 0])
@@ -64,6 +64,6 @@ class ToPeople:
 
 
 def _where(source: SessionSource) -> str:
-    """Return who writes, or in which group."""
+    """Return the name of the sender, or of the group."""
     who = source.user_name or source.user_id or source.chat_id
     return who if source.chat_type == "dm" else source.chat_name or source.chat_id

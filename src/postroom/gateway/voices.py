@@ -1,10 +1,10 @@
-"""Speaks answers: the relay's handler of voices.
+"""Speaks answers: the relay's handler for voice messages.
 
     the text has arrived ─▶ its row ends and stores the voice ─▶ spoken ─▶ stored as a file ─▶ sent
                                                                    └ failed: one sentence to the chat
 
-A voice has its own row, after the row of its text. So a slow or failing endpoint neither delays nor repeats a
-text, and a repeated text has one voice.
+A voice message has its own outbox row, after the row of its text. So a slow or failing endpoint neither
+delays nor repeats the text, and a repeated text has only one voice message.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ VOICE_KIND: Final = "voice"
 _SPEAK_SECONDS = 60.0
 """How long the endpoint may take for one answer, retries included."""
 _BEING_SENT = 1
-"""The step that the row keeps when the voice is about to be sent."""
+"""The step that is stored in the row before the voice message is sent."""
 _CODE = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[([^\[\]\n]*)\]\([^()\s]*\)")
 _MARKS = re.compile(
@@ -52,16 +52,16 @@ _MARKS = re.compile(
     re.MULTILINE,
 )
 Speak = Callable[[str, str], AsyncIterator[bytes]]
-"""Yields the sound of a text in a format: `opus` or `mp3`."""
+"""Yields the audio of a spoken text as `opus` or `mp3`."""
 
 
 def spoken_words(text: str) -> str:
-    """Return the words of a Markdown text; blocks of code and the addresses of links are left out."""
+    """Return the text of a Markdown document to speak, without code blocks and link addresses."""
     return _MARKS.sub("", _LINK.sub(r"\1", _CODE.sub("", text))).strip()
 
 
 class Voices:
-    """Speaks the answers of chats that ask for it, and sends them after their texts."""
+    """Speaks answers in chats that want this, and sends the audio after the text."""
 
     at_once = 4
     together = False
@@ -86,11 +86,11 @@ class Voices:
         return self._delivery.serves(target)
 
     async def close(self) -> None:
-        """Stop the requests to the endpoint; the unfinished answers are spoken after the next start."""
+        """Stop the requests to the endpoint. Unfinished answers are spoken after the next start."""
         await self._speaking.close()
 
     async def draft_of(self, row: OutboxMessage, reply: Reply, source: SessionSource) -> OutboxDraft | None:
-        """Return the voice of a reply; None if the reply or its chat has none.
+        """Return the outbox row for a spoken reply; None if this reply is not spoken in its chat.
 
         Raises:
             StoreError: The choice of the chat could not be read.
@@ -108,10 +108,10 @@ class Voices:
         return replace(voice.draft(f"voice/{row.outbox_id}"), kind=VOICE_KIND)
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Speak and send one answer, or return when to retry; a failed voice does not become a dead letter.
+        """Speak and send one answer, or return when to retry. A failed one does not become a dead letter.
 
         Raises:
-            StoreError: The voice or its state could not be stored; the row is performed again.
+            StoreError: The audio or its state could not be stored; the row is performed again.
         """
         [row] = rows
         try:
@@ -141,7 +141,7 @@ class Voices:
         return await self._sent(row, reply, adapter, file)
 
     async def _spoken(self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter) -> ChatFile:
-        """Return the voice as a stored file; a voice that an earlier attempt stored is not spoken again."""
+        """Return the audio as a stored file. Audio that an earlier attempt has stored is reused."""
         message_id = f"voice/{row.outbox_id}"
         stored = await self._stores.files.files(reply.thread_id, [message_id])
         if stored:
@@ -191,7 +191,7 @@ class Voices:
         return self._give_up(row, reply, why)
 
     def _give_up(self, row: OutboxMessage, reply: Reply, why: str) -> Performed:
-        """End a voice: its chat gets one sentence, and the log has the reason."""
+        """Give up on a voice message: notify the chat in one sentence, and log the reason."""
         _LOG.warning("voice.not_sent", target=row.target, thread_id=reply.thread_id, reason=why)
         notice = replace(reply, kind=ReplyKind.NOTICE, text=wording.NOT_SPOKEN).draft(
             f"unspoken/{row.outbox_id}"

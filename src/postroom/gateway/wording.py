@@ -1,4 +1,4 @@
-"""The gateway's own sentences for people, all in one place."""
+"""All texts that the gateway itself writes to people."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ EDITED_UNREAD = (
 
 
 def edited_into(command: str) -> str:
-    """Return the notice that a message was changed into a command, and is neither performed nor read."""
+    """Return the notice that a message edited into a command is neither performed nor read."""
     return (
         f"The message that you changed to {command} was withdrawn, and the command was not executed: "
         "send it as a new message."
@@ -112,22 +112,25 @@ _MODEL_TROUBLE = {
     RequestRefused: "the model rejected this message",
     ContentFiltered: "the model provider withheld the answer",
 }
-"""A plain reason for each failure of a model. A provider's words may name the operator's account: members do
-not see them. They are kept with the run, for operators."""
+"""A plain explanation for each kind of model failure.
+
+A provider's own text may name the operator's account, so members do not see it. It is stored with the run for
+operators.
+"""
 _BY_BRANCH = {kind.branch: reason for kind, reason in _MODEL_TROUBLE.items()}
 _BY_CODE = {kind.code: reason for kind, reason in _MODEL_TROUBLE.items()}
 
 
 def _plain(error: str | None) -> str:
-    """Return the reason for a failure without the words of a model's provider."""
+    """Return the reason for a failure without the provider's own text."""
     branch = (error or "").partition(": ")[0]
     return _BY_BRANCH.get(branch) or _short(error)
 
 
 def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
-    """Return the reason for a failure as a caller of the API gets it, without the words of a provider.
+    """Return the reason for a failure for a caller of the API, without the provider's own text.
 
-    The text names the run, with which those words are kept for operators.
+    The reason names the run, with which operators can find the provider's text.
     """
     reason = run.termination
     if reason is None or reason.type is not TerminationKind.ERROR:
@@ -144,7 +147,7 @@ def tried_again(error: str) -> str:
 
 
 def too_old(minutes: int) -> str:
-    """Return the notice that a message was left unanswered over a break."""
+    """Return the notice that a message is too old to be answered after an interruption."""
     return (
         f"This message waited over {minutes} minutes while the server was away, and will not be "
         "answered. Send it again."
@@ -161,7 +164,7 @@ def _messages(number: int) -> str:
 
 
 def queue_full(most: int) -> str:
-    """Return the refusal of a message because too many wait."""
+    """Return the refusal of a message because too many messages wait."""
     return f"Rejected: {most} messages are already waiting here. Send it again later."
 
 
@@ -218,7 +221,7 @@ def _short(text: str | None, most: int = 300) -> str:
 
 
 def pairing(platform: str, code: str, lifetime: str) -> str:
-    """Return the answer to a stranger who gets a code."""
+    """Return the reply to a stranger with a pairing code."""
     return (
         f"I do not know you yet. Ask the owner to run `postroom gateway pair {platform} {code}`."
         f" The code is valid for {lifetime}."
@@ -226,7 +229,7 @@ def pairing(platform: str, code: str, lifetime: str) -> str:
 
 
 def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
-    """Return the instructions to link a chat with another, and its present links."""
+    """Return the instructions for linking a chat with another one, and its current links."""
     already = f"Linked with {', '.join(linked)}. " if linked else ""
     return (
         f"{already}Send /link {code} in your other chat within {minutes} minutes. Keep it secret: "
@@ -249,12 +252,12 @@ def linked_by(other: str) -> str:
 
 
 def reached_here(person: str) -> str:
-    """Return the notice that messages of agents come to this chat."""
+    """Return the notice that messages from agents are now sent to this chat."""
     return f"Messages to {person} now arrive here."
 
 
 def passed_on(person: str) -> str:
-    """Return the notice that a person has a message."""
+    """Return the notice that a message was sent to a person."""
     return f"{person} has received your message, and answers here."
 
 
@@ -284,7 +287,7 @@ def unknown_command(name: str) -> str:
 
 
 def not_read_by(command: str, takes: str, words: str) -> str:
-    """Return the notice about the words that a command takes, after others."""
+    """Return the notice about the words that a command accepts, after it got others."""
     return f"Not done: /{command} takes {takes}, and you wrote {_short(words, 60)!r}."
 
 
@@ -312,12 +315,12 @@ def too_much_forgotten(most: int) -> str:
 
 
 def no_time_of_day(told: str) -> str:
-    """Return the notice that a word is not a time of day."""
+    """Return the notice that a word is not a valid time of day."""
     return f"Not saved: {_short(told, 40)!r} is not a time of day; write 9:00, 18:30 or 6pm."
 
 
 def no_day(told: str) -> str:
-    """Return the notice that a word is not a day."""
+    """Return the notice that a word is not a valid day."""
     return (
         f"Not saved: {_short(told, 40)!r} is not a day; write day, weekday, weekend, or days such as mon,wed "
         "or mon-fri."

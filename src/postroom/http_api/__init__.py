@@ -1,1 +1,1 @@
-"""The HTTP edge: who may come in (`guard`), how people log in (`sessions`), what machines ask (`routes`)."""
+"""The HTTP interface: access checks (`guard`), logins (`sessions`), routes for programs (`routes`)."""

@@ -19,13 +19,13 @@ from postroom.http_api.words import note_operation
 D = TypeVar("D")
 S = TypeVar("S", bound=msgspec.Struct)
 _YES = {"yes": "true", "": "false"}
-"""How addresses give a field that is true or false; the words of JSON are accepted, too."""
+"""How query parameters express booleans; JSON's `true` and `false` are accepted, too."""
 
 
 def administration_routes(operations: Iterable[Operation], services: Mapping[type[Any], Any]) -> list[Route]:
     """Return a route for each address of the operations whose service is among `services`.
 
-    The progress of long work can be asked from the service `LongWork`, if there is one.
+    If there is a service `LongWork`, it reports the progress of long requests.
     """
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
@@ -60,10 +60,10 @@ def _route(path: str, rows: Mapping[str, Operation], services: Mapping[type[Any]
 
 
 def read_query(request: Request, kind: type[S]) -> S:
-    """Return the parameters of an address as a command.
+    """Parse the query parameters into a command.
 
     Raises:
-        InvalidArgument: They do not fit.
+        InvalidArgument: The parameters do not match the type.
     """
     flags = {one.name for one in msgspec.structs.fields(kind) if one.default is False}
     given = {
@@ -78,10 +78,10 @@ def read_query(request: Request, kind: type[S]) -> S:
 
 
 async def read_body(request: Request, kind: type[D]) -> D:
-    """Return a JSON body as a value of this type.
+    """Parse a JSON body into a value of this type.
 
     Raises:
-        InvalidArgument: It does not fit.
+        InvalidArgument: The body does not match the type.
     """
     names = getattr(kind, "__struct_fields__", ())
     remedy = f"send a JSON object with {', '.join(names)} as text" if names else "send a JSON object"

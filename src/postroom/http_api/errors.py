@@ -1,4 +1,4 @@
-"""Failures as HTTP answers: one form (RFC 9457) for every refusal."""
+"""Converts failures to HTTP responses, all in the form of RFC 9457."""
 
 import json
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from postroom.services.statuses import status_of
 _LOG = get_logger(__name__)
 
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="postroom"'}
-"""Names no metadata: a client that found some would begin OAuth, which this server does not speak."""
+"""It names no metadata, because a client that found some would start OAuth, which is not supported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A refusal, before it is an answer."""
+    """A refusal that has not been turned into a response yet."""
 
     status: int
     code: str
@@ -56,7 +56,7 @@ class Problem:
 
 
 def problem_of(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
-    """Return a failure as a refusal, in the words of HTTP; the value of an access failure is left out.
+    """Convert a failure to a refusal in HTTP terms. The value of an access failure is omitted.
 
     `operation` is the operation that failed, if the request has reached one.
     """
@@ -92,7 +92,7 @@ def problem_of(error: errors.PostroomError, operation: Operation | None = None) 
 
 
 def reported(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
-    """Return a failure as a refusal, and log it if the operator must act."""
+    """Convert a failure to a refusal, and log it if the operator must act."""
     problem = problem_of(error, operation)
     if problem.status >= 500:
         _LOG.error("http.failed", code=error.code, reason=error.message, remedy=error.remedy)
@@ -100,7 +100,7 @@ def reported(error: errors.PostroomError, operation: Operation | None = None) ->
 
 
 def internal_error() -> Problem:
-    """Return the refusal for what nobody foresaw; the log has the rest under the request's id."""
+    """Return the refusal for an unexpected error. The log has the details under the request's id."""
     return Problem(
         status=500,
         code="internal_error",

@@ -1,9 +1,9 @@
-"""The access check of the HTTP edge: a middleware in front of everything that is served.
+"""The access check of the HTTP interface: a middleware in front of all routes.
 
-It checks in this order: the request is well formed (400), is meant for this server (Host, 421), does not come
-from a foreign page (Origin, 403), has a known caller (401, or the login page), and is small enough (413).
-Accepted requests are marked with their caller, and `permissions` say which callers an address accepts.
-Exceptions below become one clean answer. The module knows nothing of mail.
+It checks in this order whether the request is well formed (400), is meant for this server (Host, 421), does
+not come from another site's page (Origin, 403), has a known caller (401, or the login page), and is small
+enough (413). Accepted requests are marked with their caller, and `permissions` decides which callers an
+address accepts. Exceptions from inner layers become one clean response. This module knows nothing about mail.
 """
 
 import asyncio
@@ -28,25 +28,29 @@ from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR
 from postroom.services.login_codes import Sessions
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
-"""Nobody in particular (public paths); the holder of the server's token; a person who logged in to the pages;
-an agent; the holder of a named token."""
+"""The kinds of callers. "Public" is anybody, on public paths.
+
+The others are the holder of the server's token, a person who is logged in to the pages, an agent, and the
+holder of a named token.
+"""
 
 CHANNEL_SCOPE: Final = "postroom.channel"
 """The key of the ASGI scope for the `OpenPath` of a channel's request; None for other requests."""
 REST: Final = "/v1"
-"""The prefix of the mail room's addresses, and of a channel's with the OpenAI protocol if there is one."""
+"""The prefix of the mail room's addresses, and of those of a channel with the OpenAI protocol."""
 HOOKS: Final = "/hooks"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SMALL_BODY: Final = 16 * 1024
-"""Bytes that a caller without a token may send: a login form needs far less."""
+"""Maximum bytes of a body from a caller without a token. A login form needs far less."""
 READ_ON_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of a body that are still read, and dropped, after the answer, for a caller who may send large bodies.
+"""Bytes of a body that are still read and dropped after the response, for a caller who may send large bodies.
 
-A connection that closes earlier is reset by the system, and a client that is still sending loses the answer.
+If the connection were closed earlier, the system would reset it, and a client that is still sending would
+lose the response.
 """
 READ_ON_SECONDS: Final = 20
 READ_ON_UNKNOWN_SECONDS: Final = 1
-"""The same for a caller without a token, of whose body at most `SMALL_BODY` bytes are read."""
+"""The same limit for a caller without a token, whose body may have at most `SMALL_BODY` bytes."""
 
 _LOG = get_logger(__name__)
 _HEADERS: Final = {
@@ -74,18 +78,18 @@ _DISCOVERY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPath:
-    """An address, with all below it, whose handler identifies the caller.
+    """An address, and all addresses below it, whose handler authenticates the caller itself.
 
-    A channel's, or that for results.
+    It is the address of a channel, or the one for results.
     """
 
     path: str
     limit: int
-    """Bytes that a request may have."""
+    """Maximum bytes of a request's body."""
     refuse: Callable[[int, str, str, Mapping[str, str]], Response] | None = field(default=None, compare=False)
-    """Returns a refusal in the form that callers there read, of a status, a code, a message and headers.
+    """Converts a status, a code, a message and headers to a refusal in the form that its callers expect.
 
-    None: they read problem JSON.
+    None: problem JSON.
     """
 
     def too_large(self, limit: int) -> "Problem | Response":
@@ -97,45 +101,49 @@ class OpenPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRules:
-    """Whom the door opens for."""
+    """The settings that decide which requests are accepted."""
 
     host: str = "127.0.0.1"
-    """The address the server is bound to."""
+    """The address to which the server is bound."""
     allowed_hosts: tuple[str, ...] = ()
     mcp_path: str = "/mcp"
     max_request_bytes: int = 64 * 1024 * 1024
     channels: tuple[OpenPath, ...] = ()
     rest_paths: frozenset[str] = frozenset()
-    """Each address of the mail room over REST: no channel has these, though a channel may have others around
-    them."""
+    """The REST addresses of the mail room.
+
+    A channel may have other addresses with the same prefix, but not these.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The functions that verify credentials, so that no token is visible here."""
+    """The functions that verify credentials. The guard itself never sees the valid tokens."""
 
     is_operator: Callable[[str], bool]
     sessions: Sessions
     is_agent: Callable[[str], Awaitable[bool]] | None = None
-    """With it, an agent's own token opens the MCP endpoint and REST, and nothing else, as a bearer token."""
+    """If set, an agent's own bearer token gives access to the MCP endpoint and REST, and to nothing else."""
     grant_of: Callable[[str], Awaitable[Grant]] | None = None
-    """With it, a named token opens the MCP endpoint and REST according to its scopes, and with `admin` the
-    operator's addresses; a run's token also opens those for hooks. Raises `WrongToken` for an invalid
-    token."""
+    """If set, a named token gives access to the MCP endpoint and REST according to its scopes.
+
+    With the scope `admin`, it also opens the operator's addresses. A run's token also opens the addresses for
+    hooks. Raises `WrongToken` for an invalid token.
+    """
     others: OtherServers | None = None
-    """With it, what comes with the token of a run of another server is passed on to that."""
+    """If set, a request with the token of another server's run is passed on to that server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Admitted:
-    """Who may pass."""
+    """An accepted caller."""
 
     caller: Caller
     grant: Grant | None = None
 
 
 class Guard:
-    """Answers what may not pass; lets the rest through and completes its answer."""
+    """Refuses forbidden requests, passes the others on, and completes their responses."""
 
     def __init__(self, app: ASGIApp, rules: GuardRules, credentials: Credentials) -> None:
         self._app = app
@@ -147,13 +155,16 @@ class Guard:
         self._public = _below(*_DISCOVERY, f"{mcp_path}/.well-known")
         self._channels = _below(*(one.path for one in rules.channels))
         self._interfaces = _below(mcp_path, *_INTERFACES)
-        """Where programs call: a session of the pages does not open it."""
+        """The addresses for programs, to which a session of the pages gives no access."""
         self._programs = (*self._interfaces, *_below(REST))
-        """Where a log-in page would be no answer: REST, where a session opens looks, is one of these."""
+        """The addresses where a login page would be no useful response.
+
+        REST, which accepts sessions for reading, is one of them.
+        """
         self._agents = _below(mcp_path, REST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection; there are no web sockets here."""
+        """Serve one ASGI connection. Web sockets are not supported."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
@@ -181,7 +192,7 @@ class Guard:
             await exchange.answer(internal_error())
 
     async def _look(self, exchange: "_Exchange") -> Problem | Response | None:
-        """Return why the request may not pass; None marks it with who called."""
+        """Return the refusal of a request. If it is accepted, mark it with its caller and return None."""
         try:
             head = Head.read(exchange.scope)
         except Malformed as error:
@@ -221,7 +232,10 @@ class Guard:
         return None
 
     def _foreign(self, head: Head) -> Problem | None:
-        """A page of another site can make a browser call us under a name it controls, or from afar."""
+        """Refuse cross-site requests.
+
+        A foreign page can make a browser call this server under a name it controls.
+        """
         if head.host is None or head.host.name not in self._names:
             return _refusal(
                 421,
@@ -239,11 +253,11 @@ class Guard:
         return None
 
     async def _caller(self, head: Head) -> _Admitted | None:
-        """Return who called, None when nobody showed a token or a session that counts here.
+        """Return the caller; None if the request has no token or session that is accepted here.
 
         Raises:
-            WrongToken: a bearer token came along, and it is not one for this path.
-            StoreError: it cannot be known whether a session was logged out.
+            WrongToken: The request has a bearer token that is not valid for this path.
+            StoreError: It could not be read whether the session was logged out.
         """
         if head.bearer is not None:
             return await self._bearer(head.path, head.bearer)
@@ -263,7 +277,7 @@ class Guard:
         return _Admitted(caller="token", grant=grant)
 
     async def _grant(self, path: str, token: str) -> Grant | None:
-        """Return the rights of a named token; None for another token, or for a path for people."""
+        """Return the grant of a named token; None for other tokens, and on paths for people."""
         grant_of = self._credentials.grant_of
         if (
             grant_of is None
@@ -291,7 +305,7 @@ class Guard:
 
 
 class _Exchange:
-    """One request and its answer: counts the body, completes the headers, never answers twice."""
+    """One request and its response: counts the body, completes the headers, and never responds twice."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         state = {**scope.get("state", {}), "request_id": request_id, "caller": "anyone"}
@@ -318,7 +332,7 @@ class _Exchange:
         bearer: str | None,
         too_large: Callable[[int], Problem | Response],
     ) -> None:
-        """Note who called, for everything below."""
+        """Record the caller for the inner layers."""
         self._limit, self._too_large = limit, too_large
         self.scope["state"]["caller"] = admitted.caller
         self.scope[OPERATOR_SCOPE] = admitted.caller == "operator"
@@ -328,7 +342,7 @@ class _Exchange:
             self.scope[GRANT_SCOPE] = admitted.grant
 
     async def receive(self) -> Message:
-        """Pass the body on; when it grows too large, answer so and end the request for who reads it."""
+        """Pass on the body. If it becomes too large, refuse the request and end it for the reader."""
         if self._overrun:
             return {"type": "http.disconnect"}
         message = await self._next()
@@ -341,12 +355,12 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass the application's answer on, unless it comes after ours."""
+        """Pass on the application's response, unless the guard has already responded."""
         if not self._ours:
             await self._pass(message)
 
     async def answer(self, found: Problem | Response) -> None:
-        """Send an error, unless a response has begun; in that case, close the connection."""
+        """Send an error. If a response has already begun, close the connection instead."""
         if self._begun:
             return
         self._ours = True
@@ -370,7 +384,10 @@ class _Exchange:
         await self._send(message)
 
     async def _read_on(self) -> None:
-        """Drop the rest of the body, within bounds; the connection closes if the body is longer."""
+        """Read and drop the rest of the body, up to a limit.
+
+        If the body is longer, the connection is closed.
+        """
         dropped = 0
         is_unknown = self._limit == SMALL_BODY
         most_bytes, seconds = (
@@ -393,7 +410,7 @@ _HOW_TO_PROVE: Final = (
 
 
 def _below(*paths: str) -> tuple[str, ...]:
-    """Return how paths begin, with a slash at their ends, that are one of these or lie below it."""
+    """Return the prefixes, each ending in a slash, of these paths and all paths below them."""
     return tuple(f"{path}/" for path in paths)
 
 

@@ -1,4 +1,4 @@
-"""How far long work of the operator's routes is."""
+"""The progress of long requests to the operator's routes."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,13 +12,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LongWork:
-    """The progress of the operator's long requests, for commands that poll it while they wait."""
+    """Tracks the progress of the operator's long requests, for commands that poll it while they wait."""
 
     def __init__(self) -> None:
         self._far: dict[str, tuple[str, int, int]] = {}
 
     def watched(self, path: str, endpoint: Endpoint) -> Endpoint:
-        """Return the endpoint of a path; how far it is can be asked while it works."""
+        """Wrap the endpoint of a path so that its progress can be polled while it works."""
 
         def note(doing: str, done: int = 0, total: int = 0) -> None:
             self._far[path] = doing, done, total
@@ -33,6 +33,6 @@ class LongWork:
         return answer
 
     async def progress(self, of: str) -> ProgressView:
-        """Return the progress of the work that a request for the path `of` waits for."""
+        """Return the progress of the request for the path `of`."""
         doing, done, total = self._far.get(of, ("", 0, 0))
         return {"doing": doing, "done": done, "total": total}

@@ -1,9 +1,9 @@
-"""Requests for what another server of the same database does: passed on to that server, and answered by it.
+"""Forwards requests to the server of the same database that does the work, and returns its response.
 
     request ─▶ is it done here? ─▶ the route
                 └ no ─▶ the server that does it, by its leases ─▶ its answer, as it comes
 
-A request is passed on once. Servers speak plain HTTP with each other, at the addresses that they listen at.
+A request is forwarded only once. Servers use plain HTTP among themselves, at their listening addresses.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 PASSED_ON: Final = "X-Postroom-Passed-On"
-"""Marks a request that another server has passed on, and proves it: a time, and a signature of who calls."""
+"""The header that authenticates a forwarded request: a time, and a signature that covers the caller."""
 _HOP: Final = frozenset(
     {
         "connection",
@@ -59,20 +59,23 @@ class OtherServers:
     """The servers that share the database with this one."""
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
-        """Keep what knows the servers, and this one by its name, which begins with that of its machine."""
+        """`leases` knows the servers.
+
+        Their names, including that of this server, begin with their machine's name.
+        """
         self._leases, self._this, self._clock = leases, leases.holder, clock
         self._secret = ""
         self._host = leases.holder.partition("/")[0]
         self._reading = Tasks("other servers")
 
     def know(self, secret: str) -> None:
-        """Keep what all servers of the database know: with it they believe one another who calls."""
+        """Set the secret shared by all servers of the database, which authenticates forwarded callers."""
         self._secret = secret
 
     def believe(self, scope: Scope) -> None:
         """Adopt the caller and the scheme of a request that another server forwarded.
 
-        Requests from others are unchanged.
+        Other requests are unchanged.
         """
         told = Headers(scope=scope)
         timestamp, _, proof = told.get(PASSED_ON, "").partition(" ")
@@ -96,15 +99,15 @@ class OtherServers:
         ]
 
     async def end(self) -> None:
-        """End the answers that are still on their way; harmless when done twice."""
+        """Abort the responses that are still being streamed; a second call does nothing."""
         await self._reading.close()
 
     async def with_lease(self, name: str) -> Lease:
         """Return the server that has a lease.
 
         Raises:
-            ServerUnavailable: none has it at the moment, or this one took it just now.
-            StoreError: it cannot be looked up.
+            ServerUnavailable: No server has the lease at the moment, or this server has just acquired it.
+            StoreError: The lease could not be read.
         """
         found = [one for one in await self._leases.servers(name) if one.holder != self._this]
         if not found:
@@ -119,19 +122,19 @@ class OtherServers:
         return next((one for one in await self._leases.servers() if tag_of(one.holder) == tag), None)
 
     async def pass_on(self, request: Request, server: Lease) -> Response:
-        """Let another server answer a request, and stream its answer.
+        """Forward a request to another server, and stream its response.
 
         Raises:
             ServerUnavailable: The server does not answer, or this request was already forwarded; it may have
                 been performed.
-            ClientDisconnect: The client has gone.
+            ClientDisconnect: The client has disconnected.
         """
         if PASSED_ON in request.headers:
             raise ServerUnavailable("this task is moving to another server", value=server.holder, remedy=_TRY)
         return self._told(*await self._answered(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
-        """Ask the others in turn, and return the first answer of another status; None when there is none."""
+        """Ask the other servers in turn; return the first response whose status is not `unless`, or None."""
         if PASSED_ON in request.headers:
             return None
         for server in await self._leases.servers():
@@ -150,7 +153,7 @@ class OtherServers:
     async def _answered(
         self, request: Request, server: Lease
     ) -> "tuple[httpx2.AsyncClient, httpx2.Response]":
-        """Ask another server, and return the head of its answer, and the client that has the rest."""
+        """Send a request to another server; return the client, and the response once its head has arrived."""
         url = f"{self._address(server)}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
         query = request.scope["query_string"].decode("ascii")
         client = await asyncio.to_thread(_client)  # the first time the library is loaded
@@ -177,10 +180,10 @@ class OtherServers:
         return told
 
     async def _content(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
-        """Yield an answer's bytes unchanged. If a stream of events breaks off there, it ends here.
+        """Yield a response's bytes unchanged. If an event stream breaks off, end it normally.
 
         Raises:
-            ClientDisconnect: Another answer breaks off there, and must break off here.
+            ClientDisconnect: A response of another kind broke off, so it must break off for the client too.
         """
         pieces = answer.aiter_raw()
         try:
@@ -234,13 +237,13 @@ class Believing:
 
 
 class PassedOn:
-    """A route that another server answers while `doing` names one."""
+    """A route whose requests another server answers whenever `doing` names one."""
 
     def __init__(self, app: ASGIApp, others: OtherServers, doing: Doing) -> None:
         self._app, self._others, self._doing = app, others, doing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer here or have it answered there."""
+        """Answer the request here, or forward it."""
         server = await self._doing()
         if server is None:
             await self._app(scope, receive, send)
@@ -273,7 +276,7 @@ def _kept(name: bytes, without: frozenset[str]) -> bool:
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> "bytes | httpx2.RequestError | None":
-    """Return the next piece, None after the last, or the error that broke off the answer."""
+    """Return the next piece, None after the last one, or the error that interrupted the response."""
     import httpx2
 
     try:

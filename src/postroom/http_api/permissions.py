@@ -1,4 +1,4 @@
-"""The permissions of callers: one table, and the one function that reads it. Anything else is closed.
+"""The permissions of callers: a table, and the only function that reads it. Everything else is forbidden.
 
 `application` puts `check` in front of every route, so that a new route answers nobody until it has a row
 here. The rows of operations come from their own table (`postroom.app.operations`), which also has the scopes
@@ -27,12 +27,12 @@ _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
     Who.ADMINS: frozenset({"operator"}),
     Who.OPERATOR: frozenset({"operator"}),
 }
-"""As `Guard` sets them; `check` has the further requirements of named tokens."""
+"""The kinds of callers, as `Guard` sets them. `check` adds further requirements for named tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """One address, with the methods that it has."""
+    """One address with its methods."""
 
     path: str
     methods: frozenset[str]
@@ -40,7 +40,7 @@ class Permission:
 
 
 def _rows(who: Who, *told: str) -> Iterator[Permission]:
-    """Yield rows of `GET POST /path`."""
+    """Yield the rows for entries such as `GET POST /path`."""
     for one in told:
         *methods, path = one.split()
         yield Permission(path=path, methods=frozenset(methods), who=who)
@@ -175,7 +175,7 @@ _REMEDIES: Final = {
 
 
 def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below: str = "") -> None:
-    """Put `check` in front of every route; a route or method without a row answers nobody."""
+    """Put `check` in front of every route. A route or method without a row accepts nobody."""
     for route in routes:
         if isinstance(route, Mount):
             close(route.routes or (), permissions, below + route.path)

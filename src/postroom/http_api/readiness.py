@@ -24,9 +24,9 @@ class Check:
     name: str
     state: CheckState
     required: bool = True
-    """Whether the server is of no use without it."""
+    """Whether the server cannot work without this part."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers and codes; no paths and no names, for anybody may read them."""
+    """Numbers and codes, but no paths or names, because anybody may read them."""
 
 
 class ReadinessView(TypedDict):
@@ -44,11 +44,11 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every required check is known to be well."""
+        """Whether every required check is known to have succeeded."""
         return all(check.state == "ok" for check in self.checks if check.required)
 
     def as_dict(self) -> ReadinessView:
-        """Return it as plain JSON data."""
+        """Return the readiness as plain JSON data."""
         return {
             "status": "ready" if self.is_ready else "not_ready",
             "checks": {check.name: {"state": check.state, **check.facts} for check in self.checks},
@@ -57,28 +57,28 @@ class Readiness:
 
 EVERY: Final = timedelta(milliseconds=250)
 FIRST: Final = timedelta(milliseconds=10)
-"""The first measurement comes sooner: until there is one, the server does not call itself ready."""
+"""The first measurement comes sooner, because the server does not report itself ready without one."""
 WINDOW: Final = timedelta(seconds=10)
 
 
 class LagMeter:
-    """Keeps the lags of the last ten seconds."""
+    """Keeps the event-loop lags of the last ten seconds."""
 
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
         self._seen: deque[tuple[int, int]] = deque(maxlen=2 * WINDOW // EVERY)
 
     def note(self, lag: int, now: int) -> None:
-        """Keep one measurement, in milliseconds."""
+        """Record one measurement in milliseconds."""
         self._seen.append((now, max(0, lag)))
 
     def worst(self, now: int) -> int | None:
-        """Return the longest lag of the last ten seconds in milliseconds; None when nothing was measured."""
+        """Return the longest lag of the last ten seconds in milliseconds; None if nothing was measured."""
         since = now - milliseconds(WINDOW)
         return max((lag for at, lag in self._seen if since < at <= now), default=None)
 
     def stop(self) -> None:
-        """End the measuring; harmless before it began and twice."""
+        """Stop measuring; does nothing before the start or if already stopped."""
         self._stopping.set()
 
     async def wait(self, duration: timedelta) -> bool:
@@ -94,9 +94,9 @@ class LagMeter:
 async def measure_lag(
     meter: LagMeter, clock: Clock, *, every: timedelta = EVERY, seconds: Callable[[], float] = time.monotonic
 ) -> None:
-    """Measure four times a second until the meter is stopped or the task cancelled.
+    """Measure four times a second until the meter is stopped or the task is cancelled.
 
-    `seconds` is a clock that only goes forward: the wall clock would show a lag whenever it is set.
+    `seconds` is a monotonic clock, because the wall clock would show a lag whenever it is set.
     """
     pause = min(FIRST, every)
     due = seconds() + pause.total_seconds()
@@ -108,7 +108,7 @@ async def measure_lag(
 
 
 PATIENCE: Final = timedelta(seconds=2)
-"""How long a check may take; a slower write has failed."""
+"""The time limit of a check. A write that takes longer counts as failed."""
 OLDEST_BACKLOG: Final = timedelta(minutes=15)
 LONGEST_LAG: Final = timedelta(seconds=2)
 FRESH: Final = timedelta(seconds=1)
@@ -150,9 +150,9 @@ async def archive_check(
 
 
 def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
-    """Check how many chat channels are connected; everything else works without them.
+    """Check how many chat channels are connected. Everything else works without them.
 
-    While the gateway starts, the channels served here are awaited.
+    While the gateway starts, the check is required until the routes of the channels accept requests.
     """
     connected = sum(state == "connected" for state in states)
     state: CheckState = "ok" if connected == len(states) else "failed"
@@ -165,7 +165,7 @@ def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) 
 
 
 def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overdue: bool) -> Check:
-    """Look how old the newest backup is and how the last try went; nothing else waits for one."""
+    """Check the age of the newest backup and the result of the last attempt. Nothing else depends on them."""
     state: CheckState = "ok" if is_on and age_ms is not None else "unknown"
     return Check(
         name="backups",
@@ -176,7 +176,7 @@ def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overd
 
 
 def log_check(failure: OSError | None) -> Check:
-    """Check whether the last line of the log was written; everything else works without it."""
+    """Check whether the last log line could be written. Everything else works without the log."""
     return Check(
         name="log",
         state="ok" if failure is None else "failed",
@@ -186,7 +186,7 @@ def log_check(failure: OSError | None) -> Check:
 
 
 def loop_check(meter: LagMeter, now: int) -> Check:
-    """Look how late the event loop was in the last ten seconds."""
+    """Check the lag of the event loop in the last ten seconds."""
     lag = meter.worst(now)
     if lag is None:
         return Check(name="event_loop", state="unknown", facts={"lag_ms": None})
@@ -196,7 +196,7 @@ def loop_check(meter: LagMeter, now: int) -> Check:
 
 
 class FreshReadiness:
-    """Runs the checks at most once a second: the route is open to all, and a check writes."""
+    """Runs the checks at most once a second, because the route is public and a check writes to the store."""
 
     def __init__(self, look: Callable[[], Awaitable[Readiness]], clock: Clock) -> None:
         self._look = look
@@ -206,7 +206,7 @@ class FreshReadiness:
         self._looked_at = 0
 
     async def __call__(self) -> Readiness:
-        """Return the result of a check within the last second, or check."""
+        """Return the result if it is less than a second old; otherwise run the checks."""
         async with self._one_at_a_time:  # held while looking, so that all who wait share its answer
             age = self._clock.now() - self._looked_at
             if self._last is None or not 0 <= age < milliseconds(FRESH):

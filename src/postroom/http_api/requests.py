@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote_to_bytes
 from starlette.types import Scope
 
 LONGEST_PATH: Final = 4096
-"""Also below the 4,300 digits from which Python refuses to read a number, so that no route meets one."""
+"""This is also below the 4,300 digits at which Python refuses to parse a number, so no route gets one."""
 LONGEST_QUERY: Final = 8192
 
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9][a-z0-9._-]{0,254})(?::([0-9]{1,5}))?", re.I)
@@ -20,14 +20,14 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_IN_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|(^|/)\.\.?(/|$)")
 _SINGLE: Final = (b"idempotency-key", b"host", b"origin", b"content-length", b"authorization")
-"""Headers that may occur once: a reader below may take the first or the last."""
+"""Headers that may occur only once, because inner layers might use the first or the last value."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Malformed(Exception):
-    """The request cannot be read; the text gives the reason and quotes nothing of it."""
+    """The request is malformed. The text gives the reason and quotes nothing of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ class Head:
 
     @classmethod
     def read(cls, scope: Scope) -> Self:
-        """Read an ASGI scope.
+        """Parse an ASGI scope.
 
         Raises:
-            Malformed: the path or a header is broken.
+            Malformed: The path or a header is malformed.
         """
         path, sent = scope["path"], scope.get("raw_path") or b""
         query = scope.get("query_string", b"")
@@ -97,7 +97,7 @@ class Head:
 
 
 def request_id_of(headers: Headers) -> str:
-    """Return the id that the caller gave its request, or a new one when that has no usable form."""
+    """Return the caller's id for the request, or a new id if the caller's is missing or invalid."""
     given = [value.decode("latin-1") for name, value in headers if name == b"x-request-id"]
     if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]):
         return given[0]
@@ -105,7 +105,7 @@ def request_id_of(headers: Headers) -> str:
 
 
 def read_authority(text: str) -> Authority | None:
-    """Read `name`, `name:port` or `[address]:port`; return None for anything else."""
+    """Parse `name`, `name:port` or `[address]:port`; return None for anything else."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         return None
@@ -122,8 +122,8 @@ def read_authority(text: str) -> Authority | None:
 def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool:
     """Return whether a page of this origin belongs to this server.
 
-    It is if it has the host and port of the request, or a name that the operator trusts at that port or the
-    usual one, as behind a proxy with https. Another port of the same machine is foreign.
+    The origin must have the host and port of the request, or a name that the operator trusts, with that port
+    or the default one (as behind an https proxy). Another port of the same machine is a foreign origin.
     """
     found = _ORIGIN.fullmatch(origin)
     author = read_authority(found[2]) if found else None

@@ -1,4 +1,4 @@
-"""Every route of this room, and the application that answers each refusal as problem JSON."""
+"""All routes of the HTTP interface, and the application that returns every refusal as problem JSON."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -52,7 +52,7 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
     calls: Calls | None = None,
     events: EventFollowing | None = None,
 ) -> list[Route]:
-    """Return every route of this room: health, metrics, log-in, administration, REST, OAuth's clean refusals.
+    """Return all routes: health, metrics, login, administration, REST, and clean refusals of OAuth.
 
     `permissions` says which callers each answers, as `Guard` marked them. `ready` checks whether the server
     can work, and `refresh` updates the gauges of the registry before they are shown. An operation of
@@ -75,7 +75,7 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
 
 
 def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
-    """Return where hooks of clients and of Git call, and where `postroom watch` waits for messages."""
+    """Return the routes for hooks of clients and of Git, and for `postroom watch`."""
 
     async def hook(request: Request) -> Response:
         token, grant = request.headers.get(_AGENT_TOKEN), request.scope.get(GRANT_SCOPE)
@@ -106,9 +106,9 @@ def application(
     lifespan: Lifespan[Starlette] | None = None,
     permissions: Sequence[Permission],
 ) -> Starlette:
-    """Return an application in which every refusal is problem JSON, also of unknown paths and methods.
+    """Return an application that returns every refusal as problem JSON, including unknown paths and methods.
 
-    A route answers the callers that its row of `permissions` names, and without a row nobody.
+    A route accepts the callers in its row of `permissions`; without a row, it accepts nobody.
     """
     close(routes, permissions)
     return Starlette(
@@ -142,7 +142,9 @@ def _health_routes(
 
 
 def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | None = None) -> list[Route]:
-    """Return the routes for results from servers that run agents: open, because results are signed.
+    """Return the routes for results from servers that run agents.
+
+    They need no login, because results are signed.
 
     `others` are the servers of the same database: a result is accepted by the server that waits for it.
     """
@@ -178,7 +180,7 @@ async def _oauth_is_off(_: Request) -> Response:
 
 
 def _told(request: Request, problem: Problem) -> Response:
-    """Return a refusal in the form that callers of this address read."""
+    """Return a refusal in the form that callers of this address expect."""
     channel = request.scope.get(CHANNEL_SCOPE)
     if not isinstance(channel, OpenPath) or channel.refuse is None:
         return problem.response(str(request.scope.get("state", {}).get("request_id", "")))
@@ -210,7 +212,7 @@ async def _http_refusal(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, _: Exception) -> Response:
-    """Answer for what nobody foresaw. It is raised again after this, up to `Guard`, which logs it."""
+    """Respond to an unexpected error. The error is then raised again, and `Guard` logs it."""
     return _told(request, internal_error())
 
 
@@ -218,7 +220,7 @@ _NO_PAGE: Final = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>\n<p>There is no page '
     'at this address. <a href="{pages}">Open the pages</a></html>\n'
 )
-"""For a browser; programs are answered in JSON."""
+"""The not-found page for browsers. Programs get JSON."""
 _HTTP_CODES: Final[dict[int, tuple[str, str]]] = {
     404: ("not_found", "this path does not exist"),
     405: ("method_not_allowed", "use a method from the Allow header"),

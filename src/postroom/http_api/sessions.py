@@ -1,8 +1,9 @@
-"""How a person comes to the pages: with the server's token or a one-time code, and then with a signed cookie.
+"""Logs people in to the pages with the server's token or a one-time code, and then a signed cookie.
 
-The cookie is proof by itself, so that it outlives a restart and a person can log in while nothing can be
-written. It ends after thirty days, when the server's token changes, or by logging out: that is stored, and no
-server takes it again. Codes are in the store; failed attempts are kept in memory only.
+The cookie can be verified without the store, so it survives a restart, and a person can log in even while
+nothing can be written. It expires after thirty days, when the server's token changes, or at logout. A logout
+is stored, so that no server accepts the cookie again. Codes are in the store; failed attempts are kept only
+in memory.
 """
 
 import html
@@ -31,12 +32,12 @@ FAILURE_WINDOW: Final = timedelta(minutes=1)
 _MOST_CALLERS: Final = 1024
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _OWN: Final = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]{0,2000}")
-"""A path of this server, with its query. A second slash would name another server."""
+"""Matches a path of this server with its query. A second slash would refer to another server."""
 _LOG = get_logger(__name__)
 
 
 class Attempts:
-    """Counts failed logins by address: ten within a minute, and the address has to wait."""
+    """Counts failed logins by address. After ten failures within a minute, the address must wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -45,7 +46,7 @@ class Attempts:
     def failed(self, address: str) -> None:
         """Record a failure.
 
-        If more than a thousand addresses have failures, forget the address whose last failure is the oldest.
+        If more than a thousand addresses have failed, forget the one whose last failure is oldest.
         """
         self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)
@@ -53,7 +54,7 @@ class Attempts:
             self._failures.popitem(last=False)
 
     def wait(self, address: str) -> int:
-        """Return how many seconds the address has to wait; 0 when it may try."""
+        """Return how many seconds the address must wait; 0 if it may try now."""
         failures = self._failures.get(address, deque())
         if len(failures) < MOST_FAILURES:
             return 0
@@ -74,7 +75,7 @@ class LoginService:
 
     @property
     def cookie_name(self) -> str:
-        """The name of the cookie of who logged in."""
+        """The name of the login cookie."""
         return self._sessions.cookie_name
 
     def routes(self) -> list[Route]:
@@ -88,7 +89,7 @@ class LoginService:
         """Return an address that logs in once, within 10 minutes, and leads to a page of this server.
 
         Raises:
-            InvalidArgument: There is no such page.
+            InvalidArgument: The path is not that of a page.
         """
         coming = {"type": "http", "method": "GET", "path": unquote(urlsplit(path).path)}
         is_shown = any(route.matches(coming)[0] is Match.FULL for route in request.app.routes)
@@ -182,30 +183,30 @@ class LoginService:
 
 
 async def _form_of(request: Request) -> dict[str, list[str]] | None:
-    """Return the fields of a form; None for another body."""
+    """Return the fields of a form; None if the body is not a form."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
         return None
     return parse_qs((await request.body()).decode("utf-8", "replace"))
 
 
 def login_address(then: str) -> str:
-    """Return the address of the log-in page that leads on to a page of this server."""
+    """Return the address of the login page that redirects to a page of this server."""
     return "/login" if own_address(then) == "/" else f"/login?next={quote(then, safe='/')}"
 
 
 def own_address(address: str) -> str:
-    """Return an address of this server's pages unchanged, and that of the first page for any other text."""
+    """Return the address of a page of this server unchanged; for any other text, return the first page."""
     return address if _OWN.fullmatch(address) else "/"
 
 
 def _page_before(request: Request) -> str:
-    """Return the page whose form was sent on to here by the guard, as its session had ended."""
+    """Return the page whose form the guard redirected here because the session had ended."""
     found = urlsplit(request.headers.get("referer", ""))
     return own_address(f"{found.path}?{found.query}" if found.query else found.path)
 
 
 def _nothing_sent(form: Mapping[str, Sequence[str]], *, then: str) -> HTMLResponse:
-    """Return the log-in page with the typed texts of an ended session, which would be lost."""
+    """Return the login page with the texts typed in an expired session, which would otherwise be lost."""
     shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
     notice = "you were logged out, so nothing was sent"
     page = _page(notice + ("; copy what you typed:" if shown else ""), status=401, then=then, below=shown)

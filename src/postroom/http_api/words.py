@@ -1,7 +1,7 @@
-"""Errors in the words of HTTP: the server writes each error once, in the words of its tools.
+"""Converts errors, which are written in terms of the tools, to the terms of HTTP.
 
-A tool becomes its address: `list_agents` is `GET /v1/list_agents`. An argument becomes the field of the body,
-or the parameter of the address: `every` is `every_seconds` if the operation has only that.
+A tool becomes its address: `list_agents` becomes `GET /v1/list_agents`. An argument becomes a field of the
+body or a query parameter: `every` becomes `every_seconds` if the operation has only that.
 """
 
 import re
@@ -22,7 +22,7 @@ _OPERATION: Final = "postroom.operation"
 
 
 def note_operation(request: Request, operation: Operation) -> None:
-    """Keep the operation of a request, so that its errors name the operation's fields."""
+    """Store the operation of a request, so that errors name the operation's fields."""
     request.scope[_OPERATION] = operation
 
 
@@ -33,7 +33,7 @@ def operation_of(scope: Any) -> Operation | None:
 
 
 def over_http(text: str, operation: Operation | None) -> str:
-    """Return a message or a remedy in the words of a caller over HTTP."""
+    """Return a message or a remedy in the terms of a caller over HTTP."""
     noun = "parameter" if operation is not None and not operation.changes else "field"
     fields = () if operation is None else operation.command.__struct_fields__
 

@@ -174,6 +174,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
     Raises:
         InvalidArgument: Both `after` and `before` were given.
         UnknownMessage: The agent did not receive the named message.
+        CursorAhead: `after` is greater than the newest entry's number.
     """
     since = _moment(asked.since)
     project, reader = acting(context, asked.project_key, asked.agent_name)
@@ -191,6 +192,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
             value=asked.before,
             remedy="use after for newer messages, or before for older messages",
         )
+    _refuse_cursor_ahead(reader, asked.after or 0)
     entries = context.tx.inbox(
         reader.id,
         limit=asked.limit,
@@ -232,13 +234,7 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
             remedy=f"continue after {reader.inbox_floor}; fetch_inbox returns older unread messages",
             details=bounds,
         )
-    if asked.after > reader.inbox_seq:
-        raise CursorAhead(
-            f"the newest entry is {reader.inbox_seq}",
-            value=asked.after,
-            remedy=f"continue after {reader.inbox_seq}: the database was restored or replaced",
-            details=bounds,
-        )
+    _refuse_cursor_ahead(reader, asked.after)
     entries = context.tx.inbox_events(reader.id, after=asked.after, limit=asked.limit)
     views = inbox_views(context, project, reader, entries, bodies=False)
     return {
@@ -247,6 +243,16 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
         "newest": reader.inbox_seq,
         "oldest": reader.inbox_floor,
     }
+
+
+def _refuse_cursor_ahead(reader: Agent, after: int) -> None:
+    if after > reader.inbox_seq:
+        raise CursorAhead(
+            f"the newest entry is {reader.inbox_seq}",
+            value=after,
+            remedy=f"continue after {reader.inbox_seq}: the database was restored or replaced",
+            details={"oldest": reader.inbox_floor, "newest": reader.inbox_seq},
+        )
 
 
 def get_message(context: ReadContext, asked: GetMessage) -> MessageView:

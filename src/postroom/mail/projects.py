@@ -81,7 +81,7 @@ def _invalid(path: str, why: str) -> InvalidPath:
 
 
 def spelling(path: str) -> str:
-    """Return a normalized path, equal for the drive-letter, UNC and WSL spellings of a folder."""
+    """Return a normalized path, equal for the Windows (`C:`), UNC and WSL spellings of a folder."""
     plain = path.replace("\\", "/") if not path.startswith("/") else path
     if share := _WSL_SHARE.match(plain):
         plain = share[1]

@@ -1,4 +1,4 @@
-"""The answers of administration, as the OpenAPI document describes them. Instants are text in ISO 8601."""
+"""The responses of the administration, as in the OpenAPI document. Times are ISO 8601 texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict

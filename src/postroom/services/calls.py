@@ -1,6 +1,6 @@
-"""A call of an operation, the same for every edge: read arguments, perform, notify listeners, count.
+"""Performs calls of operations for every interface: validates, executes, notifies listeners, and counts.
 
-News is a hint: a client that misses it still finds the message in its inbox.
+A notification is only a hint: a client that misses it still finds the message in its inbox.
 """
 
 import time
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 _LISTENER: ContextVar[tuple[Grant | None, Sequence[str]]] = ContextVar("listener", default=(None, ()))
-"""The named token of the stream that is being opened, and the resources it listens to."""
+"""The named token of the stream that is being opened, and the resources to which it listens."""
 _HEARD_AGAIN: Final = timedelta(hours=1)
 
 
@@ -43,7 +43,7 @@ def _topic(uri: str) -> str:
 class Subscriptions:
     """The listening clients of this process.
 
-    They learn of changes here and, by hints, of changes at other servers.
+    They are notified of changes in this process, and of changes that other servers report.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Subscriptions:
 
     @property
     def heard(self) -> bool:
-        """Whether there may be listeners."""
+        """Whether anybody may be listening."""
         return bool(self._listeners) or self._shared is not None
 
     async def publish(self, event: "ServerEvent") -> None:
@@ -93,7 +93,7 @@ class Subscriptions:
         return unsubscribe
 
     async def _hear(self, ticket: object, uri: str) -> None:
-        """Notify a listener whenever another server reports a change of a resource."""
+        """Notify a listener whenever another server reports that a resource has changed."""
         from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens
 
         assert self._shared is not None  # noqa: S101 - who subscribes has asked
@@ -125,7 +125,7 @@ class Subscriptions:
 
 
 def touched(operation: str, answer: Any, slug: str) -> list[str]:
-    """Return the resources that an operation changed according to its answer, within the project `slug`."""
+    """Return the resources of project `slug` that an operation has changed, according to its answer."""
     match operation:
         case "send_message" | "reply_message":
             return _messages(answer, slug)
@@ -160,11 +160,11 @@ def _messages(answer: Any, slug: str) -> list[str]:
 
 
 Observe = Callable[[str, str, float], None]
-"""Counts a call: its operation, its result, its duration in seconds."""
+"""Records a call: its operation, its result and its duration in seconds."""
 
 
 class Calls:
-    """Performs the operations that an edge offers, over one `Mail`."""
+    """Performs the operations that an interface offers, on one `Mail`."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Calls:
         observe: Observe | None = None,
         mcp_path: str = "/mcp",
     ) -> None:
-        """`mcp_path` is the path of the MCP endpoint; `/full` below it is the address of all operations."""
+        """`mcp_path` is the path of the MCP endpoint. Below it, `/full` offers all operations."""
         self._mail = mail
         self._operations = {operation.name: operation for operation in operations}
         self._news = news or Subscriptions()
@@ -235,7 +235,7 @@ class Calls:
         return answer
 
     async def _answered_trace(self, operation: Operation, arguments: dict[str, Any]) -> str | None:
-        """Return the trace position at which the answered message was written."""
+        """Return the traceparent with which the message being answered was written."""
         message = str(arguments.get("message_id"))
         if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not message.isdecimal():
             return None

@@ -1,4 +1,4 @@
-"""Ids as people type them: whole, or the beginning of one."""
+"""Resolves ids that people type, in full or as a unique prefix."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,10 +9,10 @@ _SHOWN: Final = 5
 
 
 def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str | None:
-    """Return the given id, or the only id with this beginning; None if there is none.
+    """Return the id that equals the given text or is the only one with this prefix; None if there is none.
 
     Raises:
-        InvalidArgument: Several of `what` begin like this; `remedy` names the place where the ids are listed.
+        InvalidArgument: Several ids (of `what`) have this prefix; `remedy` tells where the ids are listed.
     """
     found = {one for one in ids if given and one.startswith(given)}
     if given in found:

@@ -1,4 +1,4 @@
-"""The current activity of a project: one consistent view, with a bounded number of statements."""
+"""Reads the current activity of a project from one consistent view, with a bounded number of queries."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -32,19 +32,19 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 
 MOST_LINES: Final = 16
-"""Runs whose last lines are read."""
+"""Maximum number of runs whose last output lines are read."""
 MOST_GIVEN_UP: Final = 8
 MOST_WAITING: Final = 8
-"""Threads whose waiting messages are read."""
+"""Maximum number of threads whose waiting messages are read."""
 MOST_DEAD: Final = 500
-"""Dead letters of a project are counted up to here."""
+"""Dead letters of a project are counted up to this number."""
 _MOST_RUNS: Final = 2_000
 """Maximum open runs of a project that are read, and dispatches of each status."""
 _WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 LEASES: Final = 200
 """Maximum live reservations that are read, the oldest first."""
 LATELY: Final = 60
-"""The newest messages of a project, in which unread ones are searched."""
+"""How many of the newest messages of a project are searched for unread ones."""
 OWED: Final = 8
 HOUR: Final = 3_600_000
 """An hour in milliseconds."""
@@ -106,7 +106,7 @@ def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
 
 
 def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None) -> Work:
-    """Return a run as people see it; `waits` explains why a queued run waits, else that stays empty."""
+    """Return a run in the form for people. With `waits`, it includes the reason why a queued run waits."""
     state, why, until = state_of(run, row), "", None
     agent, project, chat = owner_of(run.thread_id)
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
@@ -182,7 +182,7 @@ def _held(one: Reservation) -> Held:
 
 
 def _attempts(reads: MailReads, agents: Sequence[int], now: int) -> list[Attempt]:
-    """Return the attempts of the last hour; close attempts without a failure or question are merged."""
+    """Return the attempts of the last hour. Successive attempts without a failure or question are merged."""
     span = Span(begin=now - HOUR, end=now + 1)
     alone = reads.attempts_alone(agents, span, limit=_MOST_STRETCHES)
     joined = [
@@ -224,9 +224,9 @@ def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
 
 
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
-    """Return chains of open runs, and of dead letters, each back to the agent that wrote first.
+    """Return chains of open runs and dead letters, each traced back to the agent that wrote first.
 
-    An agent for which others wait is in the middle of their chains. A chain ends with it only if it asks a
+    An agent for which others wait is in the middle of their chains. A chain ends at it only if it waits for a
     person.
     """
     ends = [one for one in (*works, *given_up) if one.messages]
@@ -254,7 +254,7 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
 
 
 class _Why:
-    """Explains why queued runs wait, from the open runs."""
+    """Determines why queued runs wait, from the open runs."""
 
     def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
         self._now = now
@@ -262,7 +262,7 @@ class _Why:
         self._asking = {run.thread_id: run for run in runs if run.holds_others}
 
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
-        """Return why a dispatch is not executing, and until when if that is known."""
+        """Return why a dispatch is not executing, and until when, if that is known."""
         if row.available_at > self._now:
             return _why_later(row), row.available_at
         name = whose(row.thread_id)[1]
@@ -274,7 +274,7 @@ class _Why:
 
 
 def _why_later(row: RunDispatch) -> str:
-    """Return why a queued dispatch is due later: its next attempt, and how often its server ended."""
+    """Return why a queued dispatch is due later: its next attempt, and how often its server has died."""
     if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
         times = "once" if row.interruption_count == 1 else f"{row.interruption_count} times"
         return f"interrupted {times} because its server ended or lost its lease; it starts again"
@@ -290,7 +290,7 @@ def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
 
 
 def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None) -> list[Waiting]:
-    """Return the messages that wait for the next run of their reader in a project, or with "" in all.
+    """Return the messages in a project that wait for their reader's next run; "" means all projects.
 
     The longest waiting message comes first. With `most_threads` only the first threads by id are read.
     """

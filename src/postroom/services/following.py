@@ -1,4 +1,4 @@
-"""Long polls: a caller that follows an inbox or a project's log gets new entries, or an empty answer."""
+"""Long polls for an inbox or a project's log: they return new entries, or nothing after the wait."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 
 BY = "watch"
 STRIDE: Final = 1_000
-"""Entries read at a time in search of an entry that the caller may see, even if it asked for fewer."""
+"""Entries that are read at a time to find one that the caller may see, even if it asked for fewer."""
 
 
 class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Following:
-    """Answers waiting callers, for one mail room."""
+    """Answers callers that wait for entries of one mail room."""
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
@@ -52,7 +52,7 @@ class Following:
     async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
         """Return the messages after a cursor as soon as there are any.
 
-        Return nothing when the wait has ended.
+        Return nothing if the wait has ended before.
 
         Messages that the caller reports as shown are marked as announced. Without a cursor the answer is
         empty and immediate; its `next` is the cursor to begin with.
@@ -102,7 +102,7 @@ def _holds(grant: Grant) -> bool:
 
 
 class EventFollowing:
-    """Answers waiting callers, for one mail room."""
+    """Answers callers that wait for entries of one mail room."""
 
     def __init__(self, mail: Mail, holds: Callable[[Grant], bool] = _holds) -> None:
         """Keep the parts; `holds` returns whether a caller's named token is still valid."""
@@ -111,14 +111,14 @@ class EventFollowing:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server is stopping, so that nobody waits any longer."""
+        """Whether the server is stopping, so that no caller waits any longer."""
         return self._mail.changes.is_stopped
 
     async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
         """Return the events after a cursor, as soon as there are any that the caller may see.
 
-        When the wait is over the answer is empty, but `next` still advances. Without a cursor the answer is
-        empty and immediate; its `next` is the cursor to begin with.
+        If the wait has ended before, the answer is empty, but `next` still advances. Without a cursor, the
+        answer is empty and immediate, and its `next` is the cursor to start from.
 
         Raises:
             UnknownProject, WrongToken, InsufficientScope, CursorExpired, CursorAhead: The log cannot be
@@ -150,7 +150,7 @@ class EventFollowing:
         return fetch_events(self._context(tx, caller), command)
 
     def _context(self, tx: MailReads, caller: Caller) -> ReadContext:
-        """Return the context of a caller's operations, if it may still ask."""
+        """Return the context for reading as this caller, if its access is still valid."""
         OPERATIONS["fetch_events"].check(caller.grant)
         if caller.grant is not None and not self._holds(caller.grant):
             raise WrongToken(f"the token `{caller.grant.name}` was revoked or has expired")

@@ -1,6 +1,6 @@
-"""The activity of clients' sessions, and the processes that wait for mail of idle ones.
+"""Tracks the activity of client sessions, and the processes that wait for mail while sessions are idle.
 
-It is kept only in memory. After a restart a session counts as idle until its next event, and waiting
+All of this is only in memory. After a restart, a session counts as idle until its next event, and waiting
 processes ask again.
 """
 
@@ -11,13 +11,13 @@ from typing import Final
 QUIET: Final = 120.0
 """Seconds without an event after which a turn counts as over: a turn that a person interrupts has no end."""
 KEPT: Final = 10_000
-"""Sessions that are remembered; the session with the oldest last event is forgotten first."""
+"""Maximum number of sessions in memory. The session whose last event is oldest is forgotten first."""
 
 
 @dataclass(slots=True)
 class _Session:
     waiting_since: int = 0
-    """The start of the only valid wait."""
+    """The start time of the only valid wait."""
     at_work_until: float = 0.0
 
 
@@ -28,9 +28,9 @@ class Idling:
         self._sessions: dict[str, _Session] = {}
 
     def note(self, session: str, kind: str, outcome: str) -> None:
-        """Note an event: a prompt or a tool is activity.
+        """Record an event. A prompt or a tool call counts as activity.
 
-        The end of a turn ends it unless the turn continues.
+        The end of a turn makes the session idle, unless the hook's outcome continues the turn.
         """
         if kind in ("prompt", "tool") or (kind, outcome) == ("wake", "tell"):
             self._of(session).at_work_until = time.monotonic() + QUIET
@@ -40,7 +40,7 @@ class Idling:
             self._of(session).waiting_since += 1  # makes earlier waits outdated
 
     def take_over(self, session: str, since: int) -> bool:
-        """Let the wait with this start replace all earlier ones; return whether it is new."""
+        """Let the wait with this start time replace all earlier ones; return whether it is the newest."""
         known = self._of(session)
         if known.waiting_since >= since:
             return False
@@ -56,7 +56,7 @@ class Idling:
         return self._of(session).waiting_since > since
 
     def is_at_work(self, session: str) -> bool:
-        """Return whether the session is in a turn, and gets its news there."""
+        """Return whether the session is in a turn, so that hooks tell it about new mail."""
         return self._of(session).at_work_until > time.monotonic()
 
     def _of(self, session: str) -> _Session:

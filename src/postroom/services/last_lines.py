@@ -1,4 +1,4 @@
-"""The output of a run for people: all of it, its end, and its last lines."""
+"""The output of a run for people: the whole output, its end, or its last lines."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from postroom.dispatch.sinks import MORE_NOTE, SHOWN, said
 from postroom.stores.store import Transaction
 
 EVENTS: Final = 12
-"""The number of newest events of a run in which its last lines are searched."""
+"""How many of a run's newest events are searched for its last lines."""
 LINES: Final = 4
 _LINE: Final = 400
 """Maximum characters of a line."""
@@ -26,9 +26,9 @@ def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[Canonic
 
 
 def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, most: int = SHOWN) -> Output:
-    """Return the last lines, in `most` characters, of a run's output in these events of its log.
+    """Return the last lines of the output in these events of a run's log, at most `most` characters.
 
-    `newest` is the number of the last event. `is_cut` says that older events are missing.
+    `newest` is the number of the last event. `is_cut` tells that older events are missing.
     """
     text = "".join(map(said, events))
     shown = end_of(text, most, begins_within=is_cut)
@@ -38,9 +38,9 @@ def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, mo
 
 
 def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
-    """Return the last lines of a run's output, and the instant of its newest event.
+    """Return the last lines of a run's output, and the time of its newest event.
 
-    Without lines the text is empty; without events the instant is None.
+    Without lines, the text is empty. Without events, the time is None.
     """
     events, _, is_cut = newest_events(tx, run_id, EVENTS)
     at = max((one.created_at for one in events), default=None)
@@ -48,9 +48,10 @@ def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
 
 
 def for_people(text: str, *, is_cut: bool) -> str:
-    """Return the last lines of a text that a person can read, only complete ones.
+    """Return the last human-readable lines of a text, without incomplete lines.
 
-    JSON objects belong to a program's protocol: the run's page shows them, with the rest of the output.
+    JSON objects are left out, because they belong to a program's protocol. The run's page shows the whole
+    output.
     """
     whole = end_of(text, len(text), begins_within=is_cut)
     lines = [one for one in without_escapes(without_unfinished(whole)).splitlines() if one.strip()]

@@ -1,4 +1,4 @@
-"""Codes that open the pages once, at any server, and the sessions of people who logged in to the pages."""
+"""One-time login codes for the pages, valid at any server, and the sessions of people who logged in."""
 
 import hashlib
 import hmac
@@ -12,7 +12,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.stores.mail.store import MailStore
 
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
-"""The field in each form of a page with a value that only forms of the session contain."""
+"""The form field with the token that ties a form to its session."""
 _TYPED: Final = ("subject", "body", "why")
 """Text fields of the pages' forms."""
 CODE_LIFE: Final = timedelta(minutes=10)
@@ -22,14 +22,14 @@ _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64}
 
 
 def typed_in(fields: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the texts of a refused form, so that it can be shown again and is not lost."""
+    """Return the texts typed into a refused form, so that they can be shown again and are not lost."""
     return [text for name in _TYPED for text in fields.get(name, ()) if text.strip()]
 
 
 class LoginCodes:
-    """Codes that open the pages once, within ten minutes; of more than twenty the oldest are dropped.
+    """One-time codes that are valid for ten minutes. If there are more than twenty, the oldest are dropped.
 
-    They are in the store, so that each server accepts the codes of the others.
+    They are in the store, so that each server accepts the codes of all others.
     """
 
     def __init__(self, store: MailStore, clock: Clock) -> None:
@@ -48,10 +48,10 @@ class LoginCodes:
         return code
 
     async def use(self, code: str) -> bool:
-        """Return whether the code is open, and close it.
+        """Use up a code; return whether it was valid.
 
         Raises:
-            StoreError: The code could not be closed, and is still open.
+            StoreError: The code could not be used up, and is still valid.
         """
         hashed = _hidden(code)
         ends_at = await self._store.write(lambda tx: tx.take_login_code(hashed))
@@ -59,7 +59,7 @@ class LoginCodes:
 
 
 class EndedSessions:
-    """Sessions that were logged out before their end: no server accepts them again."""
+    """Sessions that were logged out before they expired. No server accepts them again."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
@@ -68,13 +68,13 @@ class EndedSessions:
         """Return whether a session was logged out.
 
         Raises:
-            StoreError: That could not be read.
+            StoreError: The logout state could not be read.
         """
         hashed = _hidden(session)
         return await self._store.read(lambda tx: tx.is_session_ended(hashed))
 
     async def add(self, session: str, *, ends_at: int) -> None:
-        """End a session before its own end, `ends_at`.
+        """Log out a session before it expires at `ends_at`.
 
         Raises:
             StoreError: The session could not be ended, and is still valid.
@@ -84,7 +84,7 @@ class EndedSessions:
 
 
 class Sessions:
-    """Makes and recognises the cookie of a logged-in person."""
+    """Issues and verifies the cookies of people who are logged in."""
 
     def __init__(self, key: bytes, clock: Clock, ended: EndedSessions) -> None:
         """`key` is secret and derived from the server's token for this purpose."""
@@ -101,7 +101,7 @@ class Sessions:
         return f"{payload}.{self._signature(payload)}"
 
     async def recognises(self, cookies: str) -> bool:
-        """Return whether a Cookie header holds a session of this server that has not ended.
+        """Return whether a Cookie header contains a session of this server that is still valid.
 
         Raises:
             StoreError: The logout state could not be read.
@@ -110,7 +110,7 @@ class Sessions:
         return session is not None and not await self._ended.holds(session)
 
     async def end(self, cookies: str) -> None:
-        """End the session that a Cookie header names, at every server. Do nothing if it names none.
+        """Log out the session in a Cookie header, at every server. Do nothing if it contains no session.
 
         Raises:
             StoreError: The session could not be ended, and is still valid.
@@ -120,15 +120,15 @@ class Sessions:
             await self._ended.add(session, ends_at=int(session.partition(".")[0]))
 
     def form_token(self, cookies: str) -> str | None:
-        """Return the value that marks forms of this session as ours; None without a session.
+        """Return the token for forms of this session; None without a session.
 
-        It needs the cookie and the secret key, and reveals neither.
+        It is derived from the cookie and the secret key, and reveals neither.
         """
         session = self._session_in(cookies)
         return None if session is None else self._signature(f"form.{session}")
 
     def takes_form(self, cookies: str, token: str) -> bool:
-        """Return whether a form with this token was made for this session."""
+        """Return whether the token of a form belongs to this session."""
         expected = self.form_token(cookies)
         return expected is not None and hmac.compare_digest(
             expected.encode(), token.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""People as the operator names them: their chats, and the messages that they write at the pages."""
+"""The people whom the operator has named, with their chats, and the messages that they write on the pages."""
 
 import asyncio
 from base64 import b64encode
@@ -24,7 +24,7 @@ _MOST = 10_000
 
 
 class PeopleService:
-    """Answers the operator's routes to people."""
+    """Implements the operator's routes about people."""
 
     def __init__(
         self,
@@ -34,7 +34,8 @@ class PeopleService:
     ) -> None:
         """Keep the parts.
 
-        `reaches` returns whether there is a channel to a chat, `answers` whether `human:name` answers chats.
+        `reaches` returns whether there is a channel to a chat, and `answers` whether `human:name` answers
+        chats.
         """
         self._mail = mail
         self._reaches, self._answers = reaches, answers
@@ -47,8 +48,8 @@ class PeopleService:
     async def remove(self, name: str) -> RemovedPerson:
         """Remove a person as a recipient; their messages stay.
 
-        `removed` is false if they were not named. `answers` says that a rule still gives them chats; people
-        in these chats now get a notice that nobody answers.
+        `removed` is false if the person was not named. `answers` is true if a rule still routes chats to
+        them; people in these chats then get a notice that nobody answers.
         """
         known = await self._mail.store.read(lambda tx: _active(tx, name))
         if known is None:
@@ -114,7 +115,10 @@ class DraftFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A message as a person wrote it. With one key it is sent once, even if the form arrives repeatedly."""
+    """A message that a person has written.
+
+    It is sent only once for its key, even if the form arrives repeatedly.
+    """
 
     name: str
     """The person who writes it."""
@@ -133,14 +137,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A stored message, and the project whose pages show it: that of the form, if possible."""
+    """A stored message, and a project whose pages show it: preferably the project of the form."""
 
     message: int
     slug: str
 
 
 class MessageService:
-    """Sends messages of logged-in people; they logged in with the server's own token."""
+    """Sends messages from people who are logged in to the pages with the server's own token."""
 
     def __init__(self, mail: Mail, calls: Calls, people: PeopleService) -> None:
         self._mail = mail
@@ -166,7 +170,7 @@ class MessageService:
         return [one.name for one in named if one.program != VISITOR]
 
     async def name(self, name: str) -> str:
-        """Name a person, and return the name; a named person is unchanged.
+        """Name a person, and return the name. A person who already has a name is unchanged.
 
         Raises:
             InvalidName, NameTaken: The name is not possible.
@@ -200,7 +204,7 @@ class MessageService:
         return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
 
     async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
-        """Note that a person has read or acknowledged a message to them; the first mark is kept.
+        """Record that a person has read or acknowledged a message to them. The first time is kept.
 
         Raises:
             UnknownAgent, UnknownMessage: No person has this name, or the message was not sent to them.
@@ -242,7 +246,7 @@ class MessageService:
         await self._mail.store.write(change)
 
     async def _acknowledge(self, person: str, message: int) -> None:
-        """Mark the answered message as seen by the person; a person's own message has no such mark."""
+        """Mark the answered message as acknowledged by the person, unless it is the person's own message."""
         readers = (await self._mail.store.read(lambda tx: tx.recipients([message])))[message]
         if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
             await self.mark(person, message, acknowledge=True)
@@ -270,7 +274,7 @@ def _attached(files: Sequence[DraftFile]) -> list[dict[str, str]]:
 
 
 def addressed(written: str, slug: str) -> str:
-    """Return the full address for a name that a person wrote on a project's pages."""
+    """Return the full address for a recipient that a person typed on a project's pages."""
     if "@" in written or written.startswith(PERSONS) or written.startswith(THREAD):
         return written
     return f"{written}@{slug}"

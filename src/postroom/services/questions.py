@@ -1,8 +1,8 @@
-"""Open questions of runs: listed, and answered by people at the pages and on the command line.
+"""Open questions of runs, which people list and answer on the pages and on the command line.
 
-The first answer counts. The run itself contains who answered, written in the transaction that resumes it. If
-nobody answers in time, the run is cancelled or gets a no: silence is never a yes. The deadline is stored with
-the question, in the waiting run, so that a server that was down acts on it later.
+The first answer counts. The run records who answered, in the transaction that resumes it. If nobody answers
+in time, the run is cancelled or gets a denial, because silence never counts as approval. The deadline is
+stored with the question in the waiting run, so a server that was down still enforces it later.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,25 +42,25 @@ _PLACES: Final = {
 TAKE_BACK_MS: Final = 8_000
 """For how many milliseconds an answer on the pages can be withdrawn before it reaches the agent."""
 _NAMED: Final = 3
-"""Maximum open questions in the refusal of an answer."""
+"""Maximum number of open questions listed when an answer is refused."""
 _SHOWN: Final = 80
-"""Maximum characters of each of their texts."""
+"""Maximum characters of each listed question."""
 _EACH: Final = 50
-"""Runs of each agent in which answered questions are searched."""
+"""How many runs of each agent are searched for answered questions."""
 
 
 class QuestionService:
-    """Answers the operator's routes and pages to questions."""
+    """Implements the operator's routes and the pages about questions."""
 
     def __init__(self, runs: RunService, clock: Clock, *, take_back_ms: int = TAKE_BACK_MS) -> None:
-        """Handle questions of these runs; answers on the pages can be withdrawn for `take_back_ms`."""
+        """Handle the questions of these runs. Answers on the pages can be withdrawn for `take_back_ms`."""
         self._runs = runs
         self._store = runs.stores.store
         self._clock = clock
         self._take_back_ms = take_back_ms
 
     async def questions(self) -> Sequence[WaitingQuestion]:
-        """Return every open question, also those of chats, the run that waits longest first."""
+        """Return every open question, including those of chats, the longest waiting run first."""
         return [
             {
                 "number": one.number,
@@ -77,17 +77,18 @@ class QuestionService:
         ]
 
     def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
-        """Return the open questions of all agents, also those of chats, the oldest first."""
+        """Return the open questions of all agents, including those of chats, oldest first."""
         return [open_question(*one, tx) for one in _open(tx, "")]
 
     async def answer(self, number: str, *, approved: bool, why: str) -> AnsweredQuestion:
-        """Answer a question with yes or no. The beginning of its number is enough if it is unique.
+        """Approve or deny a question. A unique prefix of its number is enough.
 
-        Recently answered questions count as well: a late answer must not match the next question.
+        The prefix must also be unique among recently answered questions, so that a late answer does not match
+        another question.
 
         Raises:
             StaleDecision: The question is not open; the error names the questions that are.
-            InvalidArgument: Several numbers begin like this, or several open questions have this number.
+            InvalidArgument: Several numbers have this prefix, or several open questions have this number.
         """
         number = number.strip().lower()
         asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, "", each=_EACH)))
@@ -109,7 +110,7 @@ class QuestionService:
         return {"number": question.number, "answer": "yes" if approved else "no"}
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, or with "" of chats; the oldest first."""
+        """Return the open questions of a project's agents, oldest first; "" means those of chats."""
         return [open_question(*one, tx) for one in _open(tx, _threads_of(slug))]
 
     def count_in_chats(self, tx: Transaction) -> int:
@@ -117,13 +118,13 @@ class QuestionService:
         return len(_open(tx, CHAT_THREAD))
 
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
-        """Return the recent answers to a project's agents, the newest first."""
+        """Return the recent answers to a project's agents, newest first."""
         runs = newest_runs(tx, slug, each=_EACH)
         found = [self._given(run, one) for run in runs for one in run.answered]
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
 
     def given_answer(self, tx: Transaction, slug: str, run_id: str, number: str) -> GivenAnswer | None:
-        """Return the answer to a question of a project's run, or with "" of a chat's; None without one."""
+        """Return the answer to a question of a project's run ("" for a chat's run); None if there is none."""
         run = tx.runs.threads.load_run(run_id)
         if run is None or whose(run.thread_id)[0] != slug:
             return None
@@ -131,10 +132,10 @@ class QuestionService:
         return self._given(run, given[0]) if given else None
 
     async def decide(self, slug: str, run_id: str, number: str, *, approved: bool, why: str, by: str) -> None:
-        """Answer a question of a project's run, or with "" of a chat's, for a person at the pages.
+        """Answer a question of a project's run ("" for a chat's run) for a person on the pages.
 
         Raises:
-            StaleDecision: The question is not open, or no longer; no run gets the answer.
+            StaleDecision: The question is not open, or no longer open; no run gets the answer.
         """
         asked = await self._store.read(lambda tx: _open(tx, _threads_of(slug)))
         meant = [(run, one) for run, one in asked if (run.run_id, one.number) == (run_id, number)]
@@ -166,7 +167,7 @@ class QuestionService:
         return await self._store.read(look)
 
     async def take_back(self, slug: str, run_id: str, number: str) -> None:
-        """Withdraw an answer that was given on the pages: the question is open again.
+        """Withdraw an answer that was given on the pages, so that the question is open again.
 
         Raises:
             StaleDecision: The agent has the answer already, or the question has no such answer.
@@ -210,7 +211,7 @@ class QuestionService:
 
 
 def _threads_of(slug: str) -> str:
-    """Return the beginning of the names of a project's threads, or with "" of the threads of chats."""
+    """Return the prefix of the names of a project's threads; "" means the threads of chats."""
     return project_threads(slug) if slug else CHAT_THREAD
 
 
@@ -226,13 +227,13 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
 
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
-    """Return the chat of a chat's run, and the person who wrote there; "" if the person is not known now."""
+    """Return the chat of a run, and the person who wrote there; "" if the person is no longer known."""
     source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
     return (target_of(run.thread_id), "") if source is None else (source.address.name, source.description)
 
 
 def open_question(run: RunRecord, question: Question, tx: Transaction) -> OpenQuestion:
-    """Return a question as people see it."""
+    """Return a question in the form for people."""
     agent, project, chat = owner_of(run.thread_id)
     chat, who = place_of(tx, run) if chat else ("", "")
     return OpenQuestion(
@@ -270,7 +271,7 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
 
 
 async def _show_answered(runs: RunService, run: RunRecord, question: Question, note: str) -> None:
-    """Remove the buttons from the card of a chat's question; the answer counts even if that fails."""
+    """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
     if not is_chat(run.thread_id):
         return
     try:

@@ -1,4 +1,4 @@
-"""The steps of a run: from its record, its messages, its log, and the mail of its agent."""
+"""Reconstructs the steps of a run from its record, its messages, its log and its agent's mail."""
 
 import json
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from postroom.stores.store import Transaction
 
 Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]
 STEPS: Final = 400
-"""Maximum steps of a run, the newest ones."""
+"""Maximum number of steps of a run; only the newest are returned."""
 _LOOKED_AT: Final = 5_000
-"""Entries of a run's log that are searched for its steps: the newest ones."""
+"""How many of the newest entries of a run's log are searched for its steps."""
 _SENT: Final = 60
 _HELD: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An action of a run, or something that it received."""
+    """An action of a run, or an input that it received."""
 
     at: int
     kind: Kind
@@ -61,7 +61,7 @@ class Story:
     model_ms: int = 0
     tool_ms: int = 0
     held: Sequence[Reservation] = ()
-    """The agent's reservations while its run is open; afterwards those that the run has left."""
+    """The agent's reservations while the run is open; after the run, those that it has not released."""
     output: Output = field(default_factory=partial(Output, text=""))
     """The end of the run's output."""
 

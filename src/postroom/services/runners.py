@@ -1,4 +1,4 @@
-"""Runners as the operator sees them: declared, shown without their secrets, withdrawn."""
+"""The operator's view of runners: sets them, shows them without their secrets, and removes them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _HIDDEN = "(hidden)"
 
 
 class RunnerService:
-    """Answers the operator's routes to runners."""
+    """Implements the operator's routes about runners."""
 
     def __init__(self, mail: Mail, check: Callable[[AnyRunner], None]) -> None:
         """Keep the parts; `check` refuses a runner that this server could not run."""
@@ -26,7 +26,7 @@ class RunnerService:
         self._check = check
 
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> StoredRunner:
-        """Declare an agent's runner, in place of an earlier one. By default it works in its project's folder.
+        """Set an agent's runner, replacing an earlier one. By default, it works in its project's folder.
 
         `waking` in the answer is the number of earlier messages that now start it.
         """
@@ -50,7 +50,7 @@ class RunnerService:
         }
 
     async def withdraw(self, project: str, agent: str) -> bool:
-        """Withdraw an agent's runner; return False if it had none."""
+        """Remove an agent's runner; return False if it had none."""
         return (await self._mail.set_runner(project, agent, None)).had_one
 
     async def declared(self, project: str | None) -> Sequence[RunnerView]:
@@ -109,7 +109,7 @@ def _read(kept: str) -> Mapping[str, Json]:
 
 
 def _shown(runner: AnyRunner) -> Mapping[str, Json]:
-    """Return a runner without the secrets for its program."""
+    """Return a runner without the secrets that its program gets."""
     if not isinstance(runner, Runner):
         return runner.to_dict()
     return {**runner.to_dict(), "env": dict.fromkeys(runner.env, _HIDDEN)}

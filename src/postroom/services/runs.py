@@ -1,4 +1,4 @@
-"""The runs of a server: its one mailbox, and the executors for the threads of each room."""
+"""The runs of a server: one mailbox for all work, with an executor for each kind of thread."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
@@ -28,11 +28,11 @@ from postroom.stores.store import Transaction
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 SLOTS = 256
 STOP_WAIT_MS = 15_000
-"""A program that is asked to end has a third of it for that, then it is killed."""
+"""The time limit for stopping. A program that is asked to exit has a third of it; then it is killed."""
 
 
 class RunService:
-    """One queue for all work; rooms register the executors of their threads, and the effects of ends."""
+    """The queue for all work. Components register executors for their threads, and effects for ended runs."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -46,11 +46,11 @@ class RunService:
         leases: Leases | None = None,
         claims_hold: Callable[[int], None] | None = None,
     ) -> None:
-        """Create the queue; `is_exclusive` says that no other process executes its runs.
+        """Create the queue. `is_exclusive` means that no other process executes its runs.
 
-        Otherwise `leases` knows the places of this process, and which other processes have ended.
-        `claims_hold` gets the number of milliseconds for which this process surely owns the runs that execute
-        here.
+        Otherwise, `leases` knows the places of this process, and which other processes have ended.
+        `claims_hold` receives the number of milliseconds for which this process certainly owns the runs that
+        execute here.
 
         `budgets` are the limits of runs before a person is asked; `max_pending` is the number of messages
         that may wait on a thread.
@@ -89,7 +89,7 @@ class RunService:
         self._effects.add(effects)
 
     async def start(self) -> None:
-        """Recover unfinished runs and start to look for work; a repeated call has no effect.
+        """Recover unfinished runs and start looking for work; a repeated call has no effect.
 
         Raises:
             StoreError: Unfinished runs could not be recovered.
@@ -120,8 +120,8 @@ class RunService:
     async def untold_dead_letters(self) -> int:
         """Count the dead letters that wait for an operator.
 
-        The dead letter of a chat's run is not counted: the person in the chat got the reason as an answer. If
-        that failed, the outbox has a separate dead letter.
+        The dead letter of a chat's run is not counted, because the person in the chat has received the reason
+        as an answer. If that delivery failed, the outbox has a separate dead letter.
 
         Raises:
             StoreError: They could not be counted.
@@ -131,7 +131,7 @@ class RunService:
         return sum([not is_chat(one.thread_id) async for one in self.dead_letters()])
 
     async def longest_waiting(self, now: int) -> RunDispatch | None:
-        """Return the longest waiting due dispatch, counted from when it was queued or due.
+        """Return the due dispatch that has waited longest since it was queued or became due.
 
         Raises:
             StoreError: The queue could not be read.
@@ -150,12 +150,12 @@ class RunService:
         return longest
 
     async def stop(self) -> None:
-        """Return active runs to the queue and end; it has no effect before a start."""
+        """Return active runs to the queue and stop; has no effect before a start."""
         await self.mailbox.aclose(timedelta(0))
 
 
 def project_threads(slug: str) -> str:
-    """Return the prefix of the threads of a project's agents, or with "" of all agents."""
+    """Return the prefix of the threads of a project's agents; "" means all projects."""
     return f"{AGENT_THREAD}{slug}/" if slug else AGENT_THREAD
 
 
@@ -165,7 +165,7 @@ def whose(thread_id: str) -> tuple[str, str]:
 
 
 def owner_of(thread_id: str) -> tuple[str, str, str]:
-    """Return the name of the agent whose runs a thread has, the slug of its project, and its chat.
+    """Return the agent to which a thread belongs: its name, its project's slug, and its chat.
 
     One of the last two is empty. The chat is the platform and the bot through which the agent answers. All
     are empty if the thread belongs to no agent.
@@ -179,7 +179,7 @@ def owner_of(thread_id: str) -> tuple[str, str, str]:
 def open_runs(
     tx: Transaction, prefix: str, statuses: tuple[RunStatus, ...] = OPEN_STATUSES
 ) -> Iterator[RunRecord]:
-    """Yield the runs that are not done, of threads whose names begin with `prefix`, by run id."""
+    """Yield the unfinished runs of threads whose names begin with `prefix`, by run id."""
     after = ""
     while True:
         query = RunQuery(statuses=statuses, after=after, thread_prefix=prefix)
@@ -191,7 +191,7 @@ def open_runs(
 
 
 def newest_runs(tx: Transaction, slug: str, *, each: int) -> list[RunRecord]:
-    """Return the newest runs of each agent of a project, or with "" of all, the last changed first."""
+    """Return the newest runs of each agent of a project ("" for all projects), last changed first."""
     found, prefix, after = list[RunRecord](), project_threads(slug), ""
     while page := tx.runs.threads.list(ThreadQuery(id_prefix=prefix, after=after), MAX_PAGE):
         after = page[-1].id
@@ -201,7 +201,7 @@ def newest_runs(tx: Transaction, slug: str, *, each: int) -> list[RunRecord]:
 
 
 def dispatches_of(tx: Transaction, status: RunDispatchStatus, prefix: str) -> Iterator[RunDispatch]:
-    """Yield the dispatches with a status of threads whose ids begin with `prefix`, oldest change first."""
+    """Yield the dispatches with this status on threads whose ids begin with `prefix`, oldest change first."""
     after: tuple[int, str] | None = None
     while True:
         page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after, thread_prefix=prefix)

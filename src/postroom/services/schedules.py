@@ -1,4 +1,4 @@
-"""Schedules of mail: messages from a person to agents, sent repeatedly by the ordinary operation."""
+"""Mail schedules: messages from a person to agents that the ordinary operation sends repeatedly."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -43,7 +43,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
     ack_required: bool = False
 
     def command(self) -> SendMessage:
-        """Return it as the operation that sends it."""
+        """Return the operation that sends the message."""
         asked = {
             "project_key": PEOPLE_SLUG,
             "sender_name": self.sender,
@@ -57,7 +57,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Rehearsed(Exception):
-    """The message could be sent; the rehearsal is rolled back."""
+    """Raised after a successful trial of sending, so that the trial is rolled back."""
 
 
 class MessageTarget(Target):
@@ -68,7 +68,7 @@ class MessageTarget(Target):
         self._waker = waker
 
     async def submit(self, firing: Firing) -> str:
-        """Send the message of a tick, and wake its readers, in one change; return its number."""
+        """Send the message of a tick and wake its readers in one transaction; return the message's number."""
         command = msgspec.convert(firing.schedule.payload, ScheduledMessage).command()
 
         def change(mail: MailWrites, made: OpenChange) -> str:
@@ -92,7 +92,7 @@ class MessageTarget(Target):
 
 
 class MailSchedules:
-    """Answers the operator's routes and the pages to schedules."""
+    """Implements the operator's routes and the pages about schedules."""
 
     def __init__(self, mail: Mail, store: SqlStore, waker: Waker) -> None:
         self._mail = mail
@@ -137,11 +137,11 @@ class MailSchedules:
         return shown(await self.kept.add(schedule, replaces=replaces))
 
     async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
-        """Return the schedules of a project by name, or all, in the form for answers."""
+        """Return the schedules of a project, or all schedules, by name, in the form for responses."""
         return [shown(one) for one in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
-        """Return the schedules of a project by name; all without one."""
+        """Return the schedules of a project by name; without a slug, of all projects."""
         found = list[Schedule]()
         while page := tx.schedules.listed(MAIL, after=found[-1].name if found else "", limit=MOST_LISTED):
             found += page
@@ -167,11 +167,11 @@ class MailSchedules:
         return shown(await self.kept.pause(MAIL, name))
 
     async def resume(self, name: str) -> ScheduleView:
-        """Resume with the next tick; ticks during the pause are not made up for."""
+        """Resume with the next tick. Ticks that were missed during the pause are not sent."""
         return shown(await self.kept.resume(MAIL, name))
 
     async def trigger(self, name: str) -> int:
-        """Send the message now, and return its number; the ticks stay the same."""
+        """Send the message now, and return its number. The regular ticks are unchanged."""
         return int(await self.kept.trigger(MAIL, name))
 
     async def remove(self, name: str) -> bool:
@@ -179,7 +179,7 @@ class MailSchedules:
         return await self.kept.remove(MAIL, name)
 
     async def _rehearse(self, command: SendMessage) -> None:
-        """Refuse a message that could not be sent; nothing is sent."""
+        """Check that a message could be sent, without sending it."""
 
         def change(tx: MailWrites) -> None:
             lock_projects_of(tx, command)
@@ -197,7 +197,7 @@ def _person(tx: MailReads, name: str) -> str:
 
 
 def shown(schedule: Schedule) -> ScheduleView:
-    """Return a schedule of mail for answers: instants as text, durations in seconds."""
+    """Return a mail schedule in the form for responses: times as text, durations in seconds."""
     message = msgspec.convert(schedule.payload, ScheduledMessage)
     return {
         "name": schedule.name,

@@ -1,4 +1,4 @@
-"""Runs as people see them, at the pages and on the command line: shown, ended, retried."""
+"""Runs for people on the pages and the command line, who can view, cancel and retry them."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -55,17 +55,17 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.store import Transaction
 
 _TWO: Final = 2
-"""The limit for ids with the same beginning: two are enough to report ambiguity."""
+"""Maximum ids read for one prefix. Two are enough to report that it is ambiguous."""
 FOUND: Final = 50
-"""Runs of a page."""
+"""Number of runs on a page."""
 AMONG: Final = 2_000
-"""Runs that a page reads at most for its search."""
+"""Maximum number of runs that a page reads for its search."""
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks", "done", "cancelled", "failed")
 _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
 
 class WorkService:
-    """Answers the operator's routes and pages to runs.
+    """Implements the operator's routes and the pages about runs.
 
     Methods with a transaction read the content of a page; a page calls all of them in one view.
     """
@@ -79,7 +79,7 @@ class WorkService:
         mail: Mail,
         health: Callable[[], Awaitable[Sequence[HealthFact]]] | None = None,
     ) -> None:
-        """`health` returns the state of the server; without it no health is shown."""
+        """`health` returns the state of the server. Without it, no health is shown."""
         self._runs = runs
         self.store = runs.stores.store
         self._mail = mail
@@ -132,7 +132,7 @@ class WorkService:
         return await self._mail.store.write(change)
 
     async def dead(self) -> Sequence[DeadLetterView]:
-        """Return the dead letters, also those of chats, oldest first, up to 500."""
+        """Return the dead letters, including those of chats, oldest first, up to 500."""
         return [_shown(one) for one in await self.store.read(lambda tx: _dead(tx, ""))]
 
     def dead_in_chats(self, tx: Transaction) -> Sequence[ChatWork]:
@@ -148,7 +148,7 @@ class WorkService:
         return found
 
     def failed(self, tx: Transaction) -> Sequence[FailedRuns]:
-        """Return all dead letters, also those of chats, in groups of equal errors, the newest group first."""
+        """Return all dead letters, including those of chats, grouped by equal errors, newest group first."""
         groups = dict[tuple[str, str, str, str], list[RunDispatch]]()
         for row in reversed(_dead(tx, "")):
             groups.setdefault((*owner_of(row.thread_id), row.last_error or ""), []).append(row)
@@ -166,7 +166,7 @@ class WorkService:
         ]
 
     async def works(self, slug: str) -> Sequence[Work]:
-        """Return the runs of a project's agents, or with "" of all agents and chats.
+        """Return the runs of a project's agents; "" means all agents and chats.
 
         Open runs come first, then the dead letters, then the last ended, of agents alone.
         """
@@ -179,7 +179,7 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the open runs, then the dead letters, of a project or with "" of all.
+        """Return the open runs of a project, then its dead letters; "" means all projects.
 
         `explained` adds why queued runs wait.
         """
@@ -194,7 +194,7 @@ class WorkService:
         ]
 
     def found(self, tx: Transaction, slug: str, wanted: RunSearch) -> FoundRuns:
-        """Return up to 50 runs of a project's agents, or with "" of all agents, the last changed first.
+        """Return up to 50 runs of a project's agents ("" for all agents), last changed first.
 
         At most 2,000 runs are read. `explained` adds why queued runs wait.
         """
@@ -202,7 +202,7 @@ class WorkService:
         return FoundRuns([work_of(run, dispatch_of(tx, run)) for run in runs], place, is_full)
 
     async def explained(self, works: Sequence[Work]) -> list[Work]:
-        """Return the runs; queued runs with the reason why they do not execute yet."""
+        """Return the runs, each queued run with the reason why it does not execute yet."""
         return [await self._explained(one) if one.state == "queued" else one for one in works]
 
     async def _explained(self, work: Work) -> Work:
@@ -218,7 +218,7 @@ class WorkService:
         )
 
     def counts(self, tx: Transaction, slug: str) -> WorkCounts:
-        """Return how many runs of a project's agents are open, ask, and are dead letters."""
+        """Count the runs of a project's agents that are open, wait for an answer, or are dead letters."""
         prefix = project_threads(slug)
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
@@ -227,7 +227,7 @@ class WorkService:
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str]) -> dict[str, int]:
-        """Return by project how many questions and failed runs wait for a person."""
+        """Return for each project how many questions and failed runs wait for a person."""
         found = Counter[str]()
         for run in open_runs(tx, project_threads(""), (RunStatus.WAITING,)):
             found[whose(run.thread_id)[0]] += len(run.open_tickets)
@@ -239,13 +239,14 @@ class WorkService:
         return () if self._health is None else await self._health()
 
     def work(self, tx: Transaction, named: str) -> Work:
-        """Return a run by its id or its dispatch's id, or by the beginning of one.
+        """Return a run by its id, by its dispatch's id, or by a prefix of either.
 
-        Beginnings of run ids come first, then those of dispatch ids. `explained` adds why a queued run waits.
+        Prefixes of run ids take precedence over those of dispatch ids. `explained` adds why a queued run
+        waits.
 
         Raises:
             UnknownRun: No such run exists.
-            InvalidArgument: Several ids begin like this.
+            InvalidArgument: Several ids have this prefix.
         """
         if (run := tx.runs.threads.load_run(named)) is None:
             begun_so = tx.runs.threads.list_runs(RunQuery(id_prefix=named), _TWO)
@@ -269,10 +270,10 @@ class WorkService:
         return output_in(events, newest, is_cut=is_cut)
 
     async def output_after(self, run_id: str, after: int) -> tuple[str, int]:
-        """Return a run's output after a number of its log, and the number to continue from.
+        """Return a run's output after a position in its log, and the position to continue from.
 
         Raises:
-            CursorAhead, CursorExpired: The log does not have this number.
+            CursorAhead, CursorExpired: The log does not have this position.
         """
         return await output_after(self._runs.stores.events, EventScope.run(run_id), after)
 
@@ -291,7 +292,7 @@ class WorkService:
         return QueueState(queued=tuple(queued), given_up=frozenset(one.run_id for one in _dead(tx, prefix)))
 
     def at_work(self, tx: Transaction, slug: str) -> Mapping[str, int]:
-        """Return the agents of a project with an active run, by lower-case name, and its start."""
+        """Return when the active run of each agent of a project started, by the agent's lower-case name."""
         return {
             name.casefold(): row.claimed_at or row.updated_at
             for row in dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads(slug))
@@ -308,12 +309,12 @@ class WorkService:
         return await self._explained(work) if work.state == "queued" else work
 
     async def cancel(self, run: str) -> Work:
-        """Cancel a run that is queued, active or waits for a person, notify its caller, and return the run.
+        """Cancel a run that is queued, active or waiting for a person; notify its caller and return the run.
 
         The questions of a waiting run are withdrawn.
 
         Raises:
-            UnknownRun: there is none.
+            UnknownRun: No such run exists.
             IllegalTransition: The run can no longer be cancelled.
         """
         work = await self.named(run)
@@ -330,8 +331,8 @@ class WorkService:
     async def replay(self, run: str) -> Work:
         """Retry a dead letter as a new run on the same messages; return the new run.
 
-        It may be named by its dispatch. A repeated call retries it once. The answer of a chat's run goes to
-        the chat.
+        The id of its dispatch is accepted as well. A repeated call retries it only once. The answer of a
+        chat's run goes to the chat.
 
         Raises:
             UnknownRun: No such run exists.
@@ -351,7 +352,7 @@ class WorkService:
         return await self.named(result.run_id)
 
     async def discard(self, run: str) -> Work:
-        """Remove a dead letter from the list permanently; it keeps its error. Return it.
+        """Remove a dead letter from the list permanently, and return it. Its run keeps the error.
 
         Raises:
             UnknownRun: No such run exists.
@@ -372,11 +373,11 @@ class WorkService:
         return work, work.dispatch_id
 
     async def hasten(self, run: str) -> Work:
-        """Retry now a queued run whose retry is due later.
+        """Immediately retry a queued run whose retry is due later.
 
         Raises:
             UnknownRun: No such run exists.
-            IllegalTransition: The run does not wait for an instant.
+            IllegalTransition: The run is not waiting for a later time.
         """
         work = await self.named(run)
         if not work.can_hasten or work.dispatch_id is None:
@@ -421,7 +422,7 @@ def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecor
 
 
 def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord]:
-    """Yield the runs of the search's agent, or of all, after its position: the last changed first."""
+    """Yield the runs of the search's agent, or of all agents, after its position, last changed first."""
     agent = wanted.agent.casefold()
 
     def is_of_agent(thread_id: str) -> bool:

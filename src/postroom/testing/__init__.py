@@ -1,7 +1,7 @@
 """The public test kit: a mailbox with a manual clock, work that fails as planned, a check of the history.
 
-Needs no test framework. Programs that run on the mailbox use `mailbox` and `check`. Authors of a channel use
-`channels`, which has the promises of every channel as tests.
+The kit needs no test framework. Programs that run on the mailbox use `mailbox` and `check`. Authors of a
+channel plug-in use `channels`, which contains the promises that every channel must keep as tests.
 """
 
 from postroom.testing.checking import check

@@ -1,8 +1,9 @@
-"""An engine around an engine that finds changes which break the rules for changes.
+"""A wrapper around a database engine that detects changes which break the rules for changes.
 
-A change is quick, only reads and writes through its transaction, and gives the same result when repeated. On
-SQLite every change runs twice here, the first time rolled back. A change is refused if it uses randomness,
-files, sockets, a second database or an ended transaction, or if it waits or is slow.
+A change must be quick, must read and write only through its transaction, and must give the same result when
+it is repeated. On SQLite, every change runs twice here, and the first time is rolled back. A change is
+refused if it uses randomness, files, sockets, a second database or an ended transaction, or if it waits or is
+slow.
 """
 
 import gc
@@ -30,14 +31,14 @@ from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 T = TypeVar("T")
 
 LONGEST_SECONDS: Final = 5.0
-"""Seconds of processor time: more than any change of postroom takes, on any machine."""
+"""Maximum processor time of a change in seconds; no change of postroom takes that long on any machine."""
 _HARMLESS: Final = frozenset({"getpid", "fspath"})
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]+")
 _NONE: Final[Values] = {}
 
 
 class _Collection(threading.local):
-    """Whether this thread collects garbage: freed objects may take locks, which no change asked for."""
+    """Whether this thread is collecting garbage, in which case freed objects may take locks on their own."""
 
     is_running = False
 
@@ -54,7 +55,7 @@ class ChangeBreaksRules(AssertionError):
 
 
 class CheckingEngine(Engine):
-    """Runs changes twice and watches them; everything else is the inner engine's."""
+    """Runs changes twice and watches them; passes everything else on to the inner engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -145,14 +146,14 @@ class CheckingEngine(Engine):
 
 
 class _HeldClock:
-    """A clock that stops while a thread runs a change twice: both runs have the same instant."""
+    """A clock that stops while a thread runs a change twice, so that both runs see the same instant."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._of_thread = threading.local()
 
     def now(self) -> int:
-        """Return the instant at which this thread holds the clock, or the present one."""
+        """Return the instant at which this thread holds the clock, or else the present instant."""
         held: int | None = getattr(self._of_thread, "instant", None)
         return self._clock.now() if held is None else held
 
@@ -168,7 +169,7 @@ class _HeldClock:
 
 def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     if sql.dialect == "postgres":
-        return _watched(change, sql)  # its sequences are not rolled back: ids would differ
+        return _watched(change, sql)  # its sequences are not rolled back, so ids would differ
     sql.run("store.rehearse")
     try:
         first: object = _watched(change, sql)
@@ -191,7 +192,7 @@ def _refuse_other(first: object, again: object) -> None:
 
 
 def _shown(result: object) -> str:
-    """Show a result without the addresses of objects."""
+    """Return the `repr` of a result without the memory addresses of objects."""
     return _ADDRESS.sub("#", repr(result))
 
 
@@ -211,7 +212,7 @@ def _watched(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
 
 
 class _WatchedTransaction(SqlTransaction):
-    """Passes statements on, and records forbidden calls."""
+    """Passes statements on to the transaction, and records forbidden calls."""
 
     def __init__(self, sql: SqlTransaction) -> None:
         self.sql = sql
@@ -336,7 +337,7 @@ def _forbidden(function: Any) -> str | None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported, which reads files and happens once per process."""
+    """Return whether a module is being imported. That reads files, but happens only once per process."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -1,4 +1,4 @@
-"""The promises of every channel as tests, for authors of channel plug-ins. pytest and unittest run them.
+"""The promises that every channel must keep, as tests (pytest or unittest) for authors of channel plug-ins.
 
     class TestMyChannel(ChannelPromises):
         @asynccontextmanager
@@ -6,9 +6,10 @@
             async with MyFakePlatform() as fake:
                 yield MyDriver(fake)
 
-A driver plays the people and the platform. Each test opens a whole gateway on an empty store in memory, with
-a clock that only the test moves and an agent that answers `re: ` and the text. `lacks` names the abilities
-that a platform does not have; the tests that need them are skipped with that reason.
+A driver simulates the people and the platform. Each test opens a complete gateway on an empty in-memory
+store, with a clock that only the test moves, and with an agent that answers `re: ` and the text. `lacks`
+names the abilities that a platform does not have, each with a reason; tests that need such an ability are
+skipped with this reason.
 """
 
 import asyncio
@@ -65,7 +66,7 @@ _GATEWAYS = count(1)
 
 @dataclass(frozen=True)
 class Shown:
-    """A message of the agent as the chat shows it now."""
+    """A message from the agent, as the chat shows it now."""
 
     id: str
     text: str
@@ -75,7 +76,7 @@ class Shown:
 
 @dataclass(eq=False)
 class Sent:
-    """A message of a person, as its platform keeps it."""
+    """A message from a person, as the platform stores it."""
 
     text: str
     person: str
@@ -86,18 +87,18 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """The parts of a message besides its words."""
+    """The parts of a message in addition to its text."""
 
     group: bool = False
     """Whether the message is written in a group."""
     mention: bool = True
     """Whether a message in a group mentions the bot."""
     forward: tuple[str, str] | None = None
-    """The author and the words of a forwarded message."""
+    """The author and the text of a forwarded message."""
     reply: tuple[str, str] | None = None
-    """The author and the words of the message that is answered."""
+    """The author and the text of the message to which this message replies."""
     file: tuple[str, bytes] | None = None
-    """A file of the message, or of the forwarded message."""
+    """A file attached to the message, or to the forwarded message."""
     unknown: bool = False
     """Whether the message has a part of a kind that no adapter knows."""
 
@@ -106,35 +107,30 @@ PLAIN: Final = Extra()
 
 
 class ChannelDriver(ABC):
-    """Plays the people and the platform of one channel.
+    """Simulates the people and the platform of one channel.
 
-    `lacks` has the reason for each missing ability. The abilities that tests of this module ask for:
+    `lacks` gives the reason for each missing ability. These are the abilities that tests of this module need:
 
-    | ability | without it |
-    |---|---|
-    | acknowledgements | the platform does not wait for an acknowledgement; `acknowledged` is not called |
-    | dead letters | updates cannot be set aside |
-    | edits, deletes | `edit`, `delete` are not called |
-    | drafts | an answer is not shown while it is written |
-    | groups, strangers | there are no groups, or no unknown people |
-    | limits, refusals, lost answers | `limit`, `refuse`, `lose_answer` are not called |
-    | outages | `go_away` and `come_back` are not called |
-    | shared bots | each server answers for itself |
-    | credentials | there is no credential that the platform checks |
-    | parts | a message can have any length |
+    | ability | without it | |---|---| | acknowledgements | the platform does not wait for an acknowledgement;
+    `acknowledged` is not called | | dead letters | updates cannot be set aside | | edits, deletes | `edit`,
+    `delete` are not called | | drafts | an answer is not shown while it is written | | groups, strangers |
+    there are no groups, or no unknown people | | limits, refusals, lost answers | `limit`, `refuse`,
+    `lose_answer` are not called | | outages | `go_away` and `come_back` are not called | | shared bots | each
+    server answers for itself | | credentials | there is no credential that the platform checks | | parts | a
+    message can have any length |
     """
 
     platform: ClassVar[Platform]
     kind: ClassVar[type[BasePlatformAdapter]]
     people: ClassVar[Mapping[str, str]]
-    """The platform's id of `ANN`, `BEN` and `EVE`."""
+    """The platform's ids of `ANN`, `BEN` and `EVE`."""
     chat: ClassVar[str]
     """The id of Ann's direct chat."""
     lacks: ClassVar[Mapping[str, str]] = {}
     secrets: ClassVar[tuple[str, ...]] = ()
-    """Texts that may appear in no log and no error; the first is the credential."""
+    """Texts that must not appear in any log or error; the first one is the credential."""
     wait_s: ClassVar[int] = 120
-    """The seconds that `limit` demands."""
+    """The number of seconds that `limit` makes the adapter wait."""
 
     @abstractmethod
     def config(self, *, secret: str | None = None) -> PlatformConfig:
@@ -142,7 +138,7 @@ class ChannelDriver(ABC):
 
     @abstractmethod
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
-        """Deliver a message of a person: without `extra` in the person's direct chat."""
+        """Deliver a message from a person; without `extra`, it is written in the person's direct chat."""
 
     @abstractmethod
     def shown(self) -> Sequence[Shown]:
@@ -167,12 +163,12 @@ class ChannelDriver(ABC):
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
-        """Deliver held updates; called when the adapter has connected."""
+        """Deliver the updates that were held back; called when the adapter has connected."""
 
     async def send_again(self) -> None:  # noqa: B027 - as above
         """Deliver again the updates that were not acknowledged, if the platform does not do so by itself."""
 
-    # A driver has these if its platform has the ability.
+    # A driver implements these if its platform has the ability.
 
     async def redeliver(self, sent: Sent) -> None:
         """Deliver a message a second time, as the platform does after a lost acknowledgement."""
@@ -195,7 +191,7 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def tries(self) -> int:
-        """Return how many new messages the adapter tried to send, with the refused ones."""
+        """Return how many new messages the adapter tried to send, including the refused ones."""
         raise NotImplementedError
 
     def limit(self) -> None:
@@ -207,7 +203,7 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def lose_answer(self) -> None:
-        """Show the agent's next message, and lose the platform's answer to the adapter."""
+        """Show the agent's next message in the chat, but lose the platform's response to the adapter."""
         raise NotImplementedError
 
     def lift(self) -> None:  # noqa: B027 - most end by themselves
@@ -223,13 +219,13 @@ class ChannelDriver(ABC):
 
 
 class Echo(RunDispatchExecutor):
-    """The agent: answers `re: ` and the text of each message.
+    """The agent of the tests, which answers each message with `re: ` and its text.
 
     Attributes:
         free: Runs wait until this is set.
-        stream: The pieces of text that each run shows before it waits.
-        act: Runs instead, if it is set.
-        read: The texts of each run.
+        stream: The pieces of text that each run streams before it waits.
+        act: If set, it is called instead of the built-in behaviour.
+        read: The message texts that each run received.
         senders: The senders of these texts.
     """
 
@@ -266,13 +262,13 @@ def answered(activation: RunActivation, text: str) -> AgentRunResult:
 
 
 class Door:
-    """Stands between the adapter and the gateway, and fails as a store, a process or a defect would.
+    """Sits between adapter and gateway, and simulates failures of a store, a process crash or a defect.
 
     Attributes:
         before: Errors to raise, one for each message, before the message is stored.
         after: Errors to raise, one for each message, after it is stored.
         changes: Errors to raise, one for each edit, deletion or press, before it is stored.
-        handed: The texts that the adapter handed over. A text with the word `poison` hits a defect.
+        handed: The texts that the adapter handed over. The word `poison` in a text triggers a defect.
     """
 
     def __init__(self, inbound: Inbound) -> None:
@@ -300,7 +296,7 @@ class Door:
 
 
 class Stage:
-    """A gateway with one channel, an agent behind it, and a driver at the other end of the channel."""
+    """A gateway with one channel, an agent that answers, and a driver that simulates the platform."""
 
     gateway: Gateway
     adapter: BasePlatformAdapter
@@ -370,10 +366,10 @@ class Stage:
         await asyncio.to_thread(self._stores.store.close)
 
     def pass_a_moment(self) -> bool:
-        """Let 50 ms pass by the clock, and deliver what is due; return whether time has passed.
+        """Move the clock by 50 ms and deliver what is due; return whether the clock was moved.
 
-        Time passes five times as fast as outside, and not at each call: tasks and the threads of the store
-        need their turns.
+        The clock runs at most five times as fast as real time, so not every call moves it: tasks and the
+        store's threads also need time to work.
         """
         now = time.monotonic()
         if now - self._passed_at < 0.01:
@@ -392,7 +388,7 @@ class Stage:
             raise AssertionError(f"shown {self.texts()}, read {self.read()}, channel {state}") from None
 
     async def pass_time(self, seconds: int) -> None:
-        """Let seconds pass one by one, with time for all tasks in each."""
+        """Move the clock second by second, and let all tasks work in each second."""
         for _ in range(seconds):
             self.clock.advance(timedelta(seconds=1))
             self.gateway.wake()
@@ -438,7 +434,7 @@ class Stage:
         return [one.text for one in self.driver.shown()]
 
     def shows(self, text: str) -> Callable[[], bool]:
-        """Return the condition that the chat shows a text of the agent."""
+        """Return a function that tells whether the chat shows a text from the agent."""
         return lambda: text in self.texts()
 
     def read(self) -> list[str]:
@@ -446,7 +442,7 @@ class Stage:
         return [text for texts in self.agent.read for text in texts]
 
     async def hold(self) -> Sent:
-        """Have the agent work on a first message until `agent.free` is set."""
+        """Send a first message, on which the agent works until `agent.free` is set."""
         self.agent.free.clear()
         first = await self.driver.say("first")
         await self.until(lambda: self.agent.read)
@@ -454,12 +450,12 @@ class Stage:
 
 
 async def settled(*conditions: Any, within_s: float = 90.0) -> None:
-    """Return when every condition holds; let other tasks run meanwhile.
+    """Wait until every condition holds; let other tasks run meanwhile.
 
-    The bound is long because a disk may need half a minute for a commit.
+    The time limit is long because a disk may need half a minute for a commit.
 
     Raises:
-        TimeoutError: A condition does not hold after `within_s` seconds. The text counts them.
+        TimeoutError: Some conditions do not hold after `within_s` seconds; the text states their number.
     """
     open_ones = list(conditions)
     try:
@@ -475,7 +471,7 @@ Promise = Callable[["ChannelPromises", Stage], Awaitable[None]]
 
 
 def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], None]]:
-    """Make a promise a test, which is skipped if the platform lacks one of these abilities."""
+    """Turn a promise into a test that is skipped if the platform lacks one of these abilities."""
 
     def made(promise: Promise) -> Callable[["ChannelPromises"], None]:
         async def keep(self: "ChannelPromises", folder: Path) -> None:
@@ -496,14 +492,14 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
 
         test.__name__, test.__doc__ = promise.__name__, promise.__doc__
         test.__qualname__, test.__module__ = promise.__qualname__, promise.__module__
-        test.abilities = abilities  # type: ignore[attr-defined]  # for those who choose tests
+        test.abilities = abilities  # type: ignore[attr-defined]  # for the selection of tests
         return test
 
     return made
 
 
 class ChannelPromises(ABC):
-    """The tests. A subclass in a test file opens the driver of a channel; its name begins with `Test`."""
+    """The tests; a subclass in a test file, whose name begins with `Test`, opens the driver of a channel."""
 
     @abstractmethod
     def driver(self, folder: Path) -> AbstractAsyncContextManager[ChannelDriver]:
@@ -685,7 +681,7 @@ class ChannelPromises(ABC):
         await stage.hold()
         sent = await stage.driver.say("second")
         await stage.until_stored(2)
-        stage.door.changes = [StoreUnavailable("away")]  # the platform sends it again
+        stage.door.changes = [StoreUnavailable("away")]  # the platform then sends the update again
         await stage.driver.delete(sent)
         await stage.driver.say("third")
         await stage.until_stored(3)

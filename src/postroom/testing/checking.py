@@ -1,4 +1,4 @@
-"""Checks a database for the promises of the queue: its runs, its queue and its log together."""
+"""Checks whether the runs, the queue and the event log of a database keep the promises of the queue."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -17,7 +17,7 @@ from postroom.testing.history import History
 from postroom.testing.recording import recorded
 
 _FENCED: Final = (STEP, LOGGED, WAITS)
-"""Events that only the owner of an open run writes."""
+"""The kinds of events that only the owner of an open run may write."""
 
 
 async def check(
@@ -29,12 +29,12 @@ async def check(
 ) -> list[str]:
     """Return a sentence for each promise of the queue that the database breaks.
 
-    An open run is queued, claimed, or waiting. A thread has one owner. Open dispatches have their thread's
-    epoch. Accepted messages exist. Nothing is written for an ended run, and its end is announced once. With
-    `accepted`, the threads of the runs that a program was promised, all of them exist. With `history`, the
-    workers' log is checked as well, and the owners if `record` was called before. `at_once` is the limit of
-    active runs at one instant. Everything is read once, in parts: while workers write, a run may be read
-    between two steps.
+    These are the promises: An open run is queued, claimed or waiting. A thread has at most one owner. Open
+    dispatches have the epoch of their thread. Accepted messages exist. Nothing is written for an ended run,
+    and its end is announced once. `accepted` maps the runs that a program was promised to their threads; all
+    of these runs must exist. With `history`, the log of the workers is checked as well, and also the owners
+    if `record` was called before. `at_once` is the limit of active runs at one instant. The database is read
+    once, in parts, so while workers write, a run may be read between two of its steps.
 
     Raises:
         StoreError: The database could not be read.
@@ -103,7 +103,7 @@ def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
 
 
 def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
-    """Return a page of runs, and their problems."""
+    """Return a page of runs and their problems."""
     runs = tx.runs.threads.list_runs(query, query.limit)
     found: list[str] = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""A manual clock for tests; nothing in a test waits for time to pass."""
+"""A manual clock for tests, so that no test has to wait for real time to pass."""
 
 import asyncio
 import heapq
@@ -9,7 +9,7 @@ from postroom.contracts.clock import milliseconds
 
 
 class ManualClock:
-    """A clock that does not run by itself; moving it wakes sleepers."""
+    """A clock that does not run by itself; moving it wakes its sleepers."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
@@ -39,7 +39,7 @@ class ManualClock:
         self.set(self._now + milliseconds(duration))
 
     def set(self, instant: int) -> None:
-        """Make an instant, in milliseconds since the epoch, the present one."""
+        """Set the clock to an instant in milliseconds since the epoch."""
         self._now = instant
         while self._sleepers and self._sleepers[0][0] <= instant:
             wake = heapq.heappop(self._sleepers)[2]

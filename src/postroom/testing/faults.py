@@ -1,7 +1,7 @@
-"""Stores that fail on purpose, around a real one: before a write, or after it, so that the answer is lost.
+"""Wrappers around a store that fail on purpose: before a write, or after it so that its answer is lost.
 
-A plan says for each write in turn whether it fails; after its end every write succeeds. Reads and probes are
-passed on unchanged and are not counted.
+A plan states for each write in turn whether it fails; after the end of the plan, every write succeeds. Reads
+and probes are passed on unchanged and are not counted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ def writes(*numbers: int) -> Iterator[bool]:
 
 
 def writes_that(fail: Callable[[int], bool]) -> Iterator[bool]:
-    """Plan that those writes fail whose number satisfies `fail`, without end."""
+    """Plan, without end, that each write fails for whose number `fail` returns True."""
     return (fail(number) for number in count(1))
 
 
@@ -60,7 +60,7 @@ class RefusingStore(_PlannedStore):
     """Refuses the planned writes: nothing is written, and the caller gets an error."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run the change, or refuse it before it begins.
+        """Run the change, or refuse it before it begins if the plan says so.
 
         Raises:
             StoreUnavailable: The write was planned to fail; nothing was written.
@@ -75,7 +75,7 @@ class LosingStore(_PlannedStore):
     """Loses the answers to the planned writes: everything is written, but the caller gets an error."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run the change; its answer may be lost.
+        """Run the change, and lose its answer if the plan says so.
 
         Raises:
             StoreUnavailable: The write was planned to fail; the change was still made.

@@ -1,4 +1,4 @@
-"""The history of executions, and its broken promises of the queue."""
+"""A history of executions, and the promises of the queue that it breaks."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ from uuid import uuid4
 from postroom.embedded.running import Function, Run
 
 _NAMED = 12
-"""Maximum runs that a finding names."""
+"""Maximum number of runs that a finding names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +36,26 @@ class Execution:
     epoch: int = 0
 
     def __str__(self) -> str:
-        """Return it as a finding names it."""
+        """Return the text with which a finding names this execution."""
         return f"run {self.run_id} by {self.owner} (attempt {self.attempt}, {self.began} to {self.ended})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Executions in any order, the accepted runs, and the ended runs."""
+    """The executions, in any order, with the accepted and the ended runs."""
 
     executions: Sequence[Execution] = ()
     accepted: Mapping[str, str] | None = None
-    """The thread of each run; None if they were not recorded."""
+    """The thread of each accepted run; None if accepted runs were not recorded."""
     ended: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path | str, *, accepted: Mapping[str, str] | None = None) -> "History":
-        """Read the `ExecutionLog` of workers.
+        """Read a history from the `ExecutionLog` of workers.
 
         Raises:
             OSError: The file does not exist.
-            ValueError: A line is not from such a log.
+            ValueError: A line was not written by an `ExecutionLog`.
         """
         spans: dict[str, dict[str, Any]] = {}
         ended: set[str] = set()
@@ -160,7 +160,7 @@ def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
 
 
 def _busiest(executions: Iterable[Execution]) -> list[Execution]:
-    """Return the executions at the busiest instant; an execution is over when another begins at its end."""
+    """Return the executions at the busiest instant; one that begins when another ends does not overlap it."""
     now: dict[int, Execution] = {}
     most: list[Execution] = []
     steps = [
@@ -182,9 +182,9 @@ def _busiest(executions: Iterable[Execution]) -> list[Execution]:
 class ExecutionLog:
     """A file into which workers of one machine write their executions, for `History.read`.
 
-    Each line is one write to the end of the file. So any number of processes share it, and a killed one
-    leaves whole lines. An execution that is stopped from outside is not recorded as ended: it lasts until its
-    last line.
+    Each line is appended in a single write, so any number of processes can share the file, and a killed
+    process leaves only complete lines. The end of an execution that is stopped from outside is not recorded;
+    in the history, such an execution lasts until its last line.
     """
 
     path: Path
@@ -196,7 +196,7 @@ class ExecutionLog:
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def observed(self, work: Function) -> Function:
-        """Return `work` with a line at the beginning and end of each execution."""
+        """Wrap `work` so that it writes a line at the beginning and at the end of each execution."""
 
         @functools.wraps(work)
         async def written(run: Run) -> object:

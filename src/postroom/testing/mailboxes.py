@@ -1,4 +1,4 @@
-"""A mailbox for tests, with manual time and a process that can die."""
+"""A mailbox for tests, with a manual clock and a simulated process that can crash."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,9 @@ class ManualMailbox(Mailbox):
     """A mailbox with a manual clock, which looks for due work only at the request of a test."""
 
     clock: ManualClock
-    """The clock of the mailbox and its database. Delays between the attempts of a step pass at once."""
+    """The clock of the mailbox and its database. It does not apply to the delays between the attempts of a
+    step, which pass at once.
+    """
 
     def __init__(
         self, begin: Callable[[Function], Queue], work: Function, stores: RunStores, clock: ManualClock
@@ -32,10 +34,11 @@ class ManualMailbox(Mailbox):
         self.clock = clock
 
     async def run_until_idle(self, *, timeout: float = 30) -> None:
-        """Return when nothing is active and nothing is due; the mailbox's clock does not move.
+        """Wait until nothing is active and nothing is due; the mailbox's clock does not move.
 
-        Expired leases are released and due schedules enqueue, as in the rounds of a mailbox. Runs that wait,
-        sleep or are due for a retry later are unchanged: move `clock`, and call this again.
+        As in a running mailbox, expired leases are released and due schedules enqueue their runs. Runs that
+        wait, sleep or will be retried later do not change; to continue with them, move `clock` and call this
+        again.
 
         Raises:
             TimeoutError: A run was still active after `timeout` seconds; the error names the runs.
@@ -52,7 +55,8 @@ class ManualMailbox(Mailbox):
     async def crash(self) -> None:
         """Simulate a crash and restart of the process: active runs are cut off, and write nothing further.
 
-        On `memory` and SQLite the new process recovers them at once; on PostgreSQL when their leases expire.
+        On `memory` and SQLite, the new process recovers the runs at once; on PostgreSQL, when their leases
+        expire.
         """
         await self.admin.abandon()
         self._died.clear()
@@ -69,7 +73,7 @@ class ManualMailbox(Mailbox):
         return not await self.admin.poll()
 
     async def _settled(self) -> None:
-        """Return when nothing is active; if the process dies before that, restart it first."""
+        """Wait until nothing is active; if the process dies in the meantime, restart it first."""
         waits = Tasks("test")
         try:
             idle = waits.start(self.admin.settled(), name="idle")
@@ -90,7 +94,7 @@ class ManualMailbox(Mailbox):
 
 
 class _AtOnce:
-    """A timer without delays: nobody moves the clock while a run is active."""
+    """A timer without delays, because nobody moves the clock while a run is active."""
 
     async def sleep(self, milliseconds: int) -> None:
         """Return at once."""
@@ -105,10 +109,10 @@ async def mailbox(
     config: MailboxConfig | None = None,
     schema: str = "postroom",
 ) -> AsyncIterator[ManualMailbox]:
-    """Open a mailbox as `Mailbox.open` does; its time stays the same until `clock` is moved.
+    """Open a mailbox as `Mailbox.open` does, except that its time stands still until `clock` is moved.
 
-    Work starts when it is enqueued; work due later starts in `run_until_idle`. On exit, active runs are
-    cancelled and returned to the queue.
+    Work starts as soon as it is enqueued; delayed work starts in `run_until_idle`. On exit, active runs are
+    stopped and returned to the queue.
 
     Raises:
         ConfigError, StoreError: As in `Mailbox.open`.

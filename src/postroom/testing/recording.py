@@ -1,8 +1,8 @@
-"""A record of the owners of runs, kept by the database itself.
+"""Makes the database itself record the owners of runs.
 
-Triggers write a line in the same change that gives a dispatch an owner or removes it, in any process. Lines
-are numbered, and the numbers are the time of this history: changes of a thread are ordered by its lock, and
-claims under a limit by the lock of the limits.
+Triggers write a numbered line in the same change in which any process gives a dispatch an owner or removes
+the owner. The numbers serve as the time of this history, because the lock of a thread orders the changes of
+the thread, and the lock of the limits orders the claims under a limit.
 """
 
 from collections.abc import Sequence
@@ -72,9 +72,10 @@ _ALL: Final = (
 
 
 async def record(looked_at: Mailbox | RunStores) -> None:
-    """Make the database record the owners of runs from now on, for `check`; a repeat has no effect.
+    """Make the database record the owners of runs from now on, for `check`; a repeated call has no effect.
 
-    It adds a table and triggers, for every process that uses the database: for tests and trials.
+    It adds a table and triggers that affect every process that uses the database; use it only for tests and
+    trials.
 
     Raises:
         StoreError: The table cannot be created.
@@ -84,7 +85,7 @@ async def record(looked_at: Mailbox | RunStores) -> None:
 
 
 async def recorded(stores: RunStores) -> list[Execution]:
-    """Return the owners of runs from the database's record; nothing if there is none."""
+    """Return the recorded owners of runs; empty if the database has no record."""
     return await stores.store.read(_executions)
 
 

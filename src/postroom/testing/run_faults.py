@@ -1,7 +1,7 @@
-"""Ports that fail on purpose, around real ones: before a call, or after it, so that the answer is lost.
+"""Wrappers around ports that fail on purpose, either before a call, or after it so that the answer is lost.
 
-A plan says for each call of a method in turn whether it fails, as `postroom.testing.faults.writes` makes
-them. After its end, and without a plan, every call succeeds.
+A plan, as `postroom.testing.faults.writes` returns it, states for each call of a method in turn whether it
+fails. Without a plan, and after its end, every call succeeds.
 """
 
 from collections import Counter
@@ -36,12 +36,12 @@ def failing(
     storage_identity: str | None = None,
     error: Callable[[str], PostroomError] | None = None,
 ) -> P:
-    """Return `port`, whose methods are coroutines, with planned failures of them.
+    """Return a wrapper around `port`, whose methods are coroutines, with planned failures.
 
-    With a plan in `before` a call is refused and nothing is done; with a plan in `after` it is done and its
-    answer is lost. `counts` gets the number of calls by method, including failures. The result shares no
-    transaction with others, unless `storage_identity` names its database. The error is `StoreUnavailable`, or
-    the result of `error` for the method's name.
+    A failure planned in `before` refuses the call, so that nothing is done. A failure planned in `after`
+    loses the answer to a call that was performed. `counts` gets the number of calls by method, including
+    failures. The wrapper shares no transaction with other ports unless `storage_identity` names its database.
+    A failure raises `StoreUnavailable`, or the result of `error` for the method's name.
 
     Raises:
         AttributeError: A plan names a method that the port does not have.
@@ -58,7 +58,7 @@ def injected(method: str) -> PostroomError:
 
 
 class _FailingPort:
-    """Any port, with calls that follow plans."""
+    """A wrapper around any port whose calls fail as planned."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
 
 
 class FailingChanges:
-    """A store whose changes fail as planned, by name: they are refused, or their answer is lost."""
+    """A store whose changes fail as planned by their names; they are refused, or their answer is lost."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Work that fails as planned: for the tests of programs that run on the mailbox."""
+"""Work that fails as planned, for tests of programs that run on the mailbox."""
 
 import asyncio
 import functools
@@ -11,14 +11,14 @@ from postroom.embedded.running import Function, Run
 
 
 class ProcessDied(BaseException):
-    """Raised in work under `postroom.testing.mailbox`: the process dies at this instant.
+    """Raised in work under `postroom.testing.mailbox` to simulate that the process dies at this instant.
 
     From then on nothing is written for this run or other active runs; a new process recovers them.
     """
 
 
 def fails(times: int, then: Function, *, error: Exception | None = None) -> Function:
-    """Return work that raises in the first `times` executions of each run, and then does `then`.
+    """Return work that raises an error in the first `times` executions of each run, and then calls `then`.
 
     Without `error` it raises a ConnectionError, which is retried.
     """
@@ -43,7 +43,7 @@ class Hanging:
         self._begun: asyncio.Queue[Run] = asyncio.Queue()
 
     async def __call__(self, run: Run) -> object:
-        """Hang."""
+        """Wait until the run is cancelled."""
         self._begun.put_nowait(run)
         try:
             return await asyncio.Event().wait()
@@ -52,12 +52,15 @@ class Hanging:
             raise
 
     async def begun(self) -> Run:
-        """Return the next run that has started, as soon as it has."""
+        """Wait for the next run to start, and return it."""
         return await self._begun.get()
 
 
 def crashes(work: Function, *, in_step: str, times: int = 1) -> Function:
-    """Return work whose process dies in a step, the first `times`: it is done, its result is not stored."""
+    """Return work whose process dies in the step `in_step`, the first `times` times that the step is called.
+
+    The step itself is performed, but its result is not stored.
+    """
     left = times
 
     @functools.wraps(work)
@@ -75,7 +78,7 @@ def crashes(work: Function, *, in_step: str, times: int = 1) -> Function:
 
             return await step(name, last_act if name == in_step and left else function, *args, **options)
 
-        run.step = watched  # type: ignore[method-assign]  # the run of this execution alone
+        run.step = watched  # type: ignore[method-assign]  # affects only the run of this execution
         return await work(run)
 
     return dying

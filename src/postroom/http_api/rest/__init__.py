@@ -1,1 +1,1 @@
-"""The mail room over REST: one address an operation, made from the table that the MCP tools are made from."""
+"""The mail room over REST: one address for each operation, generated from the same table as the MCP tools."""

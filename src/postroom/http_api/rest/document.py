@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document: the table of operations, the schemas of their commands and answers, and callers.
 
-It is made from the same commands as the schemas of the MCP tools, and adds the bounds of values.
-The same code gives the same document, byte for byte.
+It is generated from the same commands as the schemas of the MCP tools, and adds the limits of values. The
+same code always generates the same bytes.
 """
 
 from collections.abc import Sequence
@@ -142,7 +142,7 @@ def _query(command: type[msgspec.Struct]) -> list[dict[str, Any]]:
 
 
 def _events(schemas: Schemas) -> dict[str, Any]:
-    """Return the description of the address that waits: it answers as `fetch_events`, or with a stream."""
+    """Return the description of the address for events: it responds like `fetch_events` or streams."""
     responses = _responses(schemas.answer(OPERATIONS["fetch_events"]), _OF_MAIL - ONLY_OF_CHANGES)
     responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return {
@@ -231,11 +231,11 @@ def _schemes(session_cookie: str) -> dict[str, Any]:
 
 @cache
 def encoded(*, session_cookie: str, administration: tuple[Operation, ...] = ()) -> bytes:
-    """Return the document as it is served, made when it is first asked for."""
+    """Return the document in encoded form. It is generated at the first request."""
     return msgspec.json.encode(document(session_cookie=session_cookie, administration=administration))
 
 
 BASE: Final = "/v1"
 DOCUMENT: Final = f"{BASE}/openapi.json"
 EVENTS: Final = f"{BASE}/events"
-"""The address to wait for events, which is not an operation."""
+"""The address that waits for events. It is not an operation."""

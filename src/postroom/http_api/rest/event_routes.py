@@ -28,21 +28,21 @@ from postroom.services.following import EventFollowing
 STREAM: Final = "text/event-stream"
 LAST_ID: Final = "Last-Event-ID"
 REFUSED: Final = "refused"
-"""The kind of the last event of a stream that cannot go on."""
+"""The type of the last event of a stream that cannot continue."""
 ALIVE: Final = "beat"
-"""The kind of a sign of life: a page must notice when nothing comes, and browsers hide comments from it."""
+"""The event type of a heartbeat. Pages must notice silence, and browsers do not pass comments to scripts."""
 RETRY_MS: Final = 2_000
 BEAT: Final = 15
-"""Seconds of silence before a sign of life."""
+"""Seconds of silence before a heartbeat."""
 LIFE: Final = timedelta(hours=1)
-"""The maximum duration of a stream: a reconnecting caller is checked again."""
+"""The maximum duration of a stream, so that callers must reconnect and are checked again."""
 MOST_LISTENERS: Final = 128
-"""Streams and waits at one moment; an answer that comes at once is always to be had."""
+"""Maximum number of concurrent streams and waits. Immediate responses are not limited."""
 _LISTS: Final = list_fields(input_schema(FollowEvents))
 
 
 class EventService:
-    """Answers those who ask, and counts those who stay."""
+    """Answers requests for events, and limits the number of waiting clients."""
 
     def __init__(self, following: EventFollowing) -> None:
         self._following = following
@@ -52,9 +52,9 @@ class EventService:
         """Return the events, or a stream of them.
 
         Raises:
-            InvalidArgument: a field, or the last id, does not fit.
-            ServerUnavailable: too many listen already.
-            PostroomError: the log cannot be followed.
+            InvalidArgument: A field, or the last event id, is invalid.
+            ServerUnavailable: Too many clients are already listening.
+            PostroomError: The log cannot be followed.
         """
         asked, caller = _asked(request), caller_of(request)
         if request.method == "HEAD":

@@ -15,11 +15,11 @@ JSON: Final = "application/json"
 KEY_HEADER: Final = "Idempotency-Key"
 KEY_FIELD: Final = "idempotency_key"
 MOST_FIELDS: Final = 2_000
-"""Maximum fields of a query: about as many short ones as fit into the longest query."""
+"""Maximum number of query fields: about as many short ones as fit into the longest query."""
 
 
 def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
-    """Return the fields of a query; a list has one field of its name for each entry.
+    """Parse the fields of a query. A list is given by repeating its field for each entry.
 
     Raises:
         InvalidArgument: The query is not UTF-8, has too many fields, or repeats a single value.
@@ -48,7 +48,7 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
 
 
 async def body_arguments(request: Request) -> dict[str, Any]:
-    """Return the fields of a JSON body, with the key of the header.
+    """Parse the fields of a JSON body, and add the idempotency key from the header.
 
     Raises:
         HTTPException: The body has another type than JSON (415).
@@ -87,6 +87,6 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def list_fields(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the fields that are lists, of the schema that the operation's tool has."""
+    """Return the names of the fields that are lists, according to the schema of the operation's tool."""
     properties: Mapping[str, Mapping[str, Any]] = schema["properties"]
     return frozenset(name for name, kind in properties.items() if kind.get("type") == "array")

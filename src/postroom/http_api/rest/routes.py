@@ -24,7 +24,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def rest_paths() -> frozenset[str]:
-    """Return every address of this interface, for the door."""
+    """Return every address of this interface, for the guard."""
     return frozenset({DOCUMENT, EVENTS, *(one.path for one in MAIL_OPERATIONS)})
 
 
@@ -78,7 +78,7 @@ def _operation_route(operation: Operation, calls: Calls) -> Route:
 
 
 def _file(attachment: Attachment, content: bytes) -> Response:
-    """Return a file that a browser stores and never runs, whatever its sender called it."""
+    """Return a file as a download that a browser never executes, whatever its name and type."""
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(attachment.name, safe='')}",
         "Content-Security-Policy": "sandbox; default-src 'none'",

@@ -1,4 +1,4 @@
-"""The schemas of the document, by reference: what commands take, examples of them, answers and refusals."""
+"""The schemas of the document: the fields of commands with examples, responses, and refusals."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ PROBLEM: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryField:
-    """A field of a reading operation in a query."""
+    """A query field of a reading operation."""
 
     name: str
     schema: dict[str, Any]
@@ -56,7 +56,7 @@ class QueryField:
 
 
 class Schemas:
-    """The schemas of some operations: those of their answers, and `parts`, to which all schemas refer."""
+    """The schemas of the responses of some operations, and `parts`, the schemas to which they refer."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         in_json = [row for row in operations if row.name != WHOLE_ATTACHMENT.name]
@@ -72,7 +72,10 @@ class Schemas:
         self.parts = {name: parts[name] for name in sorted(parts)}
 
     def answer(self, operation: Operation) -> dict[str, Any]:
-        """Return the schema of an operation's answer; get_attachment answers the bytes of a file."""
+        """Return the schema of an operation's response.
+
+        The response of get_attachment is the bytes of a file.
+        """
         found = dict(self._answers.get(operation.name, {"type": "string", "format": "binary"}))
         key = operation.answer_key
         return {"type": "object", "properties": {key: found}, "required": [key]} if key else found
@@ -86,7 +89,7 @@ def _answer_of(operation: Operation) -> Any:
 
 
 def _as_text(schema: Any) -> Any:
-    """Return the schema of an instant, or of instants in an object, as `plain` writes it."""
+    """Return the schema of a time, or of times within an object, in the form that `plain` writes."""
     if isinstance(schema, list):
         return [_as_text(one) for one in schema]
     if not isinstance(schema, dict):
@@ -168,11 +171,11 @@ _OF_ONE_COMMAND: Final[Mapping[str, Mapping[str, Any]]] = {
     "SendMessage": {"to": ["GreenHill"]},
     "AddSchedule": {"to": ["GreenHill"], "cron": "0 9 * * MON"},
 }
-"""Useful examples in addition to the required fields, or with another form."""
+"""Example values for optional fields, and for fields whose default example would be wrong."""
 
 
 def example_of(command: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the arguments of a call that can be read."""
+    """Return readable example arguments for a command."""
     needed = [field.name for field in msgspec.structs.fields(command) if field.required]
     return {**{name: VALUES[name] for name in needed}, **_OF_ONE_COMMAND.get(command.__name__, {})}
 
@@ -229,7 +232,7 @@ DOOR: Final[Mapping[int, tuple[str, ...]]] = {
 """The error codes outside operations, apart from those about tokens and sizes."""
 ONLY_OF_CHANGES: Final = frozenset({415, 507})
 ALWAYS: Final = frozenset({400, 401, 403, 413, 421, 500})
-"""The statuses possible for a call that needs no mail."""
+"""The possible statuses of a call that does not use mail."""
 
 
 ADMINISTRATIVE: Final[tuple[type[errors.PostroomError], ...]] = (

@@ -1,4 +1,4 @@
-"""A schema of PostgreSQL as one side of a copy between engines (`postroom.stores.moving`)."""
+"""Lets a PostgreSQL schema be one side of a copy between engines (`postroom.stores.moving`)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -44,7 +44,7 @@ class PostgresSide:
         return str(found[0][0]) if found else ""
 
     def newest_message(self) -> int:
-        """Return the highest number that any message ever had."""
+        """Return the highest number that was ever assigned to a message."""
         sequence = "CAST(pg_get_serial_sequence('messages', 'id') AS regclass)"
         [[newest]] = self._all(f"SELECT coalesce(pg_sequence_last_value({sequence}), 0)")
         return int(newest)
@@ -88,7 +88,7 @@ class PostgresSide:
         """Write rows, in one transaction.
 
         Raises:
-            InvalidRecord: A text contains NUL or half a character; the error names the row.
+            InvalidRecord: A text contains NUL or a lone surrogate; the error names the row.
         """
         marks = ", ".join(f"${place}" for place in range(1, len(table.columns) + 1))
         text = (
@@ -101,7 +101,7 @@ class PostgresSide:
                 connection.send_named(statement, values)
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, continue the numbering after the used numbers, and remove the mark last."""
+        """Fill the indexes, set the number sequences beyond the used numbers, and remove the mark last."""
         [[after]] = self._all("SELECT coalesce(max(message_id), 0) FROM message_words")
         while after is not None:
             progress.tell("filling the indexes: messages", after, newest_message)
@@ -140,11 +140,11 @@ class PostgresSide:
 def opened(
     dsn: str, *, schema: str, name: str, is_target: bool, is_gone: IsGone = nobody_is_gone
 ) -> Iterator[PostgresSide]:
-    """Open a schema for a copy, and keep every server from it until the end.
+    """Open a schema for a copy, and prevent all servers from using it until the end.
 
-    `mark` creates a missing target. Servers hold their locks on the primary of a standby, and behind a pooler
-    they hold none. Therefore a lease also identifies a running server, unless `is_gone` says that the server
-    has ended.
+    `mark` creates the target if it is missing. Locks do not always reveal a running server: on a standby,
+    they are held on its primary, and behind a pooler, there are none. Therefore servers are also recognized
+    by their leases, unless `is_gone` tells that the server has exited.
 
     Raises:
         StoreHeld: A server, or another process, uses the schema.

@@ -1,11 +1,11 @@
-"""Hints between processes, by LISTEN and NOTIFY on a separate connection and thread.
+"""Sends hints between processes with LISTEN and NOTIFY, on a separate connection and thread.
 
-Hints are sent after the commit, many at once, on a connection that does not wait for the disk: NOTIFY within
-a transaction would let only one transaction of the database commit at a time.
+Hints are sent in batches after the commit, on a connection that does not wait for the disk, because NOTIFY
+within a transaction would allow only one transaction of the database to commit at a time.
 
-Each batch of hints is a separate transaction. A process without other processes sends none, which saves a
-third of the transactions of a busy process. Each listening process holds a shared session lock, so that
-others see it, and announces itself.
+Each batch of hints is a separate transaction. A process that is alone sends no hints, which saves a third of
+the transactions of a busy process. Each listening process announces itself and holds a shared session lock,
+so that other processes can detect it.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ from postroom.stores.postgres.sql_transaction import lock_number
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
-"""Time after which a silent connection is checked."""
+"""Time without any traffic after which a connection is checked."""
 CONNECTS_AGAIN_AFTER: Final = timedelta(seconds=1)
-"""Maximum pause between two attempts to connect after an outage."""
+"""Maximum pause between two attempts to reconnect after an outage."""
 TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
 """Minimum time between two batches of hints."""
 LOOKS_EVERY: Final = timedelta(seconds=10)
-"""Interval at which clocks are compared, and the schema is checked against this release."""
+"""Interval at which clocks are compared and the schema is checked for compatibility with this release."""
 _SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
 _BEGUN: Final = "*"
-"""Sent by a process that starts to listen or to send: all listeners check for changes."""
+"""Sent by a process that starts to listen or to send, so that all listeners check for changes."""
 _LISTENS: Final = "SELECT pg_advisory_lock_shared($1::bigint)"
 _OTHERS: Final = """
 SELECT EXISTS (SELECT 1 FROM pg_locks
@@ -50,19 +50,19 @@ SELECT EXISTS (SELECT 1 FROM pg_locks
 
 
 class Notifications:
-    """Passes hints of this process to others, and hints of others to its listeners."""
+    """Passes hints of this process to other processes, and their hints to its listeners."""
 
     def __init__(
         self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]
     ) -> None:
-        """Keep the arguments; `look_around` is called at intervals, with this connection."""
+        """Keep the arguments; `look_around` is called at intervals with this connection."""
         self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
         self._look_around, self._looked_at = look_around, 0
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
         self._key = lock_number(f"postroom listens {address.schema}")
         self.is_listening = threading.Event()
-        """Whether this process hears other processes now."""
+        """Whether this process currently receives hints from other processes."""
         self.is_alone = threading.Event()
         """Whether no other process listens, so that nothing is sent."""
         self._owed: set[str] = set()
@@ -84,7 +84,7 @@ class Notifications:
                 self._ring()
 
     def close(self) -> None:
-        """Stop; unsent hints are lost, as hints may be. A repeated call has no effect."""
+        """Stop; hints that are not sent yet are lost, which is allowed. Repeated calls have no effect."""
         if not self._closing.is_set():
             self._closing.set()
             self._ring()
@@ -136,7 +136,7 @@ class Notifications:
     def _pass_on(self, connection: Connection) -> None:
         """Receive hints, and send queued ones.
 
-        At intervals send an empty batch to notice a lost connection.
+        At intervals, also send an empty batch to detect a lost connection.
         """
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(1_024)
@@ -159,7 +159,7 @@ class Notifications:
     def _look_for_others(self, connection: Connection) -> None:
         """Check whether another process listens.
 
-        A new process announces itself, so there is no wait for it.
+        A new process announces itself, so that this check does not have to wait for it.
         """
         found = connection.send(_OTHERS, (self._key,))
         connection.wait()
@@ -170,7 +170,7 @@ class Notifications:
             self._send_to_others()
 
     def _send_to_others(self) -> None:
-        """Send from now on, and make the listeners of others check for earlier changes."""
+        """Send hints from now on, and make the listeners of other processes check for earlier changes."""
         self.is_alone.clear()
         with self._gate:
             self._owed.add(_BEGUN)

@@ -1,4 +1,4 @@
-"""The log of whether a database can be reached, in one place for all sessions."""
+"""Logs whether a database can be reached, in one place for all sessions."""
 
 import threading
 from collections.abc import Callable
@@ -17,12 +17,12 @@ TOLD_AGAIN: Final = timedelta(minutes=1)
 class Reach:
     """Records each attempt to connect, from every thread, and logs changes.
 
-    A server makes several attempts per second, and each periodic task would log its error: the error is
-    marked as reported, so that the log omits repetitions.
+    A server makes several attempts per second, and each periodic task would log its own error. Therefore an
+    error is marked as already reported, so that the log omits repetitions.
     """
 
     def __init__(self, elapsed: Callable[[], int] = elapsed_ms) -> None:
-        """`elapsed` is a clock that only goes forward, in milliseconds."""
+        """`elapsed` is a monotonic clock in milliseconds."""
         self._elapsed = elapsed
         self._gate = threading.Lock()
         self._lost_at: int | None = None

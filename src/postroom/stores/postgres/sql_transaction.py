@@ -1,4 +1,4 @@
-"""The statements of one open transaction over a connection to PostgreSQL."""
+"""Runs the statements of one open transaction over a connection to PostgreSQL."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -29,9 +29,9 @@ OF_ONE_THREAD: Final = frozenset(
         "threads.spend",
     )
 )
-"""Writes of one row each that belongs to a thread, whose lock the writer has.
+"""Writes of single rows that belong to a thread whose lock the writer holds.
 
-`threads.spend` adds to its row, so that the order of its writes does not matter.
+`threads.spend` adds to its row, so the order of such writes does not matter.
 """
 LOOKS_OF_ONE_THREAD: Final = frozenset(
     (
@@ -42,10 +42,10 @@ LOOKS_OF_ONE_THREAD: Final = frozenset(
         "threads.thread",
     )
 )
-"""Reads of rows that belong to a thread, if a change makes them before it reads limits or budgets.
+"""Reads of rows that belong to a thread, made by a change before it reads limits or budgets.
 
-Every writer of these rows holds the lock of the thread. Therefore a change with this lock reads the same rows
-again after changes of other threads.
+Each writer of these rows holds the lock of the thread. Therefore the answers stay valid for a change that
+holds this lock, even after changes to other threads.
 """
 _LOCK: Final = Statement(
     name="lock",
@@ -59,11 +59,11 @@ _TRY_LOCK: Final = replace(
 
 
 class Deferred(BaseException):
-    """A change without writes waits for an answer: it runs again when the answer is available."""
+    """Raised if a change without writes must wait for an answer; it runs again once the answer is there."""
 
 
 class LockHeld(Exception):
-    """Another transaction holds a lock that this one must not wait for."""
+    """Raised if another transaction holds a lock that this one must not wait for."""
 
 
 _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
@@ -72,13 +72,13 @@ _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 class PostgresTransaction(SqlTransaction):
     """Runs named statements over one connection. It neither begins nor ends the transaction.
 
-    A failure repeats: a change that catches an error and continues is not committed. A transaction that must
-    not wait for locks fails with LockHeld instead; if it may wait for its first lock only, it fails at a
-    later one.
+    Errors are sticky: a change that catches an error and continues is not committed. A transaction that must
+    not wait for locks fails with LockHeld; one that may wait only for its first lock fails at a later lock.
 
-    While `may_defer` is set, a change without writes does not wait: its queries are sent, and its run ends
-    with Deferred. When it runs again from the start, it makes the same queries and finds their answers.
-    Therefore many changes wait once, and each decides on what it reads under its own locks.
+    While `may_defer` is set, a change that has not written anything does not wait: its queries are sent, and
+    its run ends with Deferred. When it runs again from the start, it makes the same queries and finds the
+    answers. In this way, many changes wait only once, and each still decides on data read under its own
+    locks.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class PostgresTransaction(SqlTransaction):
     ) -> None:
         self.connection = connection
         self._others = others
-        """The locks of the group's completed changes; None if it writes alone."""
+        """The locks of the completed changes in its group; None if it is not part of a group."""
         self._written_to: int | None = None
-        """The place of this run's last write among the connection's writes."""
+        """The position of this run's last write among the writes of the connection."""
         self.known = {}
         self.spent = {} if spent is None else spent
         self.instant = None
@@ -105,7 +105,7 @@ class PostgresTransaction(SqlTransaction):
         self.seen = 0
         """Number of completed changes of its group at the last run."""
         self.shares_limits = False
-        """Whether another change of the group has locked the limits too."""
+        """Whether another change of the group has also locked the limits."""
         self.locked: set[str] = set()
         """The names for which it has requested locks."""
         self._statements = statements("postgres")
@@ -115,15 +115,15 @@ class PostgresTransaction(SqlTransaction):
         self._is_trying = False
         """Whether others may hold one of those locks."""
         self._asked: list[tuple[_Key, Answer]] = []
-        """The queries of its runs up to its first write, by statement and values, in their order."""
+        """The queries of its runs before its first write, by statement and values, in order."""
         self._place = 0
         """Number of queries in this run."""
 
     def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
-        """Begin a run of the change; completed changes have locked the `stale` names since its last run.
+        """Begin a run of the change; changes completed since its last run have locked the `stale` names.
 
         The answers to its earlier queries may have changed. Answers about its thread stay valid if those
-        changes share only the lock of limits with it.
+        changes have only the lock of the limits in common with it.
 
         Raises:
             LockHeld: Another transaction holds a lock that it needs.
@@ -143,7 +143,7 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
 
     def _forget(self) -> None:
-        """Discard the answers from here on."""
+        """Discard the answers from this point on."""
         del self._asked[self._place :]
 
     @property
@@ -224,12 +224,12 @@ class PostgresTransaction(SqlTransaction):
             raise
 
     def _are_held(self) -> bool:
-        """Return whether all requested locks are held, once the server has answered."""
+        """Return, after the server has answered, whether all requested locks are held."""
         locks, self._locks, self._is_trying = self._locks, [], False
         return not any(row[0] == 0 for answer in locks for row in answer.rows)
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
-        """Return the rows of a statement that only this engine has, with its values in order."""
+        """Return the rows of a statement that only this engine has, given its values in order."""
         named = replace(statement, parameters=tuple(map(str, range(len(values)))))
         return self._answers([(named, dict(zip(named.parameters, values, strict=True)))])[0]
 
@@ -259,7 +259,7 @@ class PostgresTransaction(SqlTransaction):
             self.wait()  # a write without the lock may wait for the lock's holder
 
     def refuse_failed(self) -> None:
-        """Raise an earlier failure, which the change may have hidden."""
+        """Raise an earlier error again, in case the change has suppressed it."""
         if self.failure is not None:
             raise self.failure
 
@@ -292,7 +292,7 @@ def _bound(statement: Statement, values: Values) -> Bound:
 
 
 def _key(statement: Statement, values: Values) -> _Key:
-    """Return the key of a query; mutable values are copied, so that later changes do not affect it."""
+    """Return a key for a query; mutable values are copied, so that later modifications do not affect it."""
     return statement.name, *[
         tuple(value) if isinstance(value, _CHANGEABLE) else value for value in values.values()
     ]
@@ -300,6 +300,6 @@ def _key(statement: Statement, values: Values) -> _Key:
 
 @lru_cache(maxsize=4_096)
 def lock_number(name: str) -> int:
-    """Return the number that stands for a name in advisory locks."""
+    """Return the number by which advisory locks represent a name."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

@@ -29,10 +29,11 @@ class PostgresStore(Stores):
     ) -> "PostgresStore":
         """Connect, upgrade the schema and start to listen to other processes. Blocks.
 
-        The store uses the database's clock, unless `clock` is given. If `dsn` is a pooler's that gives each
-        transaction another session, `direct_dsn` must be the database's own address, over which other
-        processes are heard. With `is_tried` all sessions that it will ever need are opened for a test. A
-        server that has surely ended, according to `is_gone`, does not prevent a step of the schema.
+        The store uses the database's clock, unless `clock` is given. If `dsn` is the address of a pooler that
+        gives each transaction another session, `direct_dsn` must be the database's own address, which is
+        needed to listen to other processes. With `is_tried`, all sessions that it will ever need are opened
+        as a test. A server that has certainly exited, according to `is_gone`, does not prevent a schema
+        migration.
 
         Raises:
             MissingExtra: The driver is not installed.

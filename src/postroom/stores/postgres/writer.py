@@ -1,22 +1,23 @@
-"""A thread that writes over one connection: changes of a group share a transaction, and a commit.
+"""A thread that writes over one connection: the changes of a group share a transaction and its commit.
 
     callers ──▶ queue ──▶ BEGIN · changes · COMMIT, pipelined ──▶ answers
 
-The writes of a change are sent with the next query, so a failure may belong to a change other than the one
-that receives it. If PostgreSQL refuses a statement in a group, the group is rolled back and its changes are
-repeated one by one. The same happens if a change raises after a write: this is rare, because changes read and
-decide first, and a savepoint before each would cost all of them a fifth more. A connection that is lost
-before COMMIT was sent has written nothing, and its changes are repeated on a new one.
+The writes of a change are sent with the next query, so that an error may reach a change that did not cause
+it. If PostgreSQL refuses a statement in a group, the group is rolled back and its changes are repeated one by
+one. The same happens if a change raises after a write. This is rare, because changes read and decide first; a
+savepoint before each change would make all of them a fifth slower. If a connection is lost before COMMIT was
+sent, nothing has been written, and its changes are repeated on a new connection.
 
-A change of a group that needs an answer before its first write is deferred: its queries are sent, the next
-change runs, and when all are deferred or done, the thread waits once for all answers. Then the deferred
-changes run again: a change depends only on its reads. A change that shares a lock with a change completed in
-between repeats its queries, because that one may have written; without a shared lock the two might as well
-run on two connections.
+If a change in a group needs an answer before its first write, it is deferred: its queries are sent, and the
+next change runs. When all changes are deferred or done, the thread waits once for all answers. Then the
+deferred changes run again, which is possible because a change depends only on what it reads. If another
+change with the same lock was completed in the meantime, a deferred change repeats its queries, because their
+answers may have changed. Changes without a common lock are independent, as if they ran on two connections.
 
-One writer does nearly everything and waits for no lock. Changes that would wait go to a patient writer, and
-so do changes with the same key, until the first ones are done. In a group of the patient writer only the
-first change waits, before any other holds a lock: so no two groups ever wait for each other.
+One writer does nearly all the work and never waits for a lock. Changes that would have to wait go to a
+second, patient writer, and changes with the same keys follow them until they are done. In a group of the
+patient writer, only the first change waits, before any other change holds a lock. Therefore two groups never
+wait for each other.
 """
 
 import threading
@@ -43,22 +44,22 @@ from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, Postgre
 _LOG = get_logger(__name__)
 
 TRIES: Final = 5
-"""Maximum attempts of changes that lost a deadlock or their connection."""
+"""Maximum attempts of changes that were ended by a deadlock or lost their connection."""
 RUNS: Final = 8
-"""Maximum runs of a change in a group, in which its queries wait together with the others."""
+"""Maximum runs of a change in a group in which its queries wait for answers together with the others."""
 FIRST_PAUSE: Final = timedelta(milliseconds=50)
-"""Pause before the second attempt to connect; it doubles with each attempt."""
+"""Pause before the second attempt to connect; it doubles with each further attempt."""
 _END_WITHIN: Final = timedelta(seconds=5)
 
 _Change = PendingChange[PostgresTransaction]
 
 
 class _OneByOne(Exception):
-    """Rolls back the group: a change failed after a write, or the first one would have to wait."""
+    """Raised to roll back a group, because a change failed after a write or the first would wait."""
 
 
 class Writer:
-    """Runs changes one after another, in transactions that are durable before any caller is answered."""
+    """Runs changes one after another, in transactions that are durable before any caller gets its result."""
 
     def __init__(
         self,
@@ -70,14 +71,15 @@ class Writer:
     ) -> None:
         """Write over a connection; `connect` opens a new connection if this one is lost.
 
-        `patient` takes changes that must wait for a lock; without it, this writer waits itself.
+        `patient` is the writer that takes over changes that must wait for a lock; without it, this writer
+        waits itself.
         """
         self.pending = PendingChanges[PostgresTransaction]()
         self.groups = 0
         self.changes = 0
         self._patient = patient
         self._taken = Counter[str]()
-        """Number of changes of each key that came from the other writer."""
+        """Number of changes, by key, that were taken over from the other writer."""
         self._gate = threading.Lock()
         self._connect = connect
         self._connection: Connection | None = connection
@@ -86,7 +88,7 @@ class Writer:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish submitted changes and stop; a change that takes too long is cut off.
+        """Finish submitted changes and stop; a change that takes too long is aborted.
 
         A repeated call has no effect.
         """
@@ -111,14 +113,14 @@ class Writer:
         self._disconnect()
 
     def leave(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Take over the changes that share a key with changes taken before, and return the others."""
+        """Take over the changes whose key is that of a change taken over before, and return the others."""
         with self._gate:
             taken = [change for change in group if change.key in self._taken]
         self.take(taken)
         return [change for change in group if change not in taken]
 
     def take(self, changes: Sequence[_Change]) -> Sequence[_Change]:
-        """Take over changes that must wait; return no changes."""
+        """Take over changes that must wait; return an empty list."""
         with self._gate:
             self._taken.update(change.key for change in changes if change.key)
             for change in changes:
@@ -132,9 +134,9 @@ class Writer:
             self._taken -= Counter(change.key for change in done)
 
     def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; if a part is refused or must be rolled back, commit each change alone.
+        """Commit a group; if part of it is refused or must be rolled back, commit each change on its own.
 
-        Return the changes that remain to be done.
+        Return the changes that still have to be done.
         """
         try:
             return self._commit_on_a_connection(group)
@@ -158,10 +160,10 @@ class Writer:
         return left
 
     def _commit_on_a_connection(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; repeat it if the connection is lost before its end, or it lost a deadlock.
+        """Commit a group; repeat it after a deadlock, or if the connection is lost before its end.
 
-        A session may stay read-only although the database no longer is: its refusals are repeated on a new
-        session, and a new session that refuses is closed too.
+        A session may remain read-only although the database no longer is. Changes that such a session refuses
+        are repeated on a new session; if that one refuses them as well, it is closed, too.
         """
         for number in range(TRIES):
             self._pause(number)
@@ -187,7 +189,7 @@ class Writer:
         raise failure
 
     def _transact(self, connection: Connection, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Run a group in one transaction; return the changes that would have had to wait."""
+        """Run a group in one transaction; return the changes that would have had to wait for a lock."""
         connection.begin()
         work = _Work(connection, group, may_wait=self._patient is None)
         try:
@@ -229,18 +231,18 @@ class Writer:
             self._connection = None
 
     def _pause(self, number: int) -> None:
-        """Wait before another attempt, unless the connection works."""
+        """Wait before the next attempt, unless the connection works."""
         if number and self._connection is None:
             self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
 
 
 class _Work:
-    """A group that runs in one transaction."""
+    """A group of changes that runs in one transaction."""
 
     def __init__(self, connection: Connection, group: Sequence[_Change], *, may_wait: bool) -> None:
         self.done: list[_Change] = []
         self.left: list[_Change] = []
-        """Changes that would have to wait for a lock, and changes with the same key."""
+        """Changes that would have to wait for a lock, and changes with the same keys."""
         self._locked: dict[str, int] = {}
         """The names that completed changes have locked, and the number of changes completed at that time."""
         self._is_alone = len(group) == 1
@@ -261,11 +263,11 @@ class _Work:
         ]
 
     def run(self) -> bool:
-        """Run the remaining changes, and return whether some of them wait for answers.
+        """Run the remaining changes, and return whether any of them wait for answers.
 
-        Changes that have locked the same name must see each other's writes: from their second run on, they
-        run one after another, and each waits for its own answers. Those that share only the limits still wait
-        together for the queries about their threads.
+        Changes that have locked the same name must see each other's writes. Therefore, from their second run
+        on, they run one after another and each waits for its own answers. Changes that have only the lock of
+        the limits in common still wait together for the queries about their threads.
         """
         waiting, self._waiting = self._waiting, []
         lockers = Counter(name for _, transaction in waiting for name in transaction.locked)
@@ -285,7 +287,7 @@ class _Work:
         """Run a change.
 
         Raises:
-            _OneByOne: The change must be rolled back, together with all others.
+            _OneByOne: The change must be rolled back together with the whole group.
         """
         change.value = change.error = None
         stale = {name for name in transaction.locked if self._locked.get(name, 0) > transaction.seen}

@@ -1,8 +1,8 @@
-"""Long work on databases of a running server, in a separate process with a lower priority.
+"""Long reads of databases that a server has open, in a separate process with a lower priority.
 
-Reading a large database uses a processor for a while. A thread of the server would compete with every call
-for Python's lock, and the system would let calls wait for it; a separate process uses only what the machine
-has left. `apart_process` is that process; it ends with the server, whose pipe it reads.
+Reading a large database keeps a processor busy for a while. A thread of the server would compete with all
+calls for Python's global interpreter lock, whereas a separate process uses only spare processor time.
+`apart_process` is that process; it reads a pipe from the server and therefore ends with it.
 """
 
 import asyncio
@@ -20,27 +20,27 @@ _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
 
 
 class Apart:
-    """The work on one database in separate processes; `close` stops it."""
+    """Runs long work on one database in separate processes; `close` stops it."""
 
     def __init__(self, refuse_changed: Callable[[], None] = lambda: None) -> None:
-        """`refuse_changed` raises if the files no longer belong to the database; it may block."""
+        """`refuse_changed` raises if the files no longer belong to the open database; it may block."""
         self._refuse_changed = refuse_changed
         self._running: set[asyncio.subprocess.Process] = set()
         self._is_closed = False
 
     async def faults(self, database: Path) -> list[str]:
-        """Read a whole database, while others write to it, and return its faults.
+        """Read a whole database while others write to it, and return its faults.
 
         Raises:
-            StoreError: It cannot be read, or this object is closed.
+            StoreError: The database cannot be read, or this object is closed.
         """
         found: list[str] = await self._done("faults", database)
         return found
 
     async def read_back(self, copy: Path) -> str:
-        """Read every table and index of a copy that no process writes, and return its SHA-256.
+        """Read every table and index of a copy that no process writes to, and return its SHA-256.
 
-        A cancelled call ends the process.
+        If the call is cancelled, the process ends.
 
         Raises:
             StoreCorrupt: The copy is damaged.
@@ -50,7 +50,7 @@ class Apart:
         return digest
 
     def close(self) -> None:
-        """Accept no further work, and stop active work; thread-safe, and a repeated call has no effect."""
+        """Accept no further work and stop active work; thread-safe, and repeated calls have no effect."""
         self._is_closed = True
         for process in tuple(self._running):
             with suppress(ProcessLookupError):
@@ -101,7 +101,7 @@ async def _begun(*words: str) -> asyncio.subprocess.Process:
 
 
 def _heard(told: bytes) -> bytes:
-    """Report progress of the process; return any other line."""
+    """Report the progress that a line of the process contains; return any other line."""
     if not told.startswith(b"["):
         return told
     doing, done, total = json.loads(told)

@@ -1,4 +1,4 @@
-"""A process separate from the server that reads a database and prints the result."""
+"""A process, separate from the server, that reads a database and prints the result."""
 
 import json
 import os
@@ -17,7 +17,10 @@ from postroom.stores.sqlite.copying import digest_of, refuse_faults
 from postroom.stores.sqlite.repairing import faults_of_server
 
 NICENESS: Final = 10
-"""Lets other processes run first. With the maximum of 19, 1 ms of work took half a second at load 15."""
+"""Niceness that lets other processes run first.
+
+With the maximum of 19, 1 ms of work took 0.5 s at load 15.
+"""
 
 
 def _faults(database: str) -> list[str]:

@@ -1,8 +1,8 @@
-"""Opens connections to the file, and turns the driver's failures into postroom's errors.
+"""Opens connections to the database file, and translates the driver's errors into postroom's errors.
 
 Only the writer may checkpoint: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file when two connections do
-(https://sqlite.org/wal.html#walresetbug), and machines ship those. Every other connection sets
-`wal_autocheckpoint = 0`; the writer checkpoints by itself, after it has answered its callers.
+(https://sqlite.org/wal.html#walresetbug), and machines ship those. All other connections set
+`wal_autocheckpoint = 0`. The writer checkpoints explicitly, after its callers got their results.
 """
 
 import errno
@@ -34,15 +34,15 @@ from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Statem
 
 FIRST_SAFE_RELEASE = (3, 51, 3)
 MOUNTS = Path("/proc/self/mountinfo")
-"""The table of mounts on Linux."""
+"""The Linux file that lists mounts."""
 _ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
-"""How the table of mounts escapes separators."""
+"""How the mount list escapes separators."""
 BUSY_TIMEOUT = timedelta(seconds=10)
 PAGE_SIZE: Final = 2_048
-"""Bytes of a page of a new database; an existing database keeps its size.
+"""Page size in bytes of a new database; an existing database keeps its page size.
 
-A commit writes each changed page to the log as a whole, and most pages get one short row: a run writes 75 kB,
-and with pages of 4,096 bytes 130 kB.
+A commit writes each changed page to the log as a whole, although often only a short row was added to it. At
+this size a run writes 75 kB; with pages of 4,096 bytes it would write 130 kB.
 """
 
 _PIECE = 1 << 18
@@ -53,7 +53,7 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open the file in WAL mode with full durability; `read_only` needs an existing file and never writes.
+    """Open the file in WAL mode with full durability; with `read_only`, it must exist and is never written.
 
     Raises:
         sqlite3.Error: The file cannot be opened or is not a database.
@@ -81,13 +81,13 @@ _OTHERS: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-"""Kinds of files that can be in the place of a regular file."""
+"""Kinds of objects that can exist at a path instead of a regular file."""
 
 
 def refuse_no_file(path: Path, what: str = "database") -> None:
-    """Refuse a path to something other than a file.
+    """Raise if the path leads to something other than a regular file.
 
-    SQLite's own error does not name the cause, or SQLite does not notice it.
+    SQLite's own error does not name the cause, or SQLite does not detect it at all.
 
     Raises:
         StoreReadOnly: The path is a folder, a pipe, a socket or a device.
@@ -105,7 +105,7 @@ def refuse_no_file(path: Path, what: str = "database") -> None:
 
 
 def refuse_no_folder(path: Path) -> None:
-    """Refuse a file in the place of a folder.
+    """Raise if there is a file where a folder is expected.
 
     Raises:
         StoreReadOnly: The path is a file, or cannot be examined.
@@ -119,10 +119,10 @@ def refuse_no_folder(path: Path) -> None:
 
 
 def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
-    """Refuse a file that is in two folders, each with its own lock and log.
+    """Raise if a file can be reached through two folders, each of which would have its own lock and log.
 
-    Two servers would overwrite each other's changes. A symbolic link is allowed, because it leads to one
-    folder, and so is a hard link in the same folder, which a restore creates.
+    Two servers would then overwrite each other's changes. A symbolic link is allowed, because it leads to a
+    single folder. A hard link in the same folder is also allowed, because a restore creates one.
 
     Raises:
         WrongStore: The file has a hard link in another folder, or is mounted separately.
@@ -152,7 +152,7 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
 
 
 def connect_unshared(path: Path) -> sqlite3.Connection:
-    """Open a file that no process writes, for reading: unlike `connect`, this needs no space on the disk.
+    """Open a file that no process writes, for reading; unlike `connect`, this needs no disk space.
 
     Raises:
         StoreFull: Its log contains changes that are not in the file; reading them needs space.
@@ -172,7 +172,7 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
 
 
 def connect_beside(path: Path) -> sqlite3.Connection:
-    """Open a file that another process owns, for reading; never checkpoint, even if this closes it last.
+    """Open a file that another process owns, for reading; never checkpoint, even when closing it last.
 
     Raises:
         sqlite3.Error: The file cannot be opened or is not a database.
@@ -194,7 +194,7 @@ def add_functions(connection: sqlite3.Connection) -> None:
 
 
 def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = sys.platform) -> None:
-    """Set the options of every connection; a commit is on the disk when it returns, on every platform."""
+    """Set the options of a connection; on every platform, a commit is on the disk when it returns."""
     add_functions(connection)
     connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -212,7 +212,7 @@ def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = 
 
 
 def store_error(error: sqlite3.Error) -> StoreError:
-    """Return postroom's error for a failure of the driver."""
+    """Return postroom's error for an error of the driver."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     primary = code & 0xFF
     text = str(error)
@@ -229,10 +229,10 @@ def store_error(error: sqlite3.Error) -> StoreError:
 
 
 def refuse_denied(path: Path) -> None:
-    """Refuse a database, or a file next to it, that this process must not write, before anything opens it.
+    """Raise, before anything is opened, if this process cannot write the database or a file next to it.
 
-    SQLite creates the files next to a database with the database's mode, and leaves them there if it fails:
-    they would lock out the next process that opens it, even a process of the same user.
+    SQLite creates the files next to a database with the mode of the database, and leaves them behind if it
+    fails. They would then lock out the next process that opens the database, even one of the same user.
 
     Raises:
         StoreReadOnly: A file is not writable; the error names its owner and the remedy.
@@ -253,7 +253,7 @@ def refuse_denied(path: Path) -> None:
 
 
 def file_error(error: OSError, path: Path, *, is_read: bool = False) -> StoreError:
-    """Return postroom's error for a failure of the file system, with the right that is missing."""
+    """Return postroom's error for a file system error, naming the permission that is missing."""
     if error.errno in _NO_SPACE:
         return no_room(path, error)
     told = f"{path} cannot be {'read' if is_read else 'written'}"
@@ -278,9 +278,9 @@ def _folder_of(path: Path) -> Path:
 
 
 def take_room(folder: Path, size: int) -> None:
-    """Write `size` bytes to the disk of a folder, and delete them.
+    """Write `size` bytes to the disk of a folder and delete them again.
 
-    The free space of the disk is not enough as a check, because users have quotas.
+    It is not enough to check the free disk space, because users may have quotas.
 
     Raises:
         StoreFull: The bytes do not fit.
@@ -296,7 +296,7 @@ def take_room(folder: Path, size: int) -> None:
 
 
 def no_room(path: Path, reason: object) -> StoreFull:
-    """Return the error for a file whose disk is full."""
+    """Return the error for a file on a full disk."""
     return StoreFull(
         f"the disk is full: {path}: {reason}",
         value=str(path),
@@ -306,7 +306,7 @@ def no_room(path: Path, reason: object) -> StoreFull:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn the driver's failures into store errors; other exceptions pass unchanged."""
+    """Translate errors of the driver into store errors; other exceptions pass unchanged."""
     try:
         yield
     except sqlite3.Error as error:
@@ -317,7 +317,7 @@ def translated() -> Iterator[None]:
 
 
 def sqlite_release() -> tuple[str, bool]:
-    """Return SQLite's release, and whether it is free of the WAL-reset defect."""
+    """Return SQLite's version, and whether it is free of the WAL-reset bug."""
     return sqlite3.sqlite_version, sqlite3.sqlite_version_info >= FIRST_SAFE_RELEASE
 
 
@@ -384,15 +384,15 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def lock(self, *names: str) -> None:
-        """Do nothing: only one thread writes."""
+        """Do nothing, because only one thread writes."""
 
     @override
     def wait_for_locks(self) -> None:
-        """Do nothing: there are no locks."""
+        """Do nothing, because there are no locks."""
 
 
 def _bound(statement: Statement, values: Values) -> Values:
-    """Return the values for SQLite: a list as a JSON array."""
+    """Return the values in SQLite's form: a list becomes a JSON array."""
     bound = dict[str, Any](values)
     for name in statement.lists:
         if bound[name] is not None:
@@ -401,5 +401,5 @@ def _bound(statement: Statement, values: Values) -> Values:
 
 
 def _json(one: int | str) -> str:
-    """Return an entry of a JSON array; `json.dumps` would make an encoder for each call, which costs more."""
+    """Return an entry of a JSON array; `json.dumps` would create an encoder per call, which is slower."""
     return encode_basestring_ascii(one) if isinstance(one, str) else str(int(one))

@@ -1,10 +1,10 @@
-"""Copies of the database: consistent, complete or absent, made while others write.
+"""Copies the database while others write to it; a copy is consistent, and either complete or absent.
 
     <target>.partial ──written──▶ verified, if requested ──▶ <target>
 
-During the copy <target>.partial.lock marks its owner: a partial copy whose lock no process holds was left by
-a killed process and is deleted by the next copy. A partial copy without a lock file belongs to another
-program, and stays.
+During the copy, <target>.partial.lock shows that a process is writing it. A partial copy whose lock no
+process holds was left by a killed process, and the next copy deletes it. A partial copy without a lock file
+belongs to another program and is not touched.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ from postroom.stores.sqlite.connection import file_error, no_room, translated
 
 PARTIAL: Final = ".partial"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
-"""Endings of files that SQLite may create next to a database."""
+"""Suffixes of the files that SQLite may create next to a database."""
 _PAGES: Final = 256
-"""Pages per piece, half a megabyte at the usual size, after which a copy checks for a stop."""
+"""Pages per piece (half a megabyte at the usual page size), after which a copy checks for a stop."""
 _HEAD: Final = 100
-"""Bytes of the header of a SQLite database: page size at 16, number of pages at 28."""
+"""Number of bytes read from the header of a SQLite database: page size at 16, number of pages at 28."""
 _MAGIC: Final = b"SQLite format 3\0"
 _STEPS: Final = 100_000
-"""Instructions of SQLite, a few milliseconds, after which a verification checks for a stop."""
+"""Number of SQLite instructions (a few milliseconds) after which a verification checks for a stop."""
 
 
 def back_up(
@@ -43,13 +43,14 @@ def back_up(
 ) -> None:
     """Write a consistent copy of the database to `target`, readable by its owner only.
 
-    The copy appears complete or not at all. The connection must not be in a transaction. With `is_read_back`
-    every table and index of the copy is read before the copy appears. After each piece other writers have the
-    disk for `rest` times as long as the piece took. Once `stop` is set, the copy ends soon.
+    The copy appears complete or not at all. The connection must not be in a transaction. With `is_read_back`,
+    every table and index of the copy is read before it appears. After each piece, the copy pauses for `rest`
+    times as long as the piece took, so that other writers can use the disk. Once `stop` is set, the copy ends
+    soon.
 
     Raises:
         StoreError: The copy could not be written; an existing `target` is unchanged.
-        StoreCorrupt: The copy is damaged, and therefore the database too.
+        StoreCorrupt: The copy is damaged, which means that the database is damaged, too.
         StoreUnavailable: The copy was stopped.
         StateError: Another copy is being written there.
         InvalidPath: A file of another program is at the place of the partial copy.
@@ -71,7 +72,7 @@ def back_up(
 
 @contextmanager
 def _partial_of(target: Path) -> Iterator[Path]:
-    """Yield the path of the copy until it is complete; remove its remains afterwards.
+    """Yield the path at which the copy is written until it is complete; clean up afterwards.
 
     Raises:
         StateError: Another copy is being written there.
@@ -116,7 +117,7 @@ def _refuse_strangers(partial: Path) -> None:
 
 
 def remove_with_companions(file: Path) -> None:
-    """Remove a database and the files of SQLite next to it; missing files are ignored.
+    """Remove a database and SQLite's files next to it; missing files are ignored.
 
     Raises:
         OSError: A file cannot be removed.
@@ -126,7 +127,7 @@ def remove_with_companions(file: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut.
+    """Make file names in a folder survive a power failure.
 
     Raises:
         OSError: The folder cannot be opened or synced.
@@ -164,13 +165,13 @@ def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
 
 
 class _Pace:
-    """Keeps a copy from using the disk at the expense of commits."""
+    """Slows down a copy, so that it does not use the disk at the expense of commits."""
 
     def __init__(self, stop: threading.Event, rest: float) -> None:
         self._stop, self._rest, self._began = stop, rest, time.monotonic()
 
     def keep(self, file: int) -> None:
-        """Sync a piece to the disk, so that no commit waits for more, and pause.
+        """Sync a piece to the disk, so that commits never wait for more than one piece, and pause.
 
         Raises:
             StoreUnavailable: The copy must stop.
@@ -184,7 +185,7 @@ class _Pace:
 
 
 def sync_file(file: Path) -> None:
-    """Write the content of a file to the disk, so that it survives a power cut.
+    """Write the content of a file to the disk, so that it survives a power failure.
 
     Raises:
         OSError: The file cannot be opened or synced.
@@ -194,10 +195,10 @@ def sync_file(file: Path) -> None:
 
 
 def refuse_cut_off(file: Path) -> None:
-    """Compare the length of a copy with the length in its first page; reads 100 bytes.
+    """Raise if the length of a copy differs from the length in its first page; this reads 100 bytes.
 
     Raises:
-        StoreCorrupt: The file is not a SQLite database, or is shorter or longer than it was written.
+        StoreCorrupt: The file is not a SQLite database, or its length is not the original one.
         OSError: The file cannot be read.
     """
     with file.open("rb") as opened:
@@ -211,18 +212,18 @@ def refuse_cut_off(file: Path) -> None:
 
 
 def digest_file(backup: Path) -> Path:
-    """Return the file next to a backup with its SHA-256, in the format of `sha256sum`."""
+    """Return the path of the file next to a backup that contains its SHA-256 as `sha256sum` writes it."""
     return backup.with_name(f"{backup.name}.sha256")
 
 
 def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def name_with_digest(copy: Path, target: Path, digest: str) -> None:
-    """Give a verified copy its name; its digest is on the disk before the name is.
+    """Give a verified copy its final name, after its digest was written to the disk.
 
     Raises:
         OSError: The digest or the name cannot be written.
@@ -236,7 +237,7 @@ def name_with_digest(copy: Path, target: Path, digest: str) -> None:
 
 
 def refuse_changed(file: Path, backup: Path) -> None:
-    """Compare a backup, or a copy of it, with the digest next to the backup, if there is one.
+    """Raise if a backup, or a copy of it, differs from the digest next to the backup, if there is one.
 
     Raises:
         StoreCorrupt: The content of the file differs from the backup's checksum.
@@ -256,7 +257,7 @@ def _damaged(reason: str, file: Path) -> StoreCorrupt:
 
 
 def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event | None = None) -> None:
-    """Verify a whole copy, which no process writes, so that it is opened without a log or a lock.
+    """Verify a whole copy that no process writes to, so that it can be opened without a log or a lock.
 
     Raises:
         StoreCorrupt: The copy is damaged; `shown` is its name in the error.

@@ -1,11 +1,12 @@
-"""A check, by a number that is stored twice, that a database contains all its commits.
+"""Detects whether a database has lost commits, by a number that is stored in two places.
 
-The first commit after each checkpoint raises the number in the header of the database, `PRAGMA user_version`.
-Once that commit is on the disk, and before any caller is answered, the number is also written to
-`<database>.generation`. The commit itself is in the log, `<database>-wal`, until the next checkpoint.
-Therefore a database that lost its log, or an older copy of it, has a smaller number than the file next to it.
+The first commit after each checkpoint raises the number in the header of the database (`PRAGMA
+user_version`). Once that commit is on the disk, and before any caller gets its result, the number is also
+written to `<database>.generation`. Until the next checkpoint, the commit itself is only in the log,
+`<database>-wal`. Therefore a database that has lost its log, or was replaced by an older copy, has a smaller
+number than the file next to it.
 
-The file is not synced: after a power cut it may contain an earlier number, which refuses nothing.
+The file is not synced. After a power failure it may contain an earlier number, which has no effect.
 """
 
 import os
@@ -18,16 +19,16 @@ from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
 _DIGITS: Final = 10
-"""Fixed number of digits, so that the number is overwritten in place."""
+"""Fixed number of digits, so that the number can be overwritten in place."""
 
 
 class Generations:
-    """The number of one open database; the thread that writes to the database calls it."""
+    """The number of one open database; called only by the thread that writes to the database."""
 
     def __init__(self, database: Path) -> None:
         self._file = generation_file(database)
         self.is_due = True
-        """Whether the next commit raises the number."""
+        """Whether the next commit must raise the number."""
         self._raised: int | None = None
 
     def end(self) -> None:
@@ -42,7 +43,7 @@ class Generations:
     def keep(self) -> None:
         """Write the raised number to the file next to the database, after its commit.
 
-        If the file cannot be written, that is logged and the next commit raises the number again.
+        If the file cannot be written, the failure is logged, and the next commit raises the number again.
         """
         if self._raised is None:
             return
@@ -59,12 +60,12 @@ class Generations:
 
 
 def generation_file(database: Path) -> Path:
-    """Return the file that holds the number of a database."""
+    """Return the path of the file that stores the number of a database."""
     return database.with_name(f"{database.name}.generation")
 
 
 def forget_generation(database: Path) -> None:
-    """Remove the file, so that the next opening accepts the database in its present state.
+    """Remove the file, so that the database is accepted in its present state when it is opened next.
 
     Raises:
         OSError: The file cannot be removed.
@@ -73,7 +74,7 @@ def forget_generation(database: Path) -> None:
 
 
 def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
-    """Refuse a database that lacks commits; nothing is changed.
+    """Raise if a database has lost commits; nothing is changed.
 
     Raises:
         WrongStore: The number in the database is smaller than the number in the file next to it.

@@ -1,4 +1,4 @@
-"""A database in memory whose changes run at once, on the calling thread; simulations write to it."""
+"""A database in memory that executes changes immediately on the calling thread; used by simulations."""
 
 import sqlite3
 from collections.abc import Callable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class InlineDatabase:
-    """Runs each change in place.
+    """Executes each change immediately.
 
     All changes since `begin` are one transaction of SQLite, and can be undone.
     """
@@ -28,11 +28,11 @@ class InlineDatabase:
         self._connection.execute("COMMIT")
 
     def undo(self) -> None:
-        """Undo all changes since `begin`: the next world finds the rows that were kept."""
+        """Undo all changes since `begin`, so that the next simulation starts with the rows that were kept."""
         self._connection.execute("ROLLBACK")
 
     def rows(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
-        """Return the rows of a query that the product does not have."""
+        """Return the rows of a query that is used only by simulations."""
         return self._connection.execute(statement, values).fetchall()
 
     def read(self, look: Callable[[SqliteTransaction], T]) -> T:
@@ -51,7 +51,7 @@ class InlineDatabase:
     ) -> tuple[T, bool]:
         """Run a change `runs` times; return its result, and whether it wrote rows.
 
-        Keep the writes of the last run, or undo them if `keeps` is False: the commit failed.
+        Keep the writes of the last run, or undo them if `keeps` is False, which simulates a failed commit.
 
         Raises:
             StoreError: The database refused it; nothing of it is kept.

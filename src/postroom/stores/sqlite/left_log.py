@@ -1,12 +1,12 @@
-"""Finds damage in the log of a killed process that would lose commits, before SQLite reads it.
+"""Detects damage in the log of a killed process that would lose commits, before SQLite reads the log.
 
-SQLite reads a log up to the first frame with a wrong checksum, and drops the rest: this rolls back the
-transaction that a power cut tore. One flipped bit in the middle would silently undo all later commits. A torn
-transaction is the last in its log, because the next one is written only when it is on the disk. Therefore the
-check continues after a wrong frame with the frame's own checksum: a valid frame directly after the end of a
-transaction proves that this transaction had been on the disk completely. Valid sequences elsewhere prove
-nothing: they may be the rest of an older transaction that a kill or a power cut ended, whose beginning a
-shorter one overwrote.
+SQLite reads a log up to the first frame with a wrong checksum and drops the rest, which rolls back a
+transaction that a power failure interrupted. However, one flipped bit in the middle would silently undo all
+later commits. An interrupted transaction is the last one in its log, because the next transaction is written
+only after it is on the disk. Therefore the check continues after a wrong frame with the frame's own checksum:
+a valid frame directly after the end of a transaction proves that this transaction was completely on the disk.
+Valid sequences elsewhere prove nothing. They may be the rest of an older transaction that was interrupted and
+whose beginning was overwritten by a shorter one.
 
 Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 """
@@ -30,7 +30,7 @@ _HEADER_AT: Final = 0
 _WORD: Final = 4
 _ALL_BITS: Final = 0xFFFFFFFF
 _ORDERS: Final = {0x377F0682: "<", 0x377F0683: ">"}
-"""The byte order of checksums, by the first number of a log."""
+"""The byte order of checksums, by the magic number of the log."""
 _NATIVE: Final = "<" if sys.byteorder == "little" else ">"
 _PAGE_SIZE_AT: Final = 16
 _LARGEST_PAGE: Final = 65536
@@ -40,22 +40,22 @@ _Checksum = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class _Frame:
-    """A page as written by a transaction."""
+    """A page as it was written by a transaction."""
 
     ends_transaction: bool
     salts: tuple[int, int]
-    """Those of the log, unless the frame was left from before the log restarted."""
+    """The salts of the log, unless the frame dates from before the log restarted."""
     stored: _Checksum
     order: str
     data: bytes
 
     def checksum(self, prior: _Checksum) -> _Checksum:
-        """Return the checksum of this frame if the checksum before it is `prior`."""
+        """Return the checksum of this frame, given that the checksum before it is `prior`."""
         return _checksum(self.data, prior, self.order)
 
 
 def refuse_damaged_log(database: Path) -> None:
-    """Refuse a database whose log lacks commits; nothing is changed. No process may have it open.
+    """Raise if a database's log has lost commits; nothing is changed. No process may have it open.
 
     Raises:
         WrongStore: The log is damaged before later commits.
@@ -67,9 +67,9 @@ def refuse_damaged_log(database: Path) -> None:
 
 
 def cut_damaged_log(database: Path, *, now: int) -> Path | None:
-    """Copy a database and its damaged log to another name, and cut the log at the damage.
+    """Copy a database and its damaged log under another name, and truncate the log at the damage.
 
-    Return that name, or None if the log is not damaged and nothing was done.
+    Return the name of the copy, or None if the log is not damaged, so that nothing was done.
 
     Raises:
         StoreHeld: Another process has the database.
@@ -99,7 +99,7 @@ def _log_of(database: Path) -> Path:
 
 
 def _damaged_at(log: Path, database: Path) -> int | None:
-    """Return the position of the damage; None if the log is intact, torn at its end, or missing."""
+    """Return the position of the damage; None if the log is missing, intact, or cut off only at its end."""
     try:
         with log.open("rb") as file:
             return _damage(file, database)
@@ -130,7 +130,7 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
 
 
 def _holds_frames(frames: Iterator[_Frame]) -> bool:
-    """Return whether frames after an invalid header belong together, so that the header is damaged."""
+    """Return whether frames after an invalid header belong together, so that only the header is damaged."""
     first = next(frames, None)
     return first is not None and _goes_on(frames, first.salts, {first.stored}, is_behind_end=True)
 
@@ -138,10 +138,10 @@ def _holds_frames(frames: Iterator[_Frame]) -> bool:
 def _goes_on(
     frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Return whether a transaction starts after the end of a transaction, which was therefore complete.
+    """Return whether another transaction starts after the end of a transaction, which therefore was complete.
 
-    `priors` are the possible checksums before the next frame, and `is_behind_end` tells whether that is the
-    end of a transaction. Frames with other salts were left from before the log restarted.
+    `priors` has the possible checksums before the next frame, and `is_behind_end` tells whether a transaction
+    ended there. Frames with other salts date from before the log restarted.
     """
     for frame in frames:
         if frame.salts == salts:

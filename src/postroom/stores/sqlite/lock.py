@@ -1,4 +1,4 @@
-"""Ownership of a database file, or a folder, by one process: a system lock that ends with the process."""
+"""Ownership of a database file, or a folder, by one process, through a system lock that ends with it."""
 
 import contextlib
 import json
@@ -18,10 +18,10 @@ _OF_A_PROGRAM = (
 
 
 class OwnerLock:
-    """A lock that is held from opening to closing; the file next to it only describes the holder."""
+    """A lock held from opening to closing; the file next to it only describes the holder."""
 
     def __init__(self, path: Path, *, of: Path | None = None) -> None:
-        """The lock file is next to `path`; errors name `of` if `path` itself is not a file."""
+        """Use a lock file next to `path`; errors name `of` if `path` itself is not a file."""
         from filelock import FileLock  # a store in memory needs no lock, and waits for none to load
 
         self._path, self._of = path, of or path
@@ -35,8 +35,9 @@ class OwnerLock:
         """Take the lock.
 
         Raises:
-            StoreHeld: Another process has it; the error names the process, its start and its purpose.
-                StoreReadOnly, StoreFull: The lock, or the note next to the database, cannot be written.
+            StoreHeld: Another process holds the lock; the error names the process, its start time and its
+                purpose.
+            StoreReadOnly, StoreFull: The lock, or the note next to the database, cannot be written.
         """
         from filelock import Timeout
 
@@ -68,9 +69,9 @@ class OwnerLock:
     def _give_to_owner(self) -> None:
         """As root, give the lock file to the folder's owner, whom `sudo postroom doctor` would lock out.
 
-        The lock file is never removed, because two processes could then hold it. The folder's owner might
-        have put a link to another file there, so only an empty file with one name is given away. The change
-        applies to the file that was opened.
+        The lock file is never removed, because two processes could then hold the lock. The folder's owner
+        might have put a link to another file in its place, so only an empty file without other hard links
+        changes its owner. The change applies to the file that was opened.
         """
         if os.geteuid() != 0:
             return
@@ -98,7 +99,7 @@ class OwnerLock:
 
 
 def read_owner(path: Path) -> dict[str, Any]:
-    """Return the note of a database's holder; empty if there is none."""
+    """Return the stored description of a database's holder; empty if there is none."""
     try:
         note = json.loads(path.with_name(path.name + ".owner.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

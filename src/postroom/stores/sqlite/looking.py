@@ -1,4 +1,4 @@
-"""Inspects database files."""
+"""Reads facts about database files that no server has open."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def outline_of_file(file: Path) -> Outline:
 
 
 def damaged_messages_of_file(file: Path) -> list[int] | None:
-    """Return the ids of messages whose texts changed on the disk; None without check values. Blocks.
+    """Return the ids of messages whose texts were damaged on disk; None without check values. Blocks.
 
     Raises:
         StoreError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""Upgrades a database to the newest schema, one numbered transactional step after another."""
+"""Upgrades a database to the newest schema by numbered steps, each in its own transaction."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,17 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 """
 
 _STEPS: Final = 100_000
-"""Instructions of SQLite between two reports of progress."""
+"""Number of SQLite instructions between two progress reports."""
 
 
 def migrate(
     connection: sqlite3.Connection, path: Path, *, now: int, steps: Sequence[Migration] | None = None
 ) -> list[int]:
-    """Apply the missing steps and return their numbers; a backup is written before the first of them.
+    """Apply the missing steps and return their numbers; a backup is written before the first step.
 
     Raises:
         SchemaTooNew: The database has steps unknown to this release; nothing was changed.
-        StoreCorrupt: An applied step differs from the one shipped.
+        StoreCorrupt: An applied step differs from the shipped step.
     """
     with translated():
         add_functions(connection)
@@ -50,7 +50,7 @@ def migrate(
 
 
 def applied_steps(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return the checksum of each schema step of a database; none if it has no ledger of steps."""
+    """Return the checksum of each applied schema step; empty if the database has no table of steps."""
     ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
     rows = connection.execute(APPLIED).fetchall() if ledger else []
     return dict(rows)
@@ -75,7 +75,7 @@ def _apply(connection: sqlite3.Connection, step: Migration, now: int) -> None:
 def split_statements(sql: str) -> Iterator[str]:
     """Yield the statements of a script one by one.
 
-    Triggers stay whole, and the last statement may lack its `;`.
+    Triggers are not split, and the final `;` may be missing.
     """
     pending = ""
     for line in sql.splitlines(keepends=True):

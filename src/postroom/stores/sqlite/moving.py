@@ -1,4 +1,4 @@
-"""A SQLite file as one side of a copy between engines (`postroom.stores.moving`)."""
+"""Lets a SQLite file be one side of a copy between engines (`postroom.stores.moving`)."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_
 
 _BEGINS: Final = b"SQLite format 3\0"
 _LOG_PAGES: Final = 10_000
-"""Pages after which the log is merged into the file, which a server's writer does otherwise."""
+"""Pages after which the log is checkpointed into the file; otherwise, a server's writer does this."""
 
 
 class SqliteSide:
@@ -36,11 +36,11 @@ class SqliteSide:
         self._connection.close()
 
     def holds_anything(self) -> bool:
-        """Return whether the file has a table."""
+        """Return whether the file contains any table."""
         return bool(self._all("SELECT 1 FROM sqlite_schema LIMIT 1"))
 
     def refuse_unfit(self, *, is_target: bool) -> None:
-        """Refuse a database that is not a store of this release; a target may have an interrupted copy.
+        """Raise unless the database is a store of this release; a target may have an interrupted copy.
 
         Raises:
             StateError, SchemaTooNew, StoreCorrupt, WrongStore: The database is refused.
@@ -56,7 +56,7 @@ class SqliteSide:
             refuse_old(applied, "sqlite")
 
     def tables(self) -> list[Table]:
-        """Return every table that both engines have, referenced tables first."""
+        """Return all tables that exist on both engines, referenced tables first."""
         found = {
             name: self._table(name)
             for (name,) in self._all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
@@ -74,7 +74,7 @@ class SqliteSide:
         return str(found[0][0]) if found else ""
 
     def newest_message(self) -> int:
-        """Return the highest number that any message ever had."""
+        """Return the highest number that was ever assigned to a message."""
         [[newest]] = self._all("SELECT coalesce(max(id), 0) FROM messages")
         [[indexed]] = self._all("SELECT indexed_to FROM search_index_progress")
         return max(int(newest), int(indexed))
@@ -165,9 +165,10 @@ class SqliteSide:
 
 @contextmanager
 def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[SqliteSide]:
-    """Open a file for a copy, and keep every server from it until the end.
+    """Open a file for a copy, and prevent all servers from using it until the end.
 
-    `mark` creates a missing target if `writes` is True; otherwise the target is an empty store in memory.
+    If the target is missing, `mark` creates it if `writes` is True; otherwise the target is an empty store in
+    memory.
 
     Raises:
         StoreHeld: A server uses the file.
@@ -197,7 +198,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
 
 
 def _refuse_other_file(path: Path) -> None:
-    """Refuse a file that is not a database: a wrong name rather than a damaged store.
+    """Raise if a file is not a database, which suggests a wrong file name rather than a damaged store.
 
     Raises:
         StateError: The file is not a database.
@@ -215,7 +216,7 @@ def _refuse_other_file(path: Path) -> None:
 
 
 def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:
-    """Return the store of a file, or an empty one for a file that does not exist yet.
+    """Return the store of a file, or an empty store if the file does not exist yet.
 
     Raises:
         StateError, SchemaTooNew: As for `opened`.
@@ -234,7 +235,7 @@ def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:
 
 
 def shared_tables(now: int) -> list[Table]:
-    """Return every table that both engines have, referenced tables first."""
+    """Return all tables that exist on both engines, referenced tables first."""
     with closing(SqliteSide(_new(now), "")) as side:
         return side.tables()
 

@@ -1,6 +1,6 @@
-"""Repairs of a database without loss: indexes that lack rows of their table.
+"""Repairs that cannot lose data: rebuilds indexes in which rows of their table are missing.
 
-An index with rows that its table lacks is not rebuilt, because those rows may exist nowhere else.
+An index that has rows missing from its table is not rebuilt, because those rows may exist nowhere else.
 """
 
 import re
@@ -30,14 +30,14 @@ def faults_of_server(connection: sqlite3.Connection) -> list[str]:
 
 
 def lacking_tables(connection: sqlite3.Connection) -> list[str]:
-    """Return a fault for each table that this release uses and that the database lacks."""
+    """Return a fault for each table that this release uses and that is missing from the database."""
     there = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     [newest] = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()
     return missing_tables("sqlite", there, newest)
 
 
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
-    """Return the indexes to rebuild; none if there are other faults, or an index may have additional rows."""
+    """Return the indexes to rebuild; none if there are other faults or an index may have extra rows."""
     lacks: Counter[str] = Counter()
     for (fault,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
         if found := _LACKS.fullmatch(fault):
@@ -53,7 +53,7 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
     """Rebuild indexes from their tables, within the open transaction.
 
     Raises:
-        StoreCorrupt: A fault remains; the transaction must be rolled back.
+        StoreCorrupt: A fault remains, and the transaction must be rolled back.
     """
     for name in names:
         connection.execute(f"REINDEX {_quoted(name)}")
@@ -63,7 +63,7 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
 
 
 def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
-    """Return whether an index has all rows of its table except the missing ones, and no others."""
+    """Return whether an index has exactly the rows of its table except for the missing ones."""
     found = connection.execute(
         "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,)
     ).fetchone()

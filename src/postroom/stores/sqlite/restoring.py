@@ -1,4 +1,4 @@
-"""Replaces a database with a backup: verified first, switched in one step, with the former one kept.
+"""Replaces a database with a backup, which is verified first; the former database is kept.
 
 FILE ──copy──▶ <database>.restoring ──check──▶ <database>
 <database> ──▶ <database>.before-restore.<milliseconds>
@@ -30,7 +30,7 @@ from postroom.stores.sqlite.migrate import applied_steps
 
 _PIECE: Final = 4 * 1024 * 1024
 _STEPS: Final = 100_000
-"""Instructions of SQLite between two reports of progress."""
+"""Number of SQLite instructions between two progress reports."""
 _COMPANIONS: Final = ("-wal", "-shm")
 
 
@@ -47,7 +47,7 @@ class Restored:
     done: bool
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain JSON data."""
+        """Return the result as plain JSON data."""
         return {
             "source": str(self.source),
             "database": str(self.database),
@@ -60,7 +60,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
-    """The backup to restore, and the options."""
+    """The backup to restore, and how to restore it."""
 
     source: Path
     database: Path
@@ -69,15 +69,15 @@ class RestoreOptions:
 
 
 def restore(wish: RestoreOptions, *, now: int) -> Restored:
-    """Verify a backup and replace the database with it; nothing changes if the backup has a fault.
+    """Verify a backup and replace the database with it; nothing changes if the backup is faulty.
 
     Raises:
         StoreHeld: A server, or another command, uses the database.
-        StateError: There is a database already, and `force` is not set.
+        StateError: A database already exists, and `force` is not set.
         StoreCorrupt: The backup is damaged, or is not a postroom database.
         SchemaTooNew: A newer release wrote the backup.
         InvalidArgument: The file is a live database rather than a backup.
-        StoreReadOnly: This user may not read the backup, or not write the database.
+        StoreReadOnly: This user has no permission to read the backup or to write the database.
     """
     for path in (wish.source, wish.database):
         if not path.name:
@@ -147,7 +147,7 @@ def _refuse_live(source: Path) -> None:
 
 
 def _copied(source: Path, target: Path) -> int:
-    """Write the database of a backup to the disk, readable by its owner only, and return its size."""
+    """Copy the database from a backup to the disk, readable only by its owner; return its size."""
     with reading(source):
         opened = source.open("rb")
     with opened, writing(target):
@@ -164,7 +164,7 @@ def _copied(source: Path, target: Path) -> int:
 
 
 def checked_schema(file: Path, shown: Path) -> int:
-    """Read a whole database and return the number of its schema; `shown` is its name in errors.
+    """Read a whole database and return its schema number; `shown` is its name in error messages.
 
     Raises:
         StoreCorrupt: The file is damaged, or is not a postroom database.
@@ -183,7 +183,7 @@ def checked_schema(file: Path, shown: Path) -> int:
 
 
 def known_schema(applied: Mapping[int, str], shown: Path) -> int:
-    """Return the number of a known schema; `applied` has the checksum of each step.
+    """Return the number of a schema if it is known; `applied` has the checksum of each step.
 
     Raises:
         StoreCorrupt: The steps are not postroom's.
@@ -221,10 +221,11 @@ def _unfit(shown: Path, reason: str) -> StoreCorrupt:
 
 
 def _set_aside(database: Path, former: Path) -> None:
-    """Keep the database under another name too, so that its own name always has a file.
+    """Keep the database under another name as well, so that there is always a file under its own name.
 
-    Its log is moved unread: a damaged log may be the only trace, and opening would use it up. The log is
-    moved first, because SQLite would treat a log next to the new file as that file's.
+    Its log is moved without being read, because opening the database would consume the log, which may be the
+    only evidence of damage. The log is moved first, because SQLite would apply a log that lies next to the
+    new file to that file.
     """
     with writing(database):
         try:
@@ -240,7 +241,7 @@ def _set_aside(database: Path, former: Path) -> None:
 
 @contextmanager
 def reading(source: Path) -> Iterator[None]:
-    """Raise a refusal of the file system as postroom's error about a file that is read."""
+    """Translate file system errors into postroom's error about a file that is being read."""
     try:
         yield
     except PermissionError as error:  # with the owner, and the remedy
@@ -251,7 +252,7 @@ def reading(source: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Raise a refusal of the file system as postroom's error about a file that is written."""
+    """Translate file system errors into postroom's error about a file that is being written."""
     try:
         yield
     except OSError as error:

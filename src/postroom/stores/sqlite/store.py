@@ -1,4 +1,4 @@
-"""The store on one SQLite file, or in memory."""
+"""The store in one SQLite file, or in memory."""
 
 from pathlib import Path
 
@@ -26,9 +26,9 @@ class SqliteStore(Stores):
         log_reserve: int = 0,
         may_begin: bool = True,
     ) -> "SqliteStore":
-        """Own the file, upgrade its schema and start the writer. Blocks.
+        """Take ownership of the file, upgrade its schema and start the writer. Blocks.
 
-        `log_reserve` bytes of the log are written beforehand, which makes commits faster.
+        The log is extended to `log_reserve` bytes in advance, which makes commits faster.
 
         Raises:
             WrongStore: The database is missing or empty, and `may_begin` is False; or its log is damaged.
