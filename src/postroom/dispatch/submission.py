@@ -811,7 +811,7 @@ class Submissions:
 
         Raises:
             InvalidSubmission: A request is invalid; the text gives its position. Nothing was written.
-                QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
+            QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
         checked = list[RunActivation]()
         for place, request in enumerate(requests):

@@ -1212,10 +1212,10 @@ class Execution:
         """Load the run of a job, and build the executor's request if there is something to execute.
 
         Raises:
-            DeadlinePassed: The deadline of the dispatch has passed. UnknownRun, ForeignThread: The dispatch
-                has no run on its thread.
-            InternalError: The registry of the run is gone. InvalidActivation, UnknownMessage, ResolveFailed:
-                The request cannot be rebuilt.
+            DeadlinePassed: The deadline of the dispatch has passed.
+            UnknownRun, ForeignThread: The dispatch has no run on its thread.
+            InternalError: The registry of the run is gone.
+            InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
         """
         core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
         if run is None:

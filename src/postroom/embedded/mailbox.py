@@ -159,7 +159,7 @@ class Mailbox:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
                 deadline has passed; nothing was written, and the active run continues.
             IdempotencyConflict: A run of the thread has this key but different content; nothing was written.
-                SubmissionRejected, QueueFull: The thread does not accept further work now.
+            SubmissionRejected, QueueFull: The thread does not accept further work now.
             MailboxClosed: The mailbox is closing.
         """
         request = Item(
@@ -213,7 +213,7 @@ class Mailbox:
 
         Raises:
             InvalidArgument: `items` is not iterable, or `progress` is not callable; nothing was written.
-                InvalidArgument, InvalidSubmission: An item cannot be stored; the text begins with its index.
+            InvalidArgument, InvalidSubmission: An item cannot be stored; the text begins with its index.
                 Nothing was written.
             IdempotencyConflict: Two items have the same thread and key but different content; nothing was
                 written. Or a stored run has the same thread and key but different content; earlier commits

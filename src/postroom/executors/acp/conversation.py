@@ -381,7 +381,7 @@ class Conversation:
         decisions: Decisions,
         used: UsedPermissions,
     ) -> None:
-        """Keep the content and people's decisions."""
+        """Store the content and people's decisions."""
         runner = work.runner
         self._with = process_runner
         self._work = work
@@ -636,7 +636,7 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
 
 
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return files as the agent accepts them.
+    """Return files in the form that the agent accepts.
 
     Images and audio are included if the agent supports them; other files become links to copies.
     """

@@ -186,7 +186,7 @@ def advised(
 ) -> CommandError:
     """Return a failure of a runner's client, extended by advice. Blocks.
 
-    `command` is the program that was started, with this environment.
+    `command` is the program that was started, `environment` its environment.
     """
     if isinstance(error, CommandNotStarted):
         if error.value != command:  # it is the folder
@@ -323,7 +323,7 @@ class Finished(Protocol):
         ...
 
     def last_words(self) -> LastWords:
-        """Return its last output, for advice on its failure."""
+        """Return the program's last output, for advice on its failure."""
         ...
 
 
@@ -383,7 +383,7 @@ class ProgramExecutor(RunDispatchExecutor):
     """
 
     kind: ClassVar[RunnerKind]
-    """The kind of runner that it executes."""
+    """The kind of runner that this executor executes."""
 
     def __init__(
         self,

@@ -393,7 +393,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_process(programs: Path) -> dict[str, Json]:
-    """Return facts by which other servers recognise this process; `programs` is the folder of its runs."""
+    """Return facts that identify this process to other servers; `programs` is the folder of its runs."""
     return {"machine": _machine(), "pid": os.getpid(), "programs": str(programs)}
 
 
@@ -444,7 +444,7 @@ class ProcessRunner:
         limits: CommandLimits | None = None,
         platform: str = sys.platform,
     ) -> None:
-        """Start and write nothing yet. `environment` is the server's.
+        """Store the parts; nothing is started or written yet. `environment` is the server's environment.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -474,7 +474,7 @@ class ProcessRunner:
 
     @asynccontextmanager
     async def folder_of(self, run_id: str) -> "AsyncIterator[RunFolder]":
-        """Make the private folder of a run, for one execution at a time, and remove it after the block.
+        """Create the private folder of a run, for one execution at a time, and remove it after the block.
 
         Raises:
             CommandNotEnded: Processes of an earlier execution of the run still exist.
@@ -584,7 +584,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """The end of a program.
+    """How a program ended.
 
     Attributes:
         code: The exit code, negative for a signal; None if the program could not be ended.
@@ -609,7 +609,7 @@ class Talk(Protocol):
         ...
 
     async def take(self, chunk: bytes) -> None:
-        """Take a piece of output."""
+        """Process a piece of output."""
         ...
 
     async def part(self, gone: asyncio.Event) -> None:
@@ -617,7 +617,7 @@ class Talk(Protocol):
         ...
 
     async def end(self) -> None:
-        """Release the program: none of its processes is left, or they could not be ended."""
+        """Release the program after its processes have ended, or could not be ended."""
         ...
 
 
@@ -627,7 +627,7 @@ class Program:
     def __init__(
         self, process_runner: ProcessRunner, work: Work, variables: Mapping[str, str] | None = None
     ) -> None:
-        """Make the program's environment; the runner's own variables win over `variables`."""
+        """Build the program's environment; the runner's own variables override `variables`."""
         self._with, self._work = process_runner, work
         access = {} if work.access is None else work.access.variables()
         names = {

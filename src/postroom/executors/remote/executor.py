@@ -183,7 +183,7 @@ class RemoteClient:
         Raises:
             MissingExtra: The HTTP client is not installed.
             RemoteUnavailable: The server is unreachable or cannot work now; it may have accepted the run.
-                RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is invalid or too
+            RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is invalid or too
                 large.
         """
         import httpx2
@@ -342,8 +342,8 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         same run again under the same key.
 
         Raises:
-            ThreadAlreadyRunning: A run of the thread is executing here already. RunnerNotFound,
-                InvalidRunner: The agent is not run by another server.
+            ThreadAlreadyRunning: A run of the thread is executing here already.
+            RunnerNotFound, InvalidRunner: The agent is not run by another server.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
             RunnerSecretMissing: The secret is not available.
             MissingExtra: The HTTP client is not installed.
