@@ -172,7 +172,7 @@ def _iterated(
 
 
 class RunHandle(_Twin):
-    """Waits for a run, reads it, answers it and ends it; see `postroom.embedded.RunHandle`."""
+    """Blocking handle that waits for, reads, answers and ends a run; see `postroom.embedded.RunHandle`."""
 
     _twin: embedded.RunHandle
 

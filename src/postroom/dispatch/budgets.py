@@ -432,7 +432,7 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
 
 
 async def release_abandoned(store: SqlStore) -> None:
-    """Resume runs that wait for an answer that cannot come any more, because the run that asked has ended.
+    """Resume runs that wait for an answer which is impossible now, because the run that asked has ended.
 
     Raises:
         StoreError: The runs could not be read or written.

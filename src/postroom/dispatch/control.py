@@ -299,7 +299,7 @@ class Control:
         return woken or not await self._retracted(target.thread_id, messages)
 
     async def _retracted(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
-        """Withdraw staged messages; False if the run has already read them, so that they are delivered."""
+        """Withdraw staged messages; return False if the run has already read them, so they were delivered."""
         for message in messages:
             try:
                 await self._core.threads.retract_pending(thread_id, message.id or "")

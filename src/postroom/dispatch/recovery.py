@@ -544,7 +544,7 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def shutdown(self) -> None:
-        """Stop; on return, no round is running and no callback will be called."""
+        """Stop the background work; on return, no round is running and no callback will be called."""
         async with self._transition:
             self._stopping = True
             tasks = set(self._tasks)
@@ -556,7 +556,7 @@ class Lifecycle:
                 self._stopping = False
 
     def abort(self) -> None:
-        """Stop without waiting."""
+        """Stop the background work without waiting for its end."""
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()

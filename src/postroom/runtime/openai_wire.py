@@ -223,7 +223,7 @@ class _Thoughts:
         return thought, ""
 
     def _lone_end(self) -> tuple[str, str]:
-        """Split the held start at a line `</think>`; hold it until that line comes."""
+        """Split the held text at a line `</think>`; hold the text back until that line arrives."""
         while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
             if (found := _LONE_END.match(self._held, at)) is not None:
                 self.ended_alone = True

@@ -118,7 +118,7 @@ class ActiveRuns:
         """Add a run; if a run of the same thread is being ended, wait for its end first.
 
         Raises:
-            ThreadAlreadyRunning: A run of the thread is active, and nobody has asked it to end.
+            ThreadAlreadyRunning: A run of the thread is active, and it has not been asked to end.
         """
         thread_id = active.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:

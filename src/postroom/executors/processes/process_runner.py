@@ -444,7 +444,7 @@ class ProcessRunner:
         limits: CommandLimits | None = None,
         platform: str = sys.platform,
     ) -> None:
-        """Start and write nothing yet. `environment` is the server's.
+        """Store the parts; nothing is started or written yet. `environment` is the server's environment.
 
         Raises:
             ConfigError: The folder is not absolute.
