@@ -163,7 +163,7 @@ class _Reader:
 
     def skip(self) -> None:
         """Skip whitespace and comments."""
-        if self._text[self.at : self.at + 1] not in _BEGINS_BLANK:  # as nearly everywhere
+        if self._text[self.at : self.at + 1] not in _BEGINS_BLANK:  # the usual case
             return
         found = _BLANK.match(self._text, self.at)
         self.at = found.end() if found else self.at
@@ -182,7 +182,7 @@ class _Reader:
             raise self.wrong(f"a value is missing or invalid: {self._text[start : start + 20]!r}")
         try:
             plain = json.loads(found[0])
-        except ValueError as error:  # Python reads no whole number of some thousand digits
+        except ValueError as error:  # Python refuses integers with thousands of digits
             raise self.wrong(f"a number has {len(found[0])} digits, which is too many") from error
         self.at = found.end()
         return Node(kind="plain", start=start, end=self.at, plain=plain)
@@ -209,7 +209,7 @@ class _Reader:
             if _levels(plain) <= DEEPEST - depth:
                 return Node(kind=kind, start=start, end=self.at, plain=plain, source=self._text, depth=depth)
         except (ValueError, RecursionError):
-            pass  # it has comments, or is wrong
+            pass  # the text has comments or is invalid
         self.at = start
         inside = self.inside(depth)
         return Node(kind=kind, start=start, end=self.at, inside=inside)

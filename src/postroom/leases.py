@@ -174,7 +174,7 @@ class Leases:
         try:
             if name in self._taken_over:
                 await self._taken_over[name]()
-        except StoreError as error:  # its unfinished work is recovered when its own lease expires
+        except StoreError as error:  # the unfinished work is recovered when the other server's lease expires
             _LOG.warning("lease.nothing_taken_over", name=name, reason=error.describe())
 
     def _is_forgotten(self, lease: Lease, now: int) -> bool:

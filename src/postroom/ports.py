@@ -55,7 +55,7 @@ class RunEffects:
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
         """Write the rows for a failed execution, in the change that makes its run due for a retry.
 
-        The run has not ended: it starts again when its dispatch, in its present state, is due.
+        The run has not ended; it starts again when its dispatch is due.
         """
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:

@@ -257,7 +257,7 @@ class Relay(EffectPerformer):
         if now >= self._purge_at:  # delete the keys of effects performed long ago
             until = now - milliseconds(KEPT)
             gone = await self._store.write(lambda tx: tx.outbox.purge(until, _PURGED_AT_ONCE))
-            if gone < _PURGED_AT_ONCE:  # else the rest in the next round
+            if gone < _PURGED_AT_ONCE:  # otherwise delete the rest in the next round
                 self._purge_at = now + milliseconds(PURGED_EVERY)
         wanted = {place: free for place in due if (free := self._free(place, now, gathers=gathers)) > 0}
         if not wanted:
@@ -283,13 +283,13 @@ class Relay(EffectPerformer):
         handler = self.handlers[place[0]]
         rests = self._rests_until.get(place, 0) - now
         if not handler.serves(place[1]) or 0 < rests <= milliseconds(handler.retries[1]):
-            return 0  # a longer rest is one of before the clock was set back
+            return 0  # a longer pause dates from before the clock was set back
         if not handler.together:
             return handler.at_once - self._under_way.get(place, 0)
         if place in self._under_way:
             self._came_meanwhile.add(place)
             return 0
-        if gathers:  # the effects of a batch wait for others
+        if gathers:  # the effects of a batch wait for further effects
             loop, seconds = asyncio.get_running_loop(), GATHERING.total_seconds()
             if place not in self._gathered_at:
                 self._gathered_at[place] = loop.time() + seconds
@@ -305,7 +305,7 @@ class Relay(EffectPerformer):
         for row in rows:
             if (
                 row.outbox_id not in self._tokens
-            ):  # else its lease ended while we are at it: the claim is renewed
+            ):  # otherwise the lease expired during our work, and the claim is renewed
                 groups.setdefault((row.kind, row.target, row.order_key), []).append(row)
             self._tokens[row.outbox_id] = row.claim_token or ""
         for (kind, target, _), group in groups.items():
@@ -343,7 +343,7 @@ class Relay(EffectPerformer):
             outcome = NotPerformed(error=f"it took longer than {seconds:g} s", may_have_arrived=True)
         except PostroomError as error:
             outcome = NotPerformed(error=error.describe(), may_have_arrived=True)
-        except Exception as error:  # the edge around one effect: the others go on whatever a handler meets
+        except Exception as error:  # one failing effect must not stop the others
             _LOG.exception("effect.handler_crashed", kind=place[0], target=place[1], rows=len(rows))
             reason = f"{type(error).__name__} inside postroom; its log has the cause"
             outcome = NotPerformed(error=reason, may_have_arrived=True)

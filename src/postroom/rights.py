@@ -46,7 +46,7 @@ def _blamed(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> 
     if os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
         return None
     if not is_way and os.statvfs(path).f_flag & os.ST_RDONLY:
-        return None  # a disk that takes no writes from anybody
+        return None  # a read-only file system
     own, owner = os.geteuid(), found.st_uid
     if owner == own:
         mode = stat.S_IMODE(found.st_mode)

@@ -38,7 +38,7 @@ class SseResponse(StreamingResponse):
         left: Callable[[], None],
     ) -> None:
         """`left` is called at the end of the stream, even if no client read from it."""
-        # A proxy that buffers would keep the events to itself.
+        # A buffering proxy would hold the events back.
         unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")
         self._source = source
@@ -62,4 +62,4 @@ class SseResponse(StreamingResponse):
             try:
                 await super().stream_response(in_time)
             except TimeoutError as error:
-                raise ClientDisconnect from error  # as good as gone
+                raise ClientDisconnect from error  # treat a reader that is too slow as disconnected

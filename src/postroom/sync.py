@@ -102,7 +102,7 @@ class _Loop:
         except CancelledError as error:
             raise MailboxClosed("the mailbox is closed") from error
         finally:
-            waited.cancel()  # if it was interrupted here
+            waited.cancel()  # in case this thread was interrupted
 
     @property
     def is_here(self) -> bool:
@@ -134,7 +134,7 @@ class _Twin:
             while (event := self._call(following())) is not _END:
                 yield event
         finally:
-            with suppress(MailboxClosed):  # then it was closed with the loop
+            with suppress(MailboxClosed):  # it was already closed together with the loop
                 self._call(events.aclose())
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ def _iterated(
 
 
 class RunHandle(_Twin):
-    """Waits for a run, reads it, answers it and ends it; see `postroom.embedded.RunHandle`."""
+    """Blocking handle that waits for, reads, answers and ends a run; see `postroom.embedded.RunHandle`."""
 
     _twin: embedded.RunHandle
 
@@ -278,11 +278,11 @@ class Mailbox(_Twin):
         """Queue many items, in commits of up to 500."""
         jobs = SimpleQueue[Callable[[], None] | None]()
 
-        def tell(done: int, of: int) -> None:  # on the loop; the caller's function is the caller's thread's
+        def tell(done: int, of: int) -> None:  # called on the loop; passes the call on to the caller's thread
             if progress is not None:
                 jobs.put(partial(progress, done, of))
 
-        told = tell if callable(progress) else progress  # anything else is refused there
+        told = tell if callable(progress) else progress  # the asynchronous method refuses anything else
         handles = self._loop.call(self._twin.enqueue_many(items, progress=told), jobs)
         return [RunHandle(self._loop, handle) for handle in handles]
 
@@ -409,8 +409,8 @@ def _settled(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], o
     """Call a function on this thread, and pass its result to a future of the loop."""
     try:
         settle = partial(future.set_result, call())
-    except StopIteration as error:  # a future refuses to hold one
+    except StopIteration as error:  # a future cannot hold a StopIteration
         settle = partial(future.set_exception, RuntimeError(f"StopIteration was raised: {error}"))
-    except BaseException as error:  # also what unwinds a run that waits
+    except BaseException as error:  # includes the exception that unwinds a waiting run
         settle = partial(future.set_exception, error)
     loop.soon(lambda: None if future.done() else settle())

@@ -217,6 +217,15 @@ def test_catch_up_tells_what_happened_and_where_to_continue(fake: FakePostroom, 
     assert fake.seen[-1].body["params"]["arguments"]["after"] == 3
 
 
+def test_an_option_that_was_not_given_is_not_sent(fake: FakePostroom, run: Run) -> None:
+    given: list[Any] = []
+    view = {"task": 12, "state": "done"}
+    fake.admin["POST", "/admin/tasks/decide"] = lambda seen: given.append(seen.body) or view
+    run("tasks", "decide", "12", "yes", "--by", "kim", "-p", "shop")
+    [sent] = given
+    assert "why" not in sent
+
+
 def test_without_a_terminal_an_answer_must_be_given(fake: FakePostroom, run: Run) -> None:
     for words in ([], ["4f2a"], ["4f2a", "--json"], ["4f2a", "perhaps"]):
         done = run("questions", "answer", *words)

@@ -45,8 +45,10 @@ async def test_a_person_sees_the_tasks_and_decides_about_a_finished_one(room: Wo
     one = (await browser.get(f"{PAGE}?task=1")).text
     for text in ("As &lt;i&gt;before&lt;/i&gt;.", "4f2a", "&lt;script&gt;1&lt;/script&gt;"):
         assert text in one
-    assert 'value="accept"' not in one, "nobody has said who they are"
-    browser.cookies.set("postroom_name", "Ana")
+    assert '<input name="name" value=""' in one, "nobody has said who they are"
+    home = (await browser.get("/")).text
+    assert "Tasks to check" in home
+    assert f'href="{PAGE}?task=1"' in home
     form = [("form_token", hidden((await browser.get(PAGE)).text, "form_token")), ("name", "Ana")]
     refused = [
         ((*form, ("task", "1"), ("do", "reject")), 400),
@@ -61,6 +63,8 @@ async def test_a_person_sees_the_tasks_and_decides_about_a_finished_one(room: Wo
     assert (await task_of(room, 1)).state == "review"
     rejected = await post(browser, DECIDE, *form, ("task", "1"), ("do", "reject"), ("why", "It is dark."))
     assert (rejected.status_code, rejected.headers["location"]) == (303, f"{PAGE}?done=rejected")
+    assert "Tasks to check" not in (home := (await browser.get("/")).text)
+    assert "You write as <b><bdi>Ana</bdi></b>" in home, "the first page knows the name, too"
     assert ((await task_of(room, 1)).state, (await task_of(room, 1)).reason) == ("ready", "It is dark.")
     await call(room, "claim_task", "Bo", task_id=1)
     await call(room, "done_task", "Bo", task_id=1, epoch=2)

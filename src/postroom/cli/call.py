@@ -82,7 +82,8 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
         PostroomError: The server refused; the class is that of its code.
     """
     row = TABLE[name]
-    method, path, body = str(row["method"]), str(row["path"]), dict(given) or None
+    method, path = str(row["method"]), str(row["path"])
+    body = {key: one for key, one in given.items() if one is not None} or None
     if method == "GET":
         asked = {key: "yes" if one is True else one for key, one in given.items() if one not in (None, False)}
         path, body = f"{path}?{urlencode(asked)}" if asked else path, None

@@ -140,8 +140,8 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Options for the queue; durations in milliseconds, instants in milliseconds since the epoch.
 
-    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a dead
-    letter. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits the
+    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a
+    dead letter. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits the
     attempts for all kinds of failures. `max_interruptions` is the number of executions that may be cut off by
     a server's shutdown or crash; one more makes the dispatch a dead letter. The first delay is at most
     `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.

@@ -53,15 +53,15 @@ from typing import ClassVar, Self
 
 
 class PostroomError(Exception):
-    """The root. Carries a stable code, the offending value and the remedy, which a traceback shows, too."""
+    """The base class. It has a stable code, the invalid value and the remedy, which tracebacks show, too."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     default_remedy: ClassVar[str] = ""
     branch: ClassVar[str] = "error"
-    """The kind of failure in two words, with which `describe()` begins."""
+    """The kind of failure in two words, with which the text of `describe()` begins."""
     is_told: bool = False
-    """Whether a log line reports it already, so that lines that only repeat it are omitted."""
+    """Whether a log line has already reported it, so that lines that would only repeat it are omitted."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class PostroomError(Exception):
             self.add_note(f"Remedy: {self.remedy}")
 
     def met_at(self, place: str) -> Self:
-        """Return the same failure with the place where it occurred before its message."""
+        """Return the same error with the place where it occurred in front of its message."""
         text = f"{place}: {self.message}"
         return type(self)(text, value=self.value, remedy=self.remedy, details={**self.details, "at": place})
 
@@ -89,7 +89,7 @@ class PostroomError(Exception):
         return f"{self.branch}: {self.message}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the failure as plain JSON data, the same on every edge."""
+        """Return the error as plain JSON data, which is the same on all interfaces."""
         return {
             "code": self.code,
             "message": self.message,
@@ -126,7 +126,7 @@ class NameTaken(InputError):
 
 
 class ToolNotListed(InputError):
-    """This address does not list the tool. `details` holds an address that does."""
+    """This URL does not list the tool. `details` contains a URL that does."""
 
     code = "tool_not_listed"
 
@@ -138,7 +138,7 @@ class InvalidPattern(InputError):
 
 
 class InvalidPath(InputError):
-    """A path is relative, is a placeholder, or leaves its permitted folder."""
+    """A path is relative, is a placeholder, or leaves the permitted folder."""
 
     code = "invalid_path"
     default_remedy = "correct the path, or give this user access to it"
@@ -203,7 +203,7 @@ class UnknownTask(InputError):
 
 
 class TaskCircle(InputError):
-    """The tasks would depend on one another in a circle, so that none of them could be claimed."""
+    """The tasks would depend on one another in a cycle, so that none of them could ever be claimed."""
 
     code = "task_circle"
     default_remedy = "remove one of the tasks in `details.circle` from `depends_on`"
@@ -237,7 +237,7 @@ class InvalidSubmission(InputError):
 
 
 class InvalidRecord(InputError):
-    """A record breaks a rule of its shape and was not stored."""
+    """A record violates a rule for its fields and was not stored."""
 
     code = "invalid_record"
     default_remedy = "correct the field that the message names; nothing was stored"
@@ -259,7 +259,7 @@ class AgentNotFound(InputError):
 
 
 class ResolveFailed(InputError):
-    """The pinned configuration of a run cannot be assembled."""
+    """The configuration to which a run is pinned cannot be assembled."""
 
     code = "resolve_failed"
     branch = "runtime error"
@@ -275,7 +275,7 @@ class InvalidActivation(InputError):
 
 
 class InvalidResume(InputError):
-    """A resume names no run that can be resumed."""
+    """A resume request does not name a run that can be resumed."""
 
     code = "invalid_resume"
     branch = "runtime error"
@@ -304,7 +304,7 @@ class InvalidStep(InputError):
 
 
 class InvalidSchedule(InputError):
-    """A schedule has an invalid cron line, interval, time zone, policy or jitter."""
+    """A schedule has an invalid cron expression, interval, time zone, policy or jitter."""
 
     code = "invalid_schedule"
 
@@ -444,7 +444,7 @@ class DedupeKeyInUse(StateError):
 
 
 class VersionConflict(StateError):
-    """Another writer changed the record in between. Read it again."""
+    """Another writer has changed the record in the meantime. Read it again."""
 
     code = "version_conflict"
     retryable = True
@@ -467,7 +467,7 @@ class AlreadyConsumed(StateError):
 
 
 class StaleDecision(StateError):
-    """The question was answered before, or is no longer open."""
+    """The question was already answered, or is no longer open."""
 
     code = "stale_decision"
     default_remedy = "read the run's current question: it has changed"
@@ -492,7 +492,7 @@ class MailboxForked(StateError):
 
 
 class LifecycleBusy(StateError):
-    """The lifecycle is being started or stopped now."""
+    """The lifecycle is just being started or stopped."""
 
     code = "lifecycle_busy"
     retryable = True
@@ -544,7 +544,7 @@ class AccessError(PostroomError):
 
 
 class TokenRequired(AccessError):
-    """This server requires a token and the call had none."""
+    """This server requires a token, and the call did not include one."""
 
     code = "token_required"
     default_remedy = "send the agent's token in the Postroom-Agent-Token header"
@@ -558,14 +558,14 @@ class WrongToken(AccessError):
 
 
 class IdentityMismatch(AccessError):
-    """The token belongs to another agent than the call names."""
+    """The token belongs to an agent other than the one that the call names."""
 
     code = "identity_mismatch"
     default_remedy = "name the agent that the token belongs to"
 
 
 class WrongSignature(AccessError):
-    """The request is not signed with the expected secret, or its signature is too old."""
+    """The request was not signed with the expected secret, or its signature is too old."""
 
     code = "wrong_signature"
 
@@ -577,21 +577,21 @@ class NotPermitted(AccessError):
 
 
 class InsufficientScope(AccessError):
-    """The token lacks scopes for this call. `details.needed` lists the required scopes."""
+    """The token lacks scopes that this call requires. `details.needed` lists all required scopes."""
 
     code = "insufficient_scope"
     default_remedy = "use a token with these scopes; the operator makes one with `postroom tokens create`"
 
 
 class StaleClaim(PostroomError):
-    """The claim has ended: its lease expired, or an interrupt came. Nothing was written."""
+    """The claim has ended because its lease expired or an interrupt came. Nothing was written."""
 
     code = "stale_claim"
     branch = "stale claim"
 
 
 class RunFailure(PostroomError):
-    """A run failed. `retryable` says whether it is retried."""
+    """A run failed. `retryable` tells whether it will be retried."""
 
     code = "run_failure"
     branch = "run failed"
@@ -603,14 +603,14 @@ class RunFailure(PostroomError):
 
 
 class ExecutorFailed(RunFailure):
-    """The executor raised an error of unknown kind. The run is retried."""
+    """The executor raised an unknown kind of error. The run is retried."""
 
     code = "executor_failed"
     retryable = True
 
 
 class GiveUp(RunFailure):
-    """The run raises it if no retry can help: it fails at once, whatever attempts are left."""
+    """Raised by a run if no retry can help: the run fails at once, even if attempts are left."""
 
     code = "gave_up"
     branch = "gave up"
@@ -655,34 +655,34 @@ class CommandError(RunFailure):
 
 
 class CommandNotStarted(CommandError):
-    """The program does not exist, is not executable, or has no working folder."""
+    """The program does not exist or is not executable, or its working folder does not exist."""
 
     code = "command_not_started"
     default_remedy = "correct the command and the working folder of the agent's runner"
 
 
 class PromptTooLong(CommandError):
-    """The system accepts no argument of this length or with such a character."""
+    """The operating system does not accept an argument of this length or with this character."""
 
     code = "prompt_too_long"
     default_remedy = "set the field `prompt` of the agent's runner to stdin or file"
 
 
 class CommandFailed(CommandError):
-    """The program ended with a failure exit code, or its answer reported a failure."""
+    """The program exited with a failure code, or its answer reported a failure."""
 
     code = "command_failed"
 
 
 class CommandSaidNothing(CommandError):
-    """The program ended successfully without output."""
+    """The program exited successfully but without any output."""
 
     code = "command_said_nothing"
     default_remedy = "check the output of the command, and that the recipe matches the program"
 
 
 class CommandTimedOut(CommandError):
-    """The program exceeded its time limit or its limit of silence, and was ended."""
+    """The program exceeded its time limit, or its limit for time without output, and was ended."""
 
     code = "command_timed_out"
     default_remedy = "raise `timeout` or `idle_timeout` of the agent's runner, or ask for less"
@@ -696,35 +696,35 @@ class CommandFlooded(CommandError):
 
 
 class CommandNotEnded(CommandError):
-    """Processes of the run could not be ended. The message names them."""
+    """Some processes of the run could not be ended. The message names them."""
 
     code = "command_not_ended"
     default_remedy = "end the named processes yourself"
 
 
 class CommandBusy(CommandError):
-    """The program asked for a later attempt (exit code 75), or the system lacked resources to start it."""
+    """The program asked to be retried later (exit code 75), or the system lacked resources to start it."""
 
     code = "command_busy"
     retryable = True
 
 
 class CommandKilled(CommandError):
-    """A signal from outside postroom ended the program. The system sends one if memory is short."""
+    """A signal that postroom did not send ended the program. The system sends one if memory is short."""
 
     code = "command_killed"
     retryable = True
 
 
 class AgentProtocolBroken(CommandError):
-    """The output of the program is not the Agent Client Protocol, or is out of order."""
+    """The program's output violates the Agent Client Protocol, in its form or its order."""
 
     code = "agent_protocol_broken"
     default_remedy = "check the command: it must start the agent in its ACP mode and print nothing else"
 
 
 class AgentStopped(CommandError):
-    """The agent refused the task or reached its own limit. `value` says which."""
+    """The agent refused the task or reached its own limit. `value` tells which of the two."""
 
     code = "agent_stopped"
     default_remedy = "give the agent a smaller task, or raise the agent's own limit"
@@ -751,7 +751,7 @@ class RemoteRefused(RemoteError):
 
 
 class RemoteMisbehaved(RemoteError):
-    """The answer of the other server is invalid: not the agreed JSON, or too large."""
+    """The other server's response is invalid: it is not the agreed JSON, or it is too large."""
 
     code = "remote_misbehaved"
 
@@ -763,7 +763,7 @@ class RemoteFailed(RemoteError):
 
 
 class RemoteTimedOut(RemoteError):
-    """No result came within the time limit of the run."""
+    """No result arrived within the time limit of the run."""
 
     code = "remote_timed_out"
     default_remedy = "raise the runner's `timeout`, or find out why the other server did not answer"
@@ -852,7 +852,7 @@ class ModelNotFound(InferenceError):
 
 
 class NoModelEndpoint(ModelNotFound):
-    """The address answered with a web page or other data instead of a model's answer."""
+    """The URL returned a web page or other data instead of a model's response."""
 
     code = "no_model_endpoint"
     branch = "no model endpoint"
@@ -881,7 +881,7 @@ class StoreError(PostroomError):
 
 
 class StoreUnavailable(StoreError):
-    """The store is closed or did not answer in time. The call may be repeated."""
+    """The store is closed or did not respond in time. The call may be repeated."""
 
     code = "store_unavailable"
     retryable = True
@@ -917,14 +917,14 @@ class StoreCorrupt(StoreError):
 
 
 class RecordTooNew(StoreCorrupt):
-    """A newer release wrote a value of this record. The record is intact, and this release skips it."""
+    """A newer release has written a value in this record. The record is intact, but this release skips it."""
 
     code = "record_too_new"
     default_remedy = "run the newer release: it can read the record"
 
 
 class CommitUnknown(StoreError):
-    """The connection broke during a commit: the change may or may not be stored."""
+    """The connection broke during a commit, so it is unknown whether the change was stored."""
 
     code = "commit_unknown"
     retryable = True
@@ -946,7 +946,7 @@ class SchemaTooNew(StoreError):
 
 
 class WrongStore(StoreError):
-    """The database is missing, empty, older than its archive, a different one, or its log is damaged."""
+    """The database is missing, empty, older than its archive, or a different one, or its log is damaged."""
 
     code = "wrong_store"
     default_remedy = (
@@ -1016,7 +1016,7 @@ class ClientUnfit(ConfigError):
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return why a small JSON file of postroom is unreadable, for readers who do not know Python."""
+    """Explain why a small JSON file of postroom is unreadable, for people who do not know Python."""
     if isinstance(error, OSError):
         return error.strerror or "the system gave no reason"
     if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
@@ -1033,5 +1033,5 @@ def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
 
 
 def all_errors() -> list[type[PostroomError]]:
-    """Return every error class of this module, one for each code, whatever other modules are imported."""
+    """Return all error classes of this module, one for each code, whatever other modules are imported."""
     return _branches(PostroomError)

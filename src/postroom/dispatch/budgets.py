@@ -5,12 +5,12 @@
                                    ├─ the window ends ─▶ this answers the question; all resume
                                    └─ cancelled ─▶ the next of them asks
 
-Held runs stay queued. The row of a held run contains the time before which it is not tried, so that it costs
-nothing until then.
+Held runs stay queued. The row of a held run contains the time before which the run is not tried again, so
+that it causes no work until then.
 
-Time, tokens and money are known only when a run ends. So only as many runs start at once as the rest of the
-budget can pay, if each costs as much as the most expensive recent run. As long as no cost is known, at most 4
-start.
+Time, tokens and money are known only when a run ends. So only as many runs execute at the same time as the
+rest of the budget can pay for, assuming that each costs as much as the most expensive recent run. While no
+cost is known yet, at most 4 runs execute.
 
 Limits that span all workers of one database are counted in the same change, under the same lock. Without
 limits, these checks cost nothing. With limits, every claim is a separate change: a submission only stores its
@@ -142,7 +142,7 @@ MAILBOX: Final = "postroom"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A limit that is used up."""
+    """A limit of a budget that is used up."""
 
     budget: Budget
     limit: str
@@ -264,7 +264,7 @@ class Budgets:
             return None
         spent = tx.runs.threads.spending([account.scope])[account.scope]
         if budget.spent_up(spent) is not None:
-            return None  # the next one asks
+            return None  # the next run asks
         highest = self._highest.get((budget.per, whose))
         if highest is None:
             return _AT_ONCE_AT_FIRST
@@ -315,7 +315,7 @@ class Budgets:
 
 
 def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> int:
-    """Count the runs of a scope that execute, on whatever server, or are retried within 10 s.
+    """Count the runs of a scope that execute on any server, or are retried within 10 s.
 
     A result below `at_most` may include runs of other agents.
     """
@@ -432,7 +432,7 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
 
 
 async def release_abandoned(store: SqlStore) -> None:
-    """Resume runs that wait for an answer that cannot come any more, because the run that asked has ended.
+    """Resume runs that wait for an answer which is impossible now, because the run that asked has ended.
 
     Raises:
         StoreError: The runs could not be read or written.
@@ -456,7 +456,7 @@ def _of(account: Spending, **spent: int) -> Spending:
 
 
 def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
-    """Return the usage by the names of a budget's limits."""
+    """Return the usage, by the names of the limits of a budget."""
     tokens = used.input_tokens + used.output_tokens
     return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
 

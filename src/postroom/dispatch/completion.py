@@ -165,7 +165,7 @@ def classify(
 def _told_by(error: BaseException) -> str:
     try:
         said = str(error)
-    except Exception as own:  # foreign code: how it fails to tell is all that it tells
+    except Exception as own:  # user code: only its own failure can be reported
         said = f"its text cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
 
@@ -240,7 +240,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     """The places whose runs this process executes; None for all places."""
 
     def is_elsewhere(self, tx: Transaction, thread_id: str) -> bool:
-        """Return whether the runs of a thread belong to a place that another process serves."""
+        """Return whether a thread belongs to a place that this process does not serve."""
         if self.places is None:
             return False
         place = tx.runs.dispatches.place(thread_id)
@@ -321,7 +321,9 @@ class Job:
     next: Claimed | None = None
     """The dispatch of the thread that the end of this run has claimed."""
     has_looked: bool = False
-    """Whether the thread's next dispatch needs no poll: this change claimed it, or there is none."""
+    """Whether no poll for the thread's next dispatch is needed, because this change claimed it or there is
+    none.
+    """
     leaves_waiting: bool = True
     """Whether messages may wait on the thread when the run has ended."""
     comes_again: bool = False
@@ -360,7 +362,7 @@ class MailboxWorker:
 
     status: WorkerStatus = WorkerStatus.IDLE
     job: Job | None = None
-    """What executes."""
+    """The job that executes; None if there is none."""
     tenant: str = ""
     is_wanted: bool = False
     """Whether another caller wanted to start work but found the worker reserved."""
@@ -593,7 +595,7 @@ class Completion:
         """
 
     async def begin(self, job: Job) -> None:
-        """Store that the execution begins; the run changes from prepared to running.
+        """Store that the execution begins; a run that was only prepared becomes a running one.
 
         Raises:
             StaleClaim: The dispatch is no longer ours; nothing was written.
@@ -610,7 +612,7 @@ class Completion:
 
         async def write() -> RunDispatch | None:
             nonlocal is_repeated
-            if is_repeated:  # the reply may have been lost: what begins is counted once
+            if is_repeated:  # the reply may have been lost; count the start only once
                 row = await core.dispatches.load_dispatch(dispatch.dispatch_id)
                 has_begun = row is not None and row.dispatch_instance_id == begun.instance_id
                 if row is not None and has_begun and row.claim_token == dispatch.claim_token:
@@ -645,7 +647,7 @@ class Completion:
         job.ended_at = core.now()
 
         def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
-            if accept is NOWHERE:  # the next claim sees the spending, and that this run asks
+            if accept is NOWHERE:  # the next claim must see the spending, and that this run asks
                 tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.has_budgets else ()))
             return self._end_in(tx, job, accept)
 
@@ -817,7 +819,10 @@ class Completion:
         await self._moved("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
-        """Queue a dispatch again that failed before its execution; return False after the last attempt."""
+        """Queue a dispatch again that failed before its execution; return False after the last attempt.
+
+        This counts as a failed attempt.
+        """
         attempts = claimed.attempt_count + 1
         delay, outcome = backoff_ms(self._core.config, attempts), classify(error)
         most = attempts if isinstance(error, DeadlinePassed) else None
@@ -859,7 +864,9 @@ class Completion:
         await self._moved("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
 
     async def cut_off(self, claimed: RunDispatch) -> bool:
-        """Queue a dispatch again whose execution stopped with an uncertain claim; count an interruption.
+        """Queue a dispatch again whose execution stopped because of an uncertain claim.
+
+        This counts as an interruption.
 
         Return whether the dispatch was queued again.
 
@@ -880,7 +887,7 @@ class Completion:
         )
 
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Release a dispatch whose lease has expired, under the lock of its thread; else return None.
+        """Under the lock of its thread, release a dispatch if its lease has expired; else return None.
 
         If the dispatch becomes a dead letter, or the run was asked to end, the run ends in the same change.
         """
@@ -888,7 +895,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, heeded(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
-        """Withdraw a queued dispatch and end its run, in one step; None when it is not queued."""
+        """Withdraw a queued dispatch and end its run in one change; return None if it is not queued."""
 
         def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             thread_id = tx.runs.dispatches.thread_of(dispatch_id)
@@ -948,7 +955,7 @@ class Completion:
         return dispatch
 
     def interrupted_in(self, tx: Transaction, interrupt: Interrupt) -> tuple[Interrupt, EndedRuns]:
-        """End the runs that an interrupt has superseded, in the same change."""
+        """End the runs that an interrupt has superseded, in the change of the interrupt."""
         ended = [self.ended_in(tx, row) for row in interrupt.superseded_dispatches]
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
@@ -969,7 +976,7 @@ class Completion:
             _LOG.warning("dispatch.not_reconciled", dispatch_id=dispatch_id, reason=error.describe())
 
     async def reconcile_all(self) -> None:
-        """End the run of every dispatch that ended without it, for example by an interrupt."""
+        """End every run whose dispatch has already ended, for example through an interrupt."""
         core = self._core
         seen: set[str] = set()
         while rows := await core.observed(
@@ -1068,7 +1075,7 @@ class Completion:
             if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
                 return written[0]  # only the reply was lost
             step = move
-            if is_cancelled(tx, dispatch.dispatch_id):  # it ends as cancelled, whatever became of it
+            if is_cancelled(tx, dispatch.dispatch_id):  # the run ends as cancelled, whatever its result was
                 step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):

@@ -64,7 +64,7 @@ class MailboxConfig:
     """
 
     lease_ms: int = 30_000
-    """How long a claim lasts without a renewal. A third of it is the time that each renewal may take."""
+    """How long a claim lasts without a renewal. Each renewal may take a third of this time."""
     suspended_lease_ms: int = 600_000
     lease_renewal_interval: timedelta = timedelta(seconds=10)
     """A lease is renewed after this time, but always within two thirds of `lease_ms`."""
@@ -100,8 +100,8 @@ class MailboxConfig:
     """The time after which a run is stopped permanently; None means that its lease is renewed without limit.
     """
     max_concurrent_runs: int = 256
-    """The maximum in this process; the bound for each tenant is per process, too. `limits` apply to all
-    workers of the database.
+    """Maximum number of runs that execute at the same time in this process. The maximum for each tenant is
+    per process, too, but `limits` apply to all workers of the database.
 
     A foreground `submit` starts its run at once, even beyond these two bounds, because a caller waits for it.
     """

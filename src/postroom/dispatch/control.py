@@ -76,7 +76,7 @@ class Control:
         """
         row, run = _named_in(tx, id)
         if run is not None and run.status is RunStatus.DONE:
-            return None  # its executor may have written its end before its dispatch is released
+            return None  # the executor may have stored the end of the run before its dispatch ends
         if row is not None and row.status is RunDispatchStatus.QUEUED:
             return self._completion.withdrawn_in(tx, row.dispatch_id)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
@@ -183,7 +183,7 @@ class Control:
             since = run.waiting.since_dispatch_id
             activation = replace(run.activation, seeded_decisions=others)
             run = replace(run, answered=kept, activation=activation)
-            if not others and not activation.trigger_message_ids:  # nothing else lets the run go on
+            if not others and not activation.trigger_message_ids:  # nothing else makes the run continue
                 tx.runs.dispatches.cancel(row.dispatch_id)
                 run = replace(run, dispatch_id=since)
             tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run))
@@ -220,7 +220,7 @@ class Control:
             await self._sent(target, _WAKE)
 
     async def keep_decisions(self, request: RunActivation) -> RunDispatch | None:
-        """Store decisions for an active run; None if it is not active.
+        """Store decisions for an active run; return None if the run is not active.
 
         Raises:
             StaleDecision: A call already has a decision, or its question has timed out.
@@ -234,7 +234,7 @@ class Control:
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
             kept = commands_in(tx, row)
-            # A run that was claimed when its question had timed out continues, by whichever clock.
+            # A run that was claimed after its question timed out continues, whichever clock decided that.
             now = max(tx.now(), row.claimed_at or 0)
             for one in fresh_decisions(run, request.decisions, kept, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))
@@ -248,7 +248,7 @@ class Control:
         return row
 
     async def _is_kept(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Store decisions for an active run; False if it is not active, or they would be refused."""
+        """Store decisions for an active run; return False if it is not active, or would refuse them."""
         if target.run_id is None:
             return False
         request = RunActivation.new(
@@ -257,7 +257,7 @@ class Control:
         try:
             return await self.keep_decisions(request) is not None
         except StaleDecision:
-            return False  # the caller that submits it gets the error
+            return False  # the caller gets the error when it submits the decision
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
         """Ask the process that executes a run to stop it; return False if no process can be listening.
@@ -270,7 +270,7 @@ class Control:
         return True
 
     async def _asked_to_end(self, claimed: RunDispatch, command: LiveRunCommand = _CANCEL) -> bool:
-        """Store a command to stop for the process that executes a run; False if its claim has ended."""
+        """Store a stop command for the process that executes a run; return False if its claim has ended."""
         core = self._core
 
         def ask(tx: Transaction) -> bool:
@@ -299,12 +299,12 @@ class Control:
         return woken or not await self._retracted(target.thread_id, messages)
 
     async def _retracted(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
-        """Withdraw staged messages; False if the run has already read them, so that they are delivered."""
+        """Withdraw staged messages; return False if the run has already read them, so they were delivered."""
         for message in messages:
             try:
                 await self._core.threads.retract_pending(thread_id, message.id or "")
             except AlreadyConsumed:
-                return False  # they are read together, in one step
+                return False  # the run reads all of them in one step
         return True
 
     async def _active_target(self, thread_id: str) -> LiveRunTarget | None:
@@ -316,7 +316,7 @@ class Control:
         return live_target(run) if run is not None and run.status is RunStatus.RUNNING else None
 
     async def _target(self, id: str) -> LiveRunTarget | None:
-        """Return the address of the possibly active run with this dispatch, run or thread id."""
+        """Return the address of the run with this dispatch, run or thread id, which may be active."""
         row = await self._core.dispatches.load_dispatch(id)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
             return live_target(row)

@@ -98,8 +98,8 @@ class Inspection:
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
         """Retry a dead letter as a new run on the same messages, and remove it.
 
-        A caller that lost the answer can safely repeat the call: the new run's id is derived from the dead
-        letter's, so only one run is created.
+        A caller that lost the answer can safely repeat the call: the id of the new run is derived from that
+        of the dead letter, so only one run is created.
 
         Raises:
             UnknownDispatch, UnknownRun: The dispatch does not exist, or its run is gone.
@@ -129,7 +129,7 @@ class Inspection:
         """Return the run of an earlier replay of the same dead letter, if it exists."""
         run = await self._core.threads.load_run(run_id)
         if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
-            return None  # a prepared run is submitted again, which joins its queued dispatch
+            return None  # a prepared run is submitted again, and joins its queued dispatch
         return MailboxSubmitResult(
             dispatch_id=run.dispatch_id,
             run_id=run.run_id,

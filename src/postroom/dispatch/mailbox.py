@@ -178,7 +178,7 @@ class Mailbox:
         self._refuse_closed()
         return await self._submissions.submit_live_then_queue(request, expected_run_id)
 
-    # Reaching runs.
+    # Controlling runs.
 
     async def cancel(self, id: str) -> bool:
         """Cancel the run with this dispatch, run or thread id; return False if there was none."""
@@ -300,7 +300,7 @@ class Mailbox:
         """
         return await self._core.threads.reorder_pending(thread_id, order, expected=expected)
 
-    # Looking at the queue.
+    # Inspecting the queue.
 
     async def list_dispatches(
         self,
@@ -322,10 +322,10 @@ class Mailbox:
         return await self._inspection.why_not(dispatch_id)
 
     async def hasten(self, dispatch_id: str) -> None:
-        """Have a queued dispatch that is due later tried at once.
+        """Make a delayed queued dispatch due at once.
 
         Raises:
-            IllegalTransition: it is not queued, or it is due already.
+            IllegalTransition: The dispatch is not queued, or is due already.
         """
         self._refuse_closed()
         await self._inspection.hasten(dispatch_id)
@@ -351,7 +351,7 @@ class Mailbox:
         """
         return await self._inspection.discard(dispatch_id)
 
-    # Its life.
+    # Lifecycle.
 
     async def recover(self) -> int:
         """Recover work that a crash left unfinished, and start due work; return how much was recovered."""
@@ -468,7 +468,7 @@ class Mailbox:
         """Drain and end."""
         await self.aclose()
 
-    # How it is set up further.
+    # Further configuration.
 
     def with_pinned_registry(self, registry: VersionedRegistryStore, scope: str) -> Self:
         """Pin runs to publications of this registry.
@@ -508,7 +508,7 @@ class Mailbox:
         """The rules that decide which events of executions are stored; None if none are."""
         return self._core.capture
 
-    # The steps of a submission, for those who build on them.
+    # The single steps of a submission, for code that builds on them.
 
     async def prepare_run_for_dispatch(self, request: RunActivation) -> Prepared:
         """Store the run of a request and its messages, without a dispatch.

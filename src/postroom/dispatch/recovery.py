@@ -60,7 +60,7 @@ CLAIM_ERROR_MOST_MS = 30_000
 _CLAIMED_AGAIN_WITHIN_MS: Final = 1_500
 """The maximum time in milliseconds that due work waits for the next try while claims fail.
 
-So work starts within 2 s of the end of an outage.
+Because of this, work starts within 2 s after the end of an outage.
 """
 _MOST_DOUBLINGS = 16
 _MOST_DUE = 1_000
@@ -101,7 +101,7 @@ class Recovery:
             StoreError: The store could not be read; completed recoveries remain.
         """
         config = self._core.config
-        await self._core.store.read_again()  # an earlier start may have met rows that this release can read
+        await self._core.store.read_again()  # rows that an earlier release could not read may be readable now
         if config.is_exclusive:
             await self._take_over(lambda consumer: consumer != self._core.consumer_id)
         await self.take_over_from_gone()
@@ -121,7 +121,7 @@ class Recovery:
             for expired in overdue:
                 if (
                     expired.claim_token in here
-                ):  # a clock was set forward: the run is renewed, and not released
+                ):  # a clock was set forward; the claim is renewed instead of released
                     continue
                 row = await core.observed("reclaim", self._reclaimed(expired))
                 if row is None:
@@ -165,7 +165,7 @@ class Recovery:
     async def take_up_left_over(self) -> int:
         """Start new runs for unread messages of ended runs; return the number of started runs.
 
-        Messages that no executor here can run keep waiting.
+        Messages for agents that no executor here can run stay pending.
         """
         taken_up, after = 0, ""
         if not self._core.config.pending_zone:
@@ -200,7 +200,7 @@ class Recovery:
                 try:
                     given_up = await self._completion.taken_back(row)
                 except StaleClaim:
-                    continue  # it was superseded, and is that now
+                    continue  # it was superseded, which is now stored
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
     async def _read_runs(self, look: Callable[[Transaction], tuple[RunRecord, ...]]) -> Sequence[RunRecord]:
@@ -210,7 +210,7 @@ class Recovery:
         if run.dispatch_id is None:
             return False
         if run.waiting is not None and run.waiting.since_dispatch_id == run.dispatch_id:
-            return False  # it waits since that very dispatch, which was purged meanwhile
+            return False  # it has waited since this dispatch, which was purged meanwhile
         return await self._core.dispatches.load_dispatch(run.dispatch_id) is None
 
     async def _enqueue_for(self, run: RunRecord) -> int:
@@ -298,7 +298,7 @@ class Rounds:
             return 0
         if self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
-        # Threads in the line are due as well, and must not hide the others.
+        # Threads that wait for a slot are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
         while self._core.has_budgets:
@@ -311,7 +311,7 @@ class Rounds:
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._dispatcher.try_all([one.thread_id for one in due]) if due else 0
-        if len(slots) and slots.free:  # threads without due work wait in the line
+        if len(slots) and slots.free:  # threads without due work may be waiting for slots
             await self._dispatcher.next_in_line()
         is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
         self._is_held_up = not started and (bool(due) or is_bounded)
@@ -320,7 +320,7 @@ class Rounds:
     async def _follow_clock(self) -> None:
         """If the clock was set back since the last round, shift short delays and leases to keep their length.
 
-        A run that is due in 5 s must not wait for hours.
+        Otherwise, a run that is due in 5 s could wait for hours.
         """
         now = self._core.now()
         if back := self._clock.set_back_ms(now):
@@ -382,7 +382,7 @@ class Rounds:
         if not found:
             return [], queue.later_due_at(places)
         if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
-            # There are more than were read, and they may belong to others.
+            # There are more due threads than were read, and those may belong to other tenants.
             each = max(limit // (len(tenants) + 1), 1)
             may = [tenant for tenant in ("", *tenants) if room is None or room.has(tenant, "")]
             parts = [
@@ -431,7 +431,7 @@ class Rounds:
             if self._core.has_budgets:
                 await release_abandoned(self._core.store)
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
-            if not self._dispatcher.is_polled:  # else a poll claims them, in the order in which all are due
+            if not self._dispatcher.is_polled:  # otherwise a poll claims them in the order of all due work
                 in_order = sorted(reclaimed, key=lambda row: (row.priority, row.created_at, row.dispatch_id))
                 await self._dispatcher.try_all(list(dict.fromkeys(row.thread_id for row in in_order)))
         except PostroomError as error:
@@ -544,7 +544,7 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def shutdown(self) -> None:
-        """Stop; on return, no round is running and no callback will be called."""
+        """Stop the background work; on return, no round is running and no callback will be called."""
         async with self._transition:
             self._stopping = True
             tasks = set(self._tasks)
@@ -556,7 +556,7 @@ class Lifecycle:
                 self._stopping = False
 
     def abort(self) -> None:
-        """Stop without waiting."""
+        """Stop the background work without waiting for its end."""
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()

@@ -211,7 +211,7 @@ class RunCoordinator:
         return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:
-        """Return the commit with the proof of the claim, the events that wait, and an id for each message."""
+        """Return the commit with the proof of the claim, the staged events, and an id for each message."""
         return replace(
             commit,
             claim=commit.claim or self.claim,
@@ -225,7 +225,7 @@ class RunCoordinator:
         While the store is unavailable, the commit is repeated until the execution is stopped.
 
         Raises:
-            StaleClaim: Another worker has the run, or nobody has.
+            StaleClaim: Another worker owns the run, or no worker owns it.
             PostroomError: The coordinator refused the commit.
         """
         count, owned = len(self.staged), self.owned(commit)
@@ -338,7 +338,7 @@ class OutputKept(ExecutorAround):
         self._events = events
         self._timer = timer
         self._told = set[str]()
-        """The outage events that the log already has."""
+        """The outages that were already logged."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run, as the executor does."""
@@ -453,9 +453,7 @@ class _Gathered:
             text = text[: len(text) + self._left] + MORE_NOTE
         for begin in range(0, len(text), PIECE):
             piece = text[begin : begin + PIECE]
-            last = (
-                self._waiting[-1] if len(self._waiting) > 1 else None
-            )  # the first is being written, perhaps
+            last = self._waiting[-1] if len(self._waiting) > 1 else None  # the first one may be being written
             before = str(last[1]["delta"]) if last is not None and last[0] == TEXT else None
             if before is not None and len(before) + len(piece) <= PIECE:
                 self._waiting[-1] = (TEXT, {"delta": before + piece})
@@ -505,7 +503,7 @@ async def output_of(events: EventStore, scope: EventScope, *, most: int = SHOWN)
         begin = max(end - MAX_PAGE, 0)
         try:
             page = await events.list(scope, after=begin, limit=end - begin)
-        except CursorExpired:  # older ones are gone
+        except CursorExpired:  # older events were deleted
             break
         parts.append("".join(said(event) for event in page.events))
         length += len(parts[-1])

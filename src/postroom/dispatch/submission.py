@@ -148,10 +148,10 @@ _BOUNDARIES = {
 def validate_run_inputs(
     thread_id: str, messages: Sequence[Message], *, allow_empty: bool, new_id: Ids
 ) -> tuple[str, tuple[Message, ...]]:
-    """Return the thread's id, trimmed or new when it is blank, and the messages, each with an id.
+    """Return the trimmed thread id, or a new one if it is blank, and the messages, each with an id.
 
     Raises:
-        InvalidSubmission: there is no message and no decision, or a message cannot be accepted.
+        InvalidSubmission: The request has neither a message nor a decision, or a message cannot be accepted.
     """
     if not messages and not allow_empty:
         raise InvalidSubmission(
@@ -211,7 +211,7 @@ def refuse_bad_delivery(request: RunActivation) -> None:
     """Refuse delivery options that no dispatch can have.
 
     Raises:
-        InvalidSubmission: a blank id, or a number outside its range.
+        InvalidSubmission: An id is blank, or a number is outside its range.
     """
     options, hints = request.delivery, request.hints
     ids = {
@@ -407,7 +407,7 @@ def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None
     Raises:
         UnknownRun: The request names a run to continue, and that run does not exist.
         ForeignThread: The run belongs to another thread.
-        RunNotOpen: the run is running, or done.
+        RunNotOpen: The run is active or done.
     """
     if request.run_id is None:
         return reusable_waiting_run(state)
@@ -460,7 +460,7 @@ def selected_messages(
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
         before = (entry for entry in state.pending if entry not in taken or entry.mode.barrier)
-        blocking = next(before, state.pending[-1])  # or the last of them wants to be read alone
+        blocking = next(before, state.pending[-1])  # or the last one must be read alone
         raise DeliveryBlocked(
             f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
         )
@@ -564,7 +564,7 @@ def build_dispatch(
     """Return the dispatch of a prepared request; `queued_at` decides its place in the queue of its thread.
 
     Raises:
-        InternalError: it was not prepared.
+        InternalError: The request was not prepared.
     """
     run_id = activation.run_id
     if run_id is None:
@@ -724,7 +724,7 @@ class Submission:
 
 
 class Submissions:
-    """The ways into the queue."""
+    """Accepts work for the queue in all supported ways."""
 
     def __init__(
         self,
@@ -761,7 +761,7 @@ class Submissions:
         )
         return replace(request, thread_id=thread_id, messages=messages)
 
-    # In its turn.
+    # Work that waits for its turn.
 
     async def submit_background(
         self,
@@ -793,7 +793,7 @@ class Submissions:
             if request.messages or not request.decisions:
                 raise
         row = await self._control.keep_decisions(request)
-        if row is None:  # it was active, and no longer is
+        if row is None:  # the run was active, and is no longer
             return await self._queued(request, strategy)
         return MailboxSubmitResult(
             dispatch_id=row.dispatch_id,
@@ -811,12 +811,12 @@ class Submissions:
 
         Raises:
             InvalidSubmission: A request is invalid; the text gives its position. Nothing was written.
-                QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
+            QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
         checked = list[RunActivation]()
         for place, request in enumerate(requests):
             if place % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)  # other tasks get a turn
+                await asyncio.sleep(0)  # let other tasks run
             try:
                 checked.append(self.checked(request, background=True))
             except PostroomError as error:
@@ -876,7 +876,7 @@ class Submissions:
     def _one_of_many_in(
         self, tx: Transaction, together: Together, submission: Submission
     ) -> Prepared | _Known:
-        """Add a new run with its dispatch.
+        """Add a new run with its dispatch to the common commit.
 
         A request that depends on more than the state of its thread is submitted in a commit of its own.
         """
@@ -957,7 +957,7 @@ class Submissions:
         """Reserve a worker and a slot if they are free, so that storing the request also claims it."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
-        # Under limits it is stored first: a claim waits for those of other workers.
+        # With limits it is stored first, because a claim waits for the claims of other workers.
         tenant, is_alone = request.delivery.tenant, not self._core.counts_all
         reserved = is_alone and dispatcher.reserve(request.thread_id, worker, tenant)
         return Submission(
@@ -1002,12 +1002,12 @@ class Submissions:
         try:
             if prepared.gave_way is not None:
                 await self._control.stop_active(prepared.gave_way.interrupt)
-        finally:  # a claimed run is started, even if the caller has gone meanwhile
+        finally:  # start a claimed run even if the caller was cancelled meanwhile
             if prepared.claimed is not None:
                 await dispatcher.begin_or_release(prepared.claimed)
         others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
         if (not submission.is_reserved or prepared.dispatch is None) and not others_first:
-            await dispatcher.try_dispatch_next(thread_id)  # it may be free by now
+            await dispatcher.try_dispatch_next(thread_id)  # the thread may be free by now
         run = prepared.run
         dispatch, job = prepared.dispatch, worker.job
         runs = dispatch is not None and job is not None and job.dispatch.dispatch_id == dispatch.dispatch_id
@@ -1019,7 +1019,7 @@ class Submissions:
             joined=prepared.joins is not None,
         )
 
-    # Now.
+    # Work that starts at once.
 
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
@@ -1072,7 +1072,7 @@ class Submissions:
         except BaseException:
             self._dispatcher.stop_reading(dispatch_id)
             raise
-        if result.dispatch_id != dispatch_id:  # it joined another, whose events others read
+        if result.dispatch_id != dispatch_id:  # it joined another dispatch with its own reader
             self._dispatcher.stop_reading(dispatch_id)
         return result, stream
 
@@ -1089,9 +1089,9 @@ class Submissions:
                 )
             except ActiveRunConflict:
                 if active is None and was_free:
-                    raise  # a run waits for an answer: it does not end for a submission
+                    raise  # a waiting run does not end for a submission
                 was_free = active is None
-                continue  # another was faster: it is asked to end as well
+                continue  # another run started first; ask it to end as well
             except StoreError:
                 self._dispatcher.look_for_unexecuted()
                 raise
@@ -1175,7 +1175,7 @@ class Submissions:
                 f"pending message {barrier.pending_id!r} must be read first", value=barrier.pending_id
             )
 
-    # When it is read.
+    # Messages that wait until a run reads them.
 
     async def deliver(
         self,
@@ -1231,12 +1231,12 @@ class Submissions:
         arrivals = {one.thread_id: self._arriving(one, BusyPolicy.REJECT) for one in requests}
         locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
         if within is not None and core.has_budgets:
-            locks.append(LIMITS)  # the end contains the spending
+            locks.append(LIMITS)  # the end of the run writes its spending
 
         def accepted(tx: Transaction) -> "T | StaleClaim":
             if locks:
                 tx.lock(*locks)
-            for one in arrivals.values():  # what an earlier run of this change has left
+            for one in arrivals.values():  # reset what an earlier execution of this change left
                 one.prepared, one.wakes, one.looks_again = None, False, False
 
             def put(
@@ -1258,7 +1258,7 @@ class Submissions:
             try:
                 return await self._stored_arrivals(tuple(arrivals.values()), accepted, key)
             except ChangeUndone as undone:
-                return undone  # no failure, also if the caller has hung up and runs nothing again
+                return undone  # not a failure, even if the caller was cancelled and does not retry
 
         stored = await core.claiming.complete(store(), name="a delivery")
         if isinstance(stored, ChangeUndone):
@@ -1277,7 +1277,7 @@ class Submissions:
         for arrival in arrivals:
             try:
                 await self._arrived(arrival)
-            except PostroomError as error:  # it is stored, and recovery looks again
+            except PostroomError as error:  # the message is stored, and recovery checks it again
                 thread_id = arrival.request.thread_id
                 _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
         return done
@@ -1311,7 +1311,7 @@ class Submissions:
             except (DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
                 arrival.prepared = None
             except PostroomError as error:
-                # messages that cannot be combined now are tried again where they wait
+                # messages that cannot be combined now stay pending and are tried again
                 if error is not arrival.pin:
                     raise
         if arrival.prepared is None:
@@ -1347,7 +1347,7 @@ class Submissions:
             return None
 
         def look(tx: Transaction) -> Sequence[PendingMessage]:
-            # its end examines pending messages
+            # the end of the active run examines the pending messages
             is_at_work = tx.runs.dispatches.claimed(thread_id) is not None
             return () if is_at_work else tx.runs.messages.leading(thread_id, Boundary.NEW_RUN, None)
 
@@ -1359,7 +1359,7 @@ class Submissions:
         try:
             return await self._queued(request, BusyPolicy.REJECT)
         except (AlreadyConsumed, DeliveryBlocked, ActiveRunConflict):
-            return None  # it is active, or others were faster: their end examines it
+            return None  # a run is active now, and its end examines the messages
 
     def resumed_in(
         self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
@@ -1374,7 +1374,7 @@ class Submissions:
         prepared = self._submitted_in(tx, submission, checked)
         return lambda: self._told(prepared)
 
-    # The commit.
+    # Planning and writing in one commit.
 
     async def prepare(self, submission: Submission, first: Joined | None = None) -> Prepared:
         """Store the run of a request and its messages and, if it is queued, its dispatch, in one transaction.
@@ -1497,7 +1497,7 @@ class Submissions:
                 busy.
         """
         run, asked, policy = state.run, request, submission.policy
-        # A run that is stored already is not kept out by itself.
+        # A run that is stored already must not be refused because of itself.
         if request.hints.run_id is not None and run is not None and run.status is not RunStatus.WAITING:
             policy = BusyPolicy.QUEUE
         is_busy = state.held_by not in (None, request.run_id) and not request.decisions and mode is None
@@ -1527,14 +1527,14 @@ class Submissions:
         if claims is not None and claims.is_elsewhere(tx, dispatch.thread_id):
             claims = None
         is_next = submission.is_now or (is_free and dispatch.available_at <= tx.now())
-        # An answer belongs to an already accepted run, whatever is queued.
+        # An answer belongs to a run that was accepted before, so the queue limit does not apply.
         cap = None if plan.answers else submission.queue_cap
         delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
         if claims is None or not is_next:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
-        # A run that is new and has all that it reads in its plan begins with it.
+        # A new run begins with the commit if the plan contains everything that the run reads.
         is_new = run.status is RunStatus.CREATED and not plan.activation.committed_message_ids
         if not claims.begins or not is_new:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
@@ -1709,7 +1709,7 @@ def _going_on(
         return existing, row, resumed
     if request.run_id is not None:
         raise RunNotOpen(f"run {row.run_id!r} is being delivered already", value=row.dispatch_id)
-    return None, None, resumed  # another message resumes it at this moment: this one is for the next run
+    return None, None, resumed  # another message is resuming the run; this one is for the next run
 
 
 def _hurried(active: RunDispatch, tx: Transaction) -> None:
@@ -1827,7 +1827,7 @@ def _may_join(
     """Return whether a request may join a queued run: the run must be due and have the same options."""
     queued = run.activation
     if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
-        return False  # a started run has its input
+        return False  # a started run has already read its input
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
     asked = agent_of(request, state.latest_started_run), request.delivery, request.options
     return asked == (queued.agent_id, delivery, queued.options)

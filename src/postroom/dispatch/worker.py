@@ -121,7 +121,7 @@ class PendingInput:
         `group` selects only the messages of that group, `only` only the messages with these ids.
 
         Raises:
-            StaleClaim: The worker no longer owns the run; pending messages stay.
+            StaleClaim: The worker no longer owns the run; the messages stay pending.
         """
         core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
         written: list[tuple[tuple[Message, ...], int]] = []
@@ -200,7 +200,7 @@ _LONGEST_END_S = 0.1
 PLACE_KEPT_MS = 250
 """Delay after which a run that was stopped for a submission restarts, if the submission is not stored."""
 _LEASES = "leases"
-"""The key of changes that renew claims, of whatever threads."""
+"""The write key of changes that renew claims, whichever threads the claims belong to."""
 _TRACEBACK_KEPT = 16 * 1024
 """Maximum length of a stored traceback. Its end is kept, because it shows where the error was raised."""
 ATTEMPT_FAILED = "RunAttemptFailed"
@@ -305,7 +305,7 @@ class Slots:
         tenant = min(may, key=self.used_by)
         found = next(iter(self._lines[tenant]))
         self._leave(found)
-        if tenant in self._lines:  # among tenants that have as many, it comes last now
+        if tenant in self._lines:  # it is now the last among tenants with equally many slots
             self._lines[tenant] = self._lines.pop(tenant)
         return found
 
@@ -357,7 +357,7 @@ class Commands:
                 self._hand_over(dispatch_id, command)
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
-        """Pass a command to the executor, once; a refused decision is offered again later."""
+        """Pass a command to the executor only once, but offer a refused decision again later."""
         executor = self._core.executor
         decide = executor.send_decision
         try:
@@ -369,7 +369,7 @@ class Commands:
                 call = dispatch_id, call_id
                 if call not in self._taken and decide(dispatch_id, call_id, resume):
                     self._taken.add(call)
-        except Exception:  # an executor is foreign code; the others still get theirs
+        except Exception:  # executors are user code; the other commands must still be delivered
             _LOG.exception("run.not_told", dispatch_id=dispatch_id, command=command.kind.value)
 
 
@@ -400,7 +400,7 @@ class Dispatcher:
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
-        """False while the mailbox drains: nothing new is claimed."""
+        """Whether new work is claimed; False while the mailbox drains."""
         self.is_polled = False
         """Whether due work of all threads is polled. If so, nothing has to be started here when a slot
         becomes free.
@@ -422,8 +422,7 @@ class Dispatcher:
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
         """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
 
-        Unless it is its turn, a thread waits behind those already queued: the first of them takes a free
-        slot.
+        Unless it is its turn, a thread waits behind the threads that already wait for a slot.
         """
         worker = self.workers.get(thread_id)
         if worker is None:
@@ -431,7 +430,7 @@ class Dispatcher:
         if not self.reserve(thread_id, worker, has_turn=has_turn):
             is_open = self.accepting and not self._core.tasks.closed
             if not has_turn and is_open and self.slots.waits(thread_id) and self.slots.free:
-                self._executing += 1  # `idle` waits for the claims of the line
+                self._executing += 1  # `idle` also waits for the claims of queued threads
                 line = self._core.tasks.start(self.next_in_line(), name="the line for slots")
                 line.add_done_callback(lambda _: self._over())
             return DispatchAttempt.BUSY
@@ -464,10 +463,10 @@ class Dispatcher:
         except PostroomError as error:
             self.unreserve(worker)
             self.failed_claims += 1
-            if self.failed_claims.bit_count() == 1:  # 1, 2, 4, 8: an outage of hours fills no log
+            if self.failed_claims.bit_count() == 1:  # 1, 2, 4, 8, so that a long outage does not fill the log
                 facts = {"thread_id": thread_id, "failed_claims": self.failed_claims}
                 _LOG.warning("dispatch.not_claimed", **facts, reason=error.describe())
-            self.look_for_unexecuted()  # the claim may be stored all the same
+            self.look_for_unexecuted()  # the claim may have been stored nevertheless
             return DispatchAttempt.TRANSIENT_ERROR
         except BaseException:
             self.unreserve(worker)
@@ -705,7 +704,7 @@ class Dispatcher:
         core, claimed = self._core, begun.dispatch
         kept_since = core.now() if kept_since is None else kept_since
         sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
-        sink.suspended = sink.finished = False  # of an attempt before
+        sink.suspended = sink.finished = False  # from an earlier attempt
         job = Job(
             dispatch=claimed,
             begun=begun,
@@ -769,7 +768,7 @@ class Dispatcher:
                     alarm.cancel()
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
-        """Abandon an executor that ignores its cancellation; nobody waits for its task."""
+        """Abandon an executor that ignores its cancellation; its task is no longer awaited."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
@@ -788,7 +787,7 @@ class Dispatcher:
             _LOG.info("dispatch.lost", dispatch_id=job.dispatch.dispatch_id, reason=error.message)
             await self._completion.reconcile(job.dispatch.dispatch_id)
         except StoreError as error:
-            # It is released when the store can be read again: its run contains the remaining steps.
+            # The claim is released when the store can be read again; the run record has the remaining steps.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
             if job.has_executed or not error.retryable:
                 self._failed[job.dispatch.claim_token or ""] = error
@@ -881,7 +880,7 @@ async def isolated(run: Awaitable[AgentRunResult], job: Job) -> AgentRunResult |
 
 
 class LeaseKeeper:
-    """Renews the claims of executions here, all by one timer, and stops a run whose claim is lost.
+    """Renews all claims of executions here by a single timer, and stops a run whose claim is lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
@@ -895,7 +894,7 @@ class LeaseKeeper:
         self._keeper: asyncio.Task[None] | None = None
 
     def claim_tokens(self) -> list[str]:
-        """Return the tokens of the claims that are executed here."""
+        """Return the tokens of the claims whose runs execute here."""
         return [job.dispatch.claim_token or "" for job in self.jobs.values()]
 
     def keep(self, job: Job) -> None:
@@ -921,7 +920,7 @@ class LeaseKeeper:
 
     async def _keep(self) -> None:
         config = self._core.config
-        third = config.lease_ms // 3  # a renewal has that long before the work is stopped
+        third = config.lease_ms // 3  # the time for a renewal before the work is stopped
         interval = pause = min(milliseconds(config.lease_renewal_interval), config.lease_ms - third)
         try:
             while self.jobs:
@@ -957,7 +956,7 @@ class LeaseKeeper:
             job.dispatch.claim_proof: config.suspended_lease_ms if job.sink.suspended else config.lease_ms
             for job in jobs
         }
-        # If the process was frozen, its work waits: there is time for the check.
+        # If the process was frozen, its work is paused, so there is time for the check.
         ends = {
             job.dispatch.claim_proof: job.stops_at
             if job.stops_at > asked_at
@@ -1045,14 +1044,14 @@ class _Held:
                 waits_for = step()
             except StopIteration as ended:
                 return cast("AgentRunResult", ended.value)
-            except GeneratorExit as error:  # of the work: nobody has closed it
+            except GeneratorExit as error:  # raised by the work itself: nobody closed this generator
                 raise ExecutorFailed("the executor raised GeneratorExit") from error
             try:
                 yield waits_for
                 if self._leases.is_late(self._job):
                     yield from self._leases.settled(self._job).__await__()
                     if self._job.end is not None:
-                        yield  # the cancellation comes here
+                        yield  # a cancellation is raised here
                 step = partial(work.send, None)
             except GeneratorExit:
                 work.close()
@@ -1066,7 +1065,7 @@ def _stops_at(lease_until: int, length: int) -> int:
 
 
 class Execution:
-    """The steps for one claimed dispatch before and after its executor."""
+    """Performs the steps before and after the executor of one claimed dispatch."""
 
     def __init__(
         self,
@@ -1156,7 +1155,7 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that is not executed here; harmless if another owner already has it.
+        """Release a claimed dispatch that is not executed here; has no effect if another process owns it.
 
         No attempt is counted, unless its execution `failed`. If the store fails, a later poll releases it.
         """
@@ -1174,7 +1173,7 @@ class Execution:
         """Store the result of an execution."""
         core, dispatch = self._core, job.dispatch
         wall_ms, said = max(core.now() - job.started_at, 0), storable(result.response)
-        if not result.usage.wall_ms:  # programs do not say for how long they worked
+        if not result.usage.wall_ms:  # programs do not report their execution time
             result = replace(result, response=said, usage=replace(result.usage, wall_ms=wall_ms))
         elif said != result.response:
             result = replace(result, response=said)
@@ -1196,7 +1195,7 @@ class Execution:
             return
         outcome = classify(error, core.config.give_up_on)
         failed = _failed(dispatch, error, outcome.error)
-        if outcome.kind is OutcomeKind.COMPLETED:  # there is nothing to retry: the error ends the run
+        if outcome.kind is OutcomeKind.COMPLETED:  # a retry is pointless, so the error ends the run
             code = error.code if isinstance(error, PostroomError) else None
             text = error.describe() if isinstance(error, PostroomError) else str(error)
             ended = TerminationReason.error(storable(text), code)
@@ -1213,10 +1212,10 @@ class Execution:
         """Load the run of a job, and build the executor's request if there is something to execute.
 
         Raises:
-            DeadlinePassed: The deadline of the dispatch has passed. UnknownRun, ForeignThread: The dispatch
-                has no run on its thread.
-            InternalError: The registry of the run is gone. InvalidActivation, UnknownMessage, ResolveFailed:
-                The request cannot be rebuilt.
+            DeadlinePassed: The deadline of the dispatch has passed.
+            UnknownRun, ForeignThread: The dispatch has no run on its thread.
+            InternalError: The registry of the run is gone.
+            InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
         """
         core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
         if run is None:

@@ -57,7 +57,7 @@ class Ends(RunEffects):
         if (asked and asked[0].tool_name == SLEEP) or (not is_done and not asked):
             return
         kind, end = ENDED if is_done else WAITS, run.termination
-        # A restarted run may wait for the same question: each dispatch has its own event.
+        # A restarted run may wait for the same question, so each dispatch has its own event.
         key = f"{kind}/{run.run_id}/" + (f"{asked[0].ticket_id}/{run.dispatch_id}" if asked else "")
         told: dict[str, Json] = {
             "text": run.final_output or "",

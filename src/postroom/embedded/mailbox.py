@@ -81,7 +81,7 @@ class Mailbox:
         """The underlying queue, with all functions that adapters need."""
         self.stores = stores
         self.pending = Pending(self)
-        """Messages that no run has read yet."""
+        """The pending messages of threads, which no run has read yet."""
         self.questions = Questions(self)
         """The open questions of runs."""
         self.dead_letters = DeadLetters(self)
@@ -158,8 +158,8 @@ class Mailbox:
         Raises:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
                 deadline has passed; nothing was written, and the active run continues.
-            IdempotencyConflict: A run of the thread has this key and other content; nothing was written.
-                SubmissionRejected, QueueFull: The thread does not accept further work now.
+            IdempotencyConflict: A run of the thread has this key but different content; nothing was written.
+            SubmissionRejected, QueueFull: The thread does not accept further work now.
             MailboxClosed: The mailbox is closing.
         """
         request = Item(
@@ -198,7 +198,7 @@ class Mailbox:
             known = None if id is None else await self._run_with(asked, id, joins=joins)
             if known is None:
                 raise
-            return RunHandle(self, thread, known, watch)  # another was faster
+            return RunHandle(self, thread, known, watch)  # another caller enqueued it first
         return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
 
     async def enqueue_many(
@@ -213,12 +213,13 @@ class Mailbox:
 
         Raises:
             InvalidArgument: `items` is not iterable, or `progress` is not callable; nothing was written.
-                InvalidArgument, InvalidSubmission: An item cannot be stored; the text begins with its index.
+            InvalidArgument, InvalidSubmission: An item cannot be stored; the text begins with its index.
                 Nothing was written.
             IdempotencyConflict: Two items have the same thread and key but different content; nothing was
                 written. Or a stored run has the same thread and key but different content; earlier commits
                 remain.
-            QueueFull: The thread of an item accepts no further work; items of earlier commits stay stored.
+            QueueFull: The thread of an item does not accept further work; items of earlier commits stay
+                stored.
             MailboxClosed: The mailbox is closing.
         """
         refuse_forked(self.process)
@@ -237,7 +238,7 @@ class Mailbox:
         requests, named = list[RunActivation](), dict[str, RunActivation]()
         for index, item in enumerate(items):
             if index % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)  # other tasks get a turn
+                await asyncio.sleep(0)  # let other tasks run
             try:
                 request = _request_of(item)
                 if request.run_id is not None:
@@ -393,7 +394,7 @@ def queue_over(  # noqa: PLR0913 - every part by name
 async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
     """Open the database of an address and return its stores; closing `opened` closes the database.
 
-    A cancelled call leaves no database open.
+    If the call is cancelled, the database is closed again.
 
     Raises:
         ConfigError, StoreError: As `opened_stores`.
@@ -473,7 +474,7 @@ def _refuse_no_folder(folder: Path) -> None:
             remedy="create the folder, or correct the URL",
         ) from error
     except OSError:
-        return  # the store names what else is wrong with it
+        return  # the store reports any other problem
 
 
 def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:

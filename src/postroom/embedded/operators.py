@@ -32,7 +32,7 @@ class Pending:
         """Replace the text of the message with this id.
 
         Raises:
-            AlreadyConsumed, UnknownMessage: A run has read it, or it does not exist.
+            AlreadyConsumed, UnknownMessage: A run has read the message, or the message does not exist.
         """
         _refuse_other_texts(thread, id)
         refuse_other_text("the text of a message", text)
@@ -42,7 +42,7 @@ class Pending:
         """Withdraw the message with this id.
 
         Raises:
-            AlreadyConsumed, UnknownMessage: A run has read it, or it does not exist.
+            AlreadyConsumed, UnknownMessage: A run has read the message, or the message does not exist.
         """
         _refuse_other_texts(thread, id)
         return await self._queue.retract_pending(thread, id)

@@ -89,7 +89,7 @@ Function = Callable[["Run"], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A person's answer to a question; `approved` is None if it was neither yes nor no."""
+    """A person's answer to a question; `approved` is None if the answer neither approves nor rejects."""
 
     text: str
     approved: bool | None
@@ -108,9 +108,9 @@ class Answer:
 
 
 def is_awaited(work: object) -> bool:
-    """Whether its calls are awaited.
+    """Return whether calls of this function must be awaited.
 
-    A coroutine function, a `partial` of one, or an object with an async call.
+    That is the case for a coroutine function, a `partial` of one, and an object with an async `__call__`.
     """
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
         getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
@@ -118,10 +118,10 @@ def is_awaited(work: object) -> bool:
 
 
 def refuse_no_parameter(work: object) -> None:
-    """Refuse a function that cannot be called with a run alone.
+    """Refuse a function that cannot be called with a run as its only argument.
 
     Raises:
-        ConfigError: The function needs other parameters.
+        ConfigError: The function requires other parameters.
     """
     try:
         inspect.signature(cast("Callable[..., object]", work)).bind(None)
@@ -153,9 +153,9 @@ class _Memory:
 
     steps: dict[str, Json]
     is_streamed: bool
-    """Whether an earlier execution streamed text, which does not count now."""
+    """Whether an earlier execution streamed text, which is no longer part of the answer."""
     answers: Mapping[str, ToolCallResume]
-    """The answers, by the call that asked."""
+    """The answers, by the id of the call that asked."""
     waited: Mapping[str, RunWaitingTicket]
     """The tickets on which the run waited before it resumed."""
     used: set[str] = field(default_factory=set)
@@ -164,7 +164,7 @@ class _Memory:
     counted: Usage = field(default_factory=Usage)
     """The part of that usage that budgets have already counted together with its steps."""
     unnamed: Counter[str] = field(default_factory=Counter)
-    """The number of unnamed steps of each kind."""
+    """The number of unnamed steps so far, by kind."""
     is_suspended: bool = False
     """Whether the function was unwound because the run must wait."""
 
@@ -223,7 +223,7 @@ class Run:
     async def history(self) -> tuple[Message, ...]:
         """Return the conversation before the messages to answer.
 
-        Earlier questions, each before its answer.
+        The history includes the run's earlier questions, each directly before its answer.
         """
         asked, threads = {message.id for message in self.messages}, self._control.threads
         messages = await retried(lambda: threads.conversation(self.thread_id, self.id), self._timer)
@@ -296,7 +296,7 @@ class Run:
                 value=repr(timeout)[:80],
                 remedy="leave out timeout: then the question stays open without a limit",
             )
-        if name is None:  # not its position: concurrent questions come in any order
+        if name is None:  # not by position, because concurrent questions have no fixed order
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
             name = self._numbered(f"{ASK}-{words}-{sha256(question.encode()).hexdigest()[:8]}")
         nobody = Answer(text="", approved=None, timed_out=True)
@@ -369,7 +369,7 @@ class Run:
             InvalidArgument: `text` is not text.
         """
         refuse_forked(self._process)
-        if not isinstance(text, str):  # half a character is kept as `?`, as in what a program prints
+        if not isinstance(text, str):  # a lone surrogate is stored as `?`, as in program output
             raise InvalidArgument(
                 f"the text to stream must be text, not {type(text).__name__}",
                 value=repr(text)[:80],
@@ -496,7 +496,7 @@ class Run:
             visibility=EventVisibility.INTERNAL,
             options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{kind}/{self.id}/{key}"),
         )
-        await self._control.store_output()  # text that was streamed before it comes before it
+        await self._control.store_output()  # store the text that was streamed before this event first
         commit = ThreadCommit(thread_id=self.thread_id, events=(draft,), spends=spends)
         await self._control.coordinator.commit(commit)
 

@@ -207,7 +207,7 @@ async def _copied(file: ChatFile, files: RunFiles, path: Path) -> None:
 
 
 def _made(folder: Path, inbox: Path, outbox: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # what a former execution of the run has left
+    shutil.rmtree(folder, ignore_errors=True)  # remove what an earlier execution of the run left
     for one in (folder, inbox, outbox):
         one.mkdir(mode=0o700, parents=True)
 

@@ -573,7 +573,8 @@ class ListTasks(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ClaimTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take the next ready task whose files nobody holds; its files are reserved for you.
 
-    Keep its `epoch` for done_task. Your calls renew the claim; without any, it ends after `ttl_seconds`.
+    Keep its `epoch` for done_task. Your messages, reservations and other changes renew the claim; else it
+    ends after `ttl_seconds`.
     """
 
     project_key: ProjectKey

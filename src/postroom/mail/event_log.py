@@ -4,7 +4,7 @@
 |---|---|
 | the operator | everything |
 | an agent, by its token | agents, reservations and, at home, runs; messages and contacts of its own |
-| a person at the pages | everything except contacts and entries about hidden copies |
+| a person at the pages | everything except contacts and entries about blind copies |
 
 Only the sender, the recipient and the operator can see that a blind copy exists.
 """

@@ -27,7 +27,7 @@ or a folder, so it has separate rules:
 
     literal and literal   overlap if they are equal or one lies below the other: src and src/app.py
     literal and glob      overlap if the glob matches the literal itself, or if the names before the glob's
-                          first wildcard are the literal or lie below it: then all it matches lies below.
+                          first wildcard are the literal or lie below it: then all its matches lie below.
                           src meets src/*.py and src/app/**/*.py; src/app.py does not meet **/*.js
 
 Therefore the literal src does not overlap **/*.py. To reserve a whole folder, write src/ or src/**.
@@ -36,8 +36,8 @@ Whether two globs overlap is the question whether the product of two automata ac
 are chains whose only loops are gaps (`*` between characters, `**` between names), and for such chains no
 search is needed:
 
-    gap and gap      each gap can swallow the other's middle: only what stands before the first gap and
-                     after the last one can disagree
+    gap and gap      each gap can match the other's middle: only the parts before the first gap and after
+                     the last one can conflict
     gap and no gap   the pieces between gaps are placed leftmost, one after the other, along the other chain
     no gap at all    position by position
 

@@ -35,7 +35,7 @@ VISITOR: Final = "visitor"
 HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)
-"""Prefixes of the address of a person or a chat."""
+"""Prefixes of addresses of people and chats."""
 
 
 def checked_path(human_key: str) -> str:
@@ -81,7 +81,7 @@ def _invalid(path: str, why: str) -> InvalidPath:
 
 
 def spelling(path: str) -> str:
-    """Return a normalized path, equal for the drive-letter, UNC and WSL spellings of a folder."""
+    """Return a normalized path, equal for the Windows (`C:`), UNC and WSL spellings of a folder."""
     plain = path.replace("\\", "/") if not path.startswith("/") else path
     if share := _WSL_SHARE.match(plain):
         plain = share[1]

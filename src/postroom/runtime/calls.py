@@ -81,7 +81,7 @@ class ToolCalls:
         return (*own, *(one for name, one in self.frontend.items() if name not in self.tools))
 
     async def make(self, requests: Sequence[CallRequest], answers: Answers) -> None:
-        """Make the calls, in parallel if the agent allows it, and record each answer as it comes.
+        """Make the calls, in parallel if the agent allows it, and record each answer as it arrives.
 
         Raises:
             StaleClaim: A tool found that the worker has lost the run.

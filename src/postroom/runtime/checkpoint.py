@@ -190,7 +190,7 @@ def _read(state: PersistedState) -> RuntimeState | None:
 def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
     """Return the record with this state; entries of other executors stay unchanged."""
     before = record.state or PersistedState()
-    # As it reads back from a store, where a tuple is a list: else every step would count as a change.
+    # Encode it as a store returns it, with lists for tuples; else every step would count as a change.
     entry = None if state.is_empty else msgspec.json.decode(msgspec.json.encode(state))
     if before.extensions.get(KEY) == entry:
         return record
@@ -378,7 +378,7 @@ class RunLog:
         )
         record = with_state(change(base), self.state)
         messages = tuple(self._unsent)
-        # At any end of the thread: others may have added input for the next run.
+        # Do not require the end of the thread, because others may have added input for the next run.
         answer = self.answer() if record.status is RunStatus.DONE else None
         commit = ThreadCommit(
             thread_id=record.thread_id,

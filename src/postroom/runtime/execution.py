@@ -190,7 +190,7 @@ class Execution:
             raise
         self._steps += 1
         self._log.steps += 1
-        self._count(result.usage or Usage())  # its price was added where it was used
+        self._count(result.usage or Usage())  # its cost was added when the answer arrived
         self._is_cut = result.stop_reason is StopReason.MAX_TOKENS
         message = Message(
             role=Role.ASSISTANT,
@@ -300,7 +300,7 @@ class Execution:
             if files is None or not sent:
                 raise
             result = await self._asked_without(request, files, sent, error, sink)
-        if asked.messages == request.messages:  # what files take is not estimated
+        if asked.messages == request.messages:  # the size of files cannot be estimated
             self._with.windows.count(self._with.agent.spec, request, result.usage)
         priced = self._with.agent.spec.priced(result.usage or Usage(), request.overrides)
         result = replace(result, usage=priced)
@@ -391,7 +391,7 @@ class Execution:
 
     async def _apply(self, settled: Sequence[tuple[RunWaitingTicket, ToolCallResume]]) -> None:
         if settled and self._log.record.status is not RunStatus.RUNNING:
-            await self._checkpoint(running)  # a crash from here on has the run executed again
+            await self._checkpoint(running)  # after a crash from here on, the run is executed again
         answers, calls, requests = Answers(), [], []
         for ticket, decision in settled:
             del self._tickets[ticket.tool_call_id]
@@ -461,7 +461,7 @@ class Execution:
         self._log.state = RuntimeState(run_id=self._log.run_id)
         now = self._with.clock.now()
 
-        # An answer followed by input is an answer like the last: nothing else delivers it.
+        # An answer that is followed by input counts like the last answer; nothing else would deliver it.
         earlier = earlier_answers(self._log.messages, self._log.run_id)
         self._said = "\n\n".join(filter(None, (*earlier, self._said)))
 

@@ -181,7 +181,7 @@ class Endpoint:
         self._client = openai.AsyncOpenAI(
             base_url=self._url,
             api_key=self._key or "none",
-            admin_api_key="",  # an empty text keeps the SDK from looking into the environment
+            admin_api_key="",  # an empty text keeps the SDK from reading the environment
             max_retries=0,
             http_client=httpx2.AsyncClient(
                 timeout=httpx2.Timeout(silence_ms / 1000, connect=CONNECT_SECONDS),

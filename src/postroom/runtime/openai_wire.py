@@ -223,13 +223,13 @@ class _Thoughts:
         return thought, ""
 
     def _lone_end(self) -> tuple[str, str]:
-        """Split the held start at a line `</think>`; hold it until that line comes."""
+        """Split the held text at a line `</think>`; hold the text back until that line arrives."""
         while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
             if (found := _LONE_END.match(self._held, at)) is not None:
                 self.ended_alone = True
                 return self._ended(self._held[:at].strip(), self._held[found.end() :])
             if not self._held[at + len(_END_OF_THOUGHT) :].strip():
-                return "", ""  # its line may go on
+                return "", ""  # the rest of the line may still arrive
             self._looked = at + 1
         self._looked = max(self._looked, len(self._held) - len(_END_OF_THOUGHT))
         return "", ""
@@ -397,7 +397,7 @@ class Assembly:
         if self._finish == "content_filter":
             raise ContentFiltered("the provider withheld the answer")
         if self._thoughts.is_text:
-            self._text.add(self._thoughts.rest())  # it looked like a beginning of the tag
+            self._text.add(self._thoughts.rest())  # the held text only looked like the beginning of a tag
         else:
             self._reasoning.add(self._thoughts.rest())
         reasoning, text = self._reasoning.whole(), self._text.whole()

@@ -283,7 +283,7 @@ class Schedules:
 
         now, due = await self._store.read(look)
         back_ms = self._clock.set_back_ms(now)
-        if back_ms is None or back_ms:  # before the first look the clock may have been set back, too
+        if back_ms is None or back_ms:  # the clock may also have been set back before the first check
             await self._follow_clock(back_ms or 0)
         self._clock.remember(now)
         plans = await asyncio.to_thread(lambda: [_planned(one, now) for one in due])
@@ -292,7 +292,7 @@ class Schedules:
         async def move(one: Schedule, plan: Plan | InvalidSchedule) -> None:
             try:
                 moved.append(await self._moved_on(one, plan))
-            except PostroomError as error:  # the others go on
+            except PostroomError as error:  # continue with the other schedules
                 put_off.append(error)
 
         planned = sorted(zip(due, plans, strict=True), key=lambda one: one[0].next_at or 0)
@@ -312,7 +312,7 @@ class Schedules:
             for schedule in page:
                 try:
                     start, tick = after_set_back(schedule, now, back_ms)
-                except InvalidSchedule:  # its zone is gone: it is paused when it is due
+                except InvalidSchedule:  # its time zone is unknown now; it is paused when it is due
                     continue
                 if tick != schedule.tick_at:
                     changes.append((schedule, start, tick))
@@ -338,7 +338,7 @@ class Schedules:
 
     async def _moved_on(self, due: Schedule, plan: Plan | InvalidSchedule) -> bool:
         """Submit or skip a due tick; return False if another worker was faster."""
-        if isinstance(plan, InvalidSchedule):  # its zone is gone: it can name no other tick
+        if isinstance(plan, InvalidSchedule):  # its time zone is unknown now, so it has no next tick
             unfit = plan.describe()
             return await self._written(due, lambda row: _failed(replace(row, next_at=None), unfit))
         then = plan.then
@@ -352,11 +352,11 @@ class Schedules:
             return await self._written(due, lambda row: _passed_over(row, then))
         except PostroomError as error:
             if isinstance(error, (StoreError, MailboxClosed)) and not isinstance(error, StoreCorrupt):
-                raise  # it is tried again
+                raise  # the next round retries it
             _LOG.warning("schedule.not_submitted", kind=due.kind, schedule=due.name, reason=error.describe())
             reason = error.describe()
             return await self._written(due, lambda row: _failed(_at(row, then), reason))
-        except Exception as error:  # the edge around one schedule: the others go on whatever it says
+        except Exception as error:  # one failing schedule must not stop the others
             _LOG.exception("schedule.target_crashed", kind=due.kind, schedule=due.name)
             crash = f"{type(error).__name__} inside postroom; its log has the cause"
             return await self._written(due, lambda row: _failed(_at(row, then), crash))
@@ -374,7 +374,7 @@ class Schedules:
         def done(tx: Transaction, made: str) -> None:
             tx.schedules.put(_submitted(tx, _at(_still_due(tx, due), then), made))
 
-        # A clock that was set back may bring the same instant again; it is another submission.
+        # After a clock was set back, the same instant may come again; that is another submission.
         key = f"schedule-{due.schedule_id}-{due.submitted}-{tick}"
         return Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
 

@@ -157,7 +157,7 @@ def _closest(schedule: Schedule, first: int) -> int:
     while len(ticks) < _LOOKED_AT:
         try:
             ticks.append(next_tick(schedule, ticks[-1]))
-        except InvalidSchedule:  # it fires now and then, say on each 29 February
+        except InvalidSchedule:  # it fires rarely, for example on each 29 February
             break
     return min((b - a for a, b in pairwise(ticks)), default=milliseconds(_LONGEST))
 
@@ -170,7 +170,7 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
             yield tick
             tick -= schedule.every_ms
     last = now + 1
-    # It begins two hours later: clocks that are set back repeat local times.
+    # Start two hours later, because local times repeat when clocks are set back.
     for tick in _cron(schedule, now + milliseconds(timedelta(hours=2)), reverse=True):
         if tick < last:
             yield tick

@@ -1,6 +1,6 @@
-"""Hints on topics to listeners in this process, from any thread.
+"""Sends hints on topics to listeners in this process, from any thread.
 
-A lost hint costs latency and never correctness, because each listener also checks at intervals.
+A lost hint only causes a delay and never an error, because each listener also checks at intervals.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ WORK: Final = "work"
 MAIL: Final = "mail"
 """The topic of hints that mail was written."""
 WAKES: Final = "wakes"
-"""The topic of hints that a message must wake a reader."""
+"""The topic of hints that a message must wake a recipient."""
 TASKS: Final = "tasks"
-"""The topic of hints that a task can be claimed, or that an agent can claim another."""
+"""The topic of hints that a task became claimable, or that an agent can claim another task."""
 
 
 def commands_to(consumer_id: str) -> str:
-    """Return the topic of hints that a command waits for an active run of this mailbox."""
+    """Return the topic of hints that commands are waiting for an active run of this mailbox."""
     return f"commands:{consumer_id}"
 
 
@@ -32,14 +32,14 @@ _LONGEST: Final = 100
 
 
 def short_topic(topic: str) -> str:
-    """Return a topic in the form used everywhere: its digest if it is long or not printable ASCII."""
+    """Return the form of a topic that is used everywhere: a digest if it is long or not printable ASCII."""
     if len(topic) <= _LONGEST and topic.isascii() and topic.isprintable():
         return topic
     return f"#{blake2b(topic.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 class TopicListener:
-    """Listens to one topic; can be awaited from several event loops in turn."""
+    """Listens to one topic; it can be awaited from several event loops, one after another."""
 
     def __init__(self, forget: "Callable[[TopicListener], None]") -> None:
         self._forget = forget
@@ -48,7 +48,7 @@ class TopicListener:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def come(self) -> None:
-        """Wake all waiters; without one, the next wait returns at once."""
+        """Wake all waiters; if there are none, the next wait returns at once."""
         with self._lock:
             self._told = True
             woken, self._waiting = self._waiting, set()
@@ -56,7 +56,7 @@ class TopicListener:
             _wake(future)
 
     async def wait(self, at_most: timedelta) -> bool:
-        """Return True after a hint since the last call, False after the time limit."""
+        """Return True if a hint came since the last call, or False after the time limit."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._told:
@@ -74,7 +74,7 @@ class TopicListener:
         return True
 
     def close(self) -> None:
-        """Stop listening; a repeated call has no effect."""
+        """Stop listening; repeated calls have no effect."""
         self._forget(self)
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class ChangeNotifier:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[str, dict[TopicListener, None]] = {}
-        """Listeners by topic, in the order in which they started to listen and are woken."""
+        """Listeners by topic, in the order in which they subscribed, which is also the order of waking."""
 
     def listen(self, topic: str) -> TopicListener:
         """Listen to a topic from now on: `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""

@@ -1,4 +1,4 @@
-"""Opens both sides of a copy between engines, and copies (`postroom database copy`)."""
+"""Opens both sides of a copy between engines, and makes the copy (`postroom database copy`)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +14,7 @@ from postroom.stores.moving import Side, Table, copy, is_continued
 from postroom.stores.sqlite import moving as sqlite
 
 Place = Path | tuple[str, str]
-"""A file, or the address and the schema of a PostgreSQL database."""
+"""A file, or the address and schema of a PostgreSQL database."""
 IsGone = Callable[[Mapping[str, Json]], bool]
 
 
@@ -27,7 +27,7 @@ class _Sides(NamedTuple):
 def copied(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[str, object]:
     """Copy a store and return the result as plain JSON data.
 
-    `is_gone` returns whether the process that a lease describes has ended.
+    `is_gone` returns whether the process described in a lease has exited.
 
     Raises:
         PostroomError: As for `postroom.stores.moving.copy`, or a side cannot be opened.
@@ -44,7 +44,7 @@ def copied(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[s
 
 
 def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[str, object]:
-    """Return the size of the copy; nothing is written.
+    """Return the size that the copy would have; nothing is written.
 
     Raises:
         PostroomError: A copy would be refused.
@@ -61,7 +61,7 @@ def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[
 
 @contextmanager
 def _opened(source: Place, target: Place, *, now: int, writes: bool, is_gone: IsGone) -> Iterator[_Sides]:
-    """Open both databases; one of them is a file.
+    """Open both databases, one of which must be a file.
 
     Raises:
         InvalidArgument: Both use the same engine.

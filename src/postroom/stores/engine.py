@@ -1,4 +1,4 @@
-"""The port to a database engine: transactions, maintenance of its files or server, and hints."""
+"""The port to a database engine: transactions, maintenance of its files or its server, and hints."""
 
 import asyncio
 import contextlib
@@ -22,23 +22,23 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 GROUP_LIMIT: Final = 64
-"""Maximum number of changes in one commit: more would gain little and delay the first."""
+"""Maximum number of changes in one commit; more would gain little and delay the first of them."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingChange(Generic[S]):
-    """One change, its caller, and its result."""
+    """One change with its caller and its result."""
 
     run: Callable[[S], Any]
     future: "asyncio.Future[Any] | None" = None
-    """None if no caller waits."""
+    """The caller's future; None if no caller waits."""
     committed: Callable[[], None] | None = None
     key: str = ""
     value: Any = None
     error: BaseException | None = None
 
     def perform(self, given: S) -> None:
-        """Run it on the thread, and keep its result or error for its caller."""
+        """Run the change on the thread, and keep its result or error for the caller."""
         try:
             self.value = self.run(given)
         except StopIteration:
@@ -52,7 +52,7 @@ class PendingChanges(Generic[S]):
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[PendingChange[S] | None] = SimpleQueue()
-        """Changes; None after the last one."""
+        """The queued changes; None marks the end."""
         self._gate = threading.Lock()
         self._closed = False
 
@@ -61,7 +61,7 @@ class PendingChanges(Generic[S]):
     ) -> T:
         """Run `run` on the thread, and return once its writes are durable.
 
-        `committed` is then called on the caller's event loop, even if the caller was cancelled.
+        After that, `committed` is called on the caller's event loop, even if the caller was cancelled.
 
         Raises:
             StoreClosed: This process has closed the store.
@@ -86,7 +86,7 @@ class PendingChanges(Generic[S]):
     def stop(self) -> None:
         """Accept no further changes.
 
-        The thread gets None after the last change. A repeated call has no effect.
+        The thread receives None after the last change. Repeated calls have no effect.
         """
         with self._gate:
             if not self._closed:
@@ -99,7 +99,7 @@ class PendingChanges(Generic[S]):
         return self.queue.empty()
 
     def group(self, first: PendingChange[S]) -> list[PendingChange[S]]:
-        """Return a change together with the next waiting ones, up to the size of a commit."""
+        """Return a change and the next waiting ones, up to the maximum for one commit."""
         group = [first]
         while len(group) < GROUP_LIMIT:
             try:
@@ -114,9 +114,10 @@ class PendingChanges(Generic[S]):
 
 
 class LookingThreads:
-    """A few threads that run functions of callers on event loops, one function per thread at a time.
+    """A few threads that run functions for callers on event loops, each one function at a time.
 
-    The pool of `asyncio` would cost more per read than most reads, because it uses futures of two kinds.
+    The thread pool of `asyncio` would have more overhead than most reads take, because it uses two kinds of
+    futures.
     """
 
     def __init__(self, count: int) -> None:
@@ -130,7 +131,7 @@ class LookingThreads:
             thread.start()
 
     async def submit(self, look: Callable[[], T]) -> T:
-        """Run `look` on one of the threads and return its answer.
+        """Run `look` on one of the threads and return its result.
 
         Raises:
             StoreClosed: This process has closed the store.
@@ -147,7 +148,7 @@ class LookingThreads:
         self._pending.put(PendingChange(run=lambda _: look()))
 
     def close(self) -> None:
-        """Accept no further work, and wait until queued work is done; a repeated call has no effect."""
+        """Accept no further work, and wait until queued work is done; repeated calls have no effect."""
         self._pending.stop()
         for thread in self._threads:
             thread.join()
@@ -163,15 +164,15 @@ def _look_on(pending: PendingChanges[None]) -> None:
 
 
 def no_stop_iteration() -> RuntimeError:
-    """Return the error for a StopIteration.
+    """Return an error that replaces a StopIteration.
 
-    A future refuses to hold it, and its caller would wait forever.
+    A future cannot hold a StopIteration, so its caller would wait forever.
     """
     return RuntimeError("a function given to the store raised StopIteration")
 
 
 def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
-    """Set this error on every change that did not raise itself."""
+    """Set this error on each change that has not raised an error itself."""
     for change in group:
         if change.error is None:
             # One instance a caller: each raises it, and tracebacks are written into it.
@@ -183,7 +184,7 @@ def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
 
 
 def answer(group: Iterable[PendingChange[Any]]) -> None:
-    """Wake the callers, each loop once per group."""
+    """Return the results to the callers; each event loop is woken once per group."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[PendingChange[Any], asyncio.Future[Any]]]] = {}
     for change in group:
         if change.future is not None:
@@ -198,7 +199,7 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
 
 
 def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
-    """Answer all callers, then call each `committed`; the loop reports its errors."""
+    """Return results to all callers, then call each `committed`; the loop reports errors of these calls."""
     for change, future in changes:
         if future.done():
             continue  # the caller was cancelled
@@ -227,17 +228,17 @@ class Engine(Protocol):
 
     @property
     def release(self) -> str:
-        """The database and its release, as people name it."""
+        """The name and version of the database, for display."""
         ...
 
     @property
     def checks_pages(self) -> bool:
-        """Whether each page has a checksum, so that a damaged page is refused when it is read."""
+        """Whether each page has a checksum, so that damaged pages are detected when they are read."""
         ...
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits, and the number of changes in them."""
+        """The number of commits, and the number of changes in all of them."""
         ...
 
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
@@ -257,8 +258,8 @@ class Engine(Protocol):
     ) -> T:
         """Run `change` in a transaction and return once it is durable; it may run more than once.
 
-        Changes of one key run in their order of arrival. `committed` is called on the caller's event loop
-        once the change is durable, even if the caller was cancelled in between.
+        Changes with the same key run in their order of arrival. `committed` is called on the caller's event
+        loop once the change is durable, even if the caller was cancelled in between.
 
         Raises:
             StoreError: The change was rolled back; nothing was written.
@@ -267,7 +268,7 @@ class Engine(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Update indexes that are maintained after the commit."""
+        """Update the indexes that are maintained after the commit."""
         ...
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
@@ -279,7 +280,7 @@ class Engine(Protocol):
         ...
 
     async def indexes_that_lack_rows(self) -> list[str]:
-        """Return the indexes that can be rebuilt from their tables without loss."""
+        """Return the indexes that can be rebuilt from their tables without losing data."""
         ...
 
     async def write_again(self, indexes: Sequence[str]) -> None:
@@ -295,7 +296,7 @@ class Engine(Protocol):
         ...
 
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        """Allocate `size` bytes on the disk and free them again; 0 for enough to show that rows fit.
+        """Allocate `size` bytes on the disk and free them again; with 0, as many as a few rows need.
 
         Raises:
             StoreFull: There is not enough space.
@@ -303,10 +304,10 @@ class Engine(Protocol):
         ...
 
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Refuse a user who lacks a right to one of the tables, with one query for all tables.
+        """Raise if the user lacks a permission on one of the tables, with one query for all tables.
 
         Raises:
-            StoreReadOnly: A right is missing; the remedy grants it.
+            StoreReadOnly: A permission is missing; the remedy grants it.
         """
         ...
 
@@ -315,5 +316,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish submitted work and close; a repeated call has no effect. May block."""
+        """Finish submitted work and close; repeated calls have no effect. May block."""
         ...

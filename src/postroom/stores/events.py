@@ -1,4 +1,4 @@
-"""The event log over an open transaction."""
+"""The event log within an open transaction."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,20 +34,20 @@ from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 @dataclass(frozen=True, slots=True)
 class WrittenEvent:
-    """A draft with its id and its payload as text, so that later changes by the caller do not affect it."""
+    """A draft with its id and its payload as text, so that later changes by the caller have no effect."""
 
     event_id: str
     draft: CanonicalEventDraft
     payload: str
     digest: str | None
     answer: RunRecord | None
-    """The run that holds the answer instead of the payload."""
+    """The run whose row contains the answer in place of the payload."""
 
     @classmethod
     def of(
         cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: RunRecord | None = None
     ) -> "WrittenEvent":
-        """Write a draft down; the run whose `answer` the draft may tell is stored already."""
+        """Convert a draft to its written form; the run whose `answer` it may contain is already stored."""
         keyed = draft.options.idempotency_key is not None
         rest = None if answer is None else without_answer(draft.payload, answer)
         return cls(
@@ -60,7 +60,7 @@ class WrittenEvent:
 
 
 def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
-    """Return the queries before an append: the ends of the scopes, and the idempotency keys."""
+    """Return the queries before an append: for the newest numbers of the scopes, and for the key."""
     looks: list[Look] = []
     for one in written:
         scopes = [scope.key for scope in one.draft.scopes]
@@ -82,10 +82,11 @@ class EventTables(Tables):
         at: int | None = None,
         ended_run: RunRecord | None = None,
     ) -> tuple[CanonicalEvent, ...]:
-        """Append events to their scopes; a repeated key returns its first event.
+        """Append events to their scopes; a repeated key returns the event stored first.
 
-        They happened `at` an instant, by default that of the transaction. An event that contains the answer
-        of `ended_run`, which is stored already, refers to that run and does not store the text again.
+        `at` is the time at which they happened; by default, the instant of the transaction. If an event
+        contains the answer of `ended_run`, which is already stored, the event refers to that run instead of
+        storing the text again.
 
         Raises:
             IdempotencyConflict, VersionConflict: As for `EventStore.append`.
@@ -99,8 +100,8 @@ class EventTables(Tables):
     def add(self, draft: CanonicalEventDraft, ended_run: RunRecord | None = None) -> None:
         """Add an event to the scopes of its thread and its run, unless its key was used; see `append`.
 
-        The statement reads nothing before it writes: the caller needs neither the number of the event nor
-        earlier events.
+        Nothing is read before the write, because the caller needs neither the number of the event nor earlier
+        events.
         """
         options, answer, event_id = draft.options, with_answer(ended_run), f"evt_{self._new_id()}"
         rest = None if answer is None else without_answer(draft.payload, answer)
@@ -130,9 +131,9 @@ class EventTables(Tables):
         self._tell(*scopes)
 
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
-        """Append one internal event to one scope, without a key and without a query.
+        """Append an internal event to one scope, without a key and without a query.
 
-        The scope's key contains no character that JSON escapes.
+        The scope's key must not contain any character that JSON escapes.
         """
         values = {
             "scope": scope,
@@ -180,7 +181,7 @@ class EventTables(Tables):
         return row[0] if row else 0
 
     def bounds(self, scope: str) -> tuple[int, int]:
-        """Return the numbers of the oldest and the newest event of a scope; (1, 0) while it is empty."""
+        """Return the numbers of a scope's oldest and newest event; (1, 0) if it is empty."""
         [[oldest]], [[newest]] = self._sql.ask(
             ("events.oldest", {"scope": scope}), ("events.newest", {"scope": scope})
         )
@@ -189,14 +190,14 @@ class EventTables(Tables):
     def of_scope(
         self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
     ) -> list[tuple[int, CanonicalEvent]]:
-        """Return the events of a scope after a number, each with its number; `kinds` narrows the list."""
+        """Return a scope's events after a number, each with its number; `kinds` restricts the result."""
         found = self._sql.all("events.events", _wanted(scope, after, limit, kinds))
         return [(row[-1], _event(row)) for row in found]
 
     def trim(self, scope: str, *, keep: int, limit: int) -> int:
-        """Delete the oldest events of a scope beyond the newest `keep`, at most `limit`; return their number.
+        """Delete a scope's oldest events beyond the newest `keep`, at most `limit`; return their number.
 
-        The events must belong to no other scope. The numbering continues.
+        The events must not belong to another scope. The numbering continues as before.
         """
         oldest, newest = self.bounds(scope)
         last = min(newest - max(keep, 1), oldest - 1 + limit)
@@ -206,7 +207,7 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Delete whole scopes that get no further events, with their events."""
+        """Delete whole scopes, which will not get further events, with all their events."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 
@@ -252,9 +253,9 @@ def _wanted(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -> Va
 def appending(
     written: Sequence[WrittenEvent], found: Found, now: int
 ) -> tuple[tuple[CanonicalEvent, ...], list[tuple[WrittenEvent, CanonicalEvent]]]:
-    """Number events after the ends that `event_looks` found; return all events, and the new ones.
+    """Number events after the newest numbers that `event_looks` found; return all events and the new ones.
 
-    A repeated key returns its first event.
+    A repeated key returns the event stored first.
 
     Raises:
         IdempotencyConflict, VersionConflict: As for `EventStore.append`.

@@ -16,7 +16,7 @@ from postroom.contracts.live import (
 
 
 class Subscription:
-    """The commands for one target, in order, until closed; the close calls `forget` once."""
+    """The commands for one target, in order, until it is closed; closing calls `forget` once."""
 
     def __init__(self, key: str, target: LiveRunTarget, forget: Callable[["Subscription"], None]) -> None:
         self.key = key
@@ -32,7 +32,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> LiveCommandEntry:
-        """Return the next command whose sender still waits."""
+        """Return the next command whose sender is still waiting."""
         while not self._closed:
             while self._queue:
                 entry = self._queue.popleft()
@@ -50,7 +50,7 @@ class Subscription:
         self._changed.set()
 
     def close(self) -> None:
-        """End the subscription and drop unhandled commands; a repeated call has no effect."""
+        """End the subscription and drop unhandled commands; repeated calls have no effect."""
         if self._closed:
             return
         self._closed = True
@@ -65,7 +65,8 @@ class Subscription:
 class LocalLiveChannels:
     """Delivers commands to the runs of this process.
 
-    A sender waits at most `accept_within_ms` for the receipts; then commands without a receipt are withdrawn.
+    A sender waits at most `accept_within_ms` for the receipts; after that, commands without a receipt are
+    withdrawn.
     """
 
     def __init__(self, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
@@ -74,7 +75,7 @@ class LocalLiveChannels:
         self._listening: dict[str, dict[LiveRunTarget, Subscription]] = {}
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to every listener of its target; it is delivered if one accepts it."""
+        """Pass a command to all listeners of its target; it is delivered if one accepts it."""
         await asyncio.sleep(0)
         there = self._listening.get(target.thread_id, {})
         listeners = [one for listener, one in there.items() if target.matches(listener)]
@@ -92,7 +93,7 @@ class LocalLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if verdict.accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on, in place of an earlier listener to it."""
+        """Listen for commands to this target from now on; an earlier listener to it is replaced."""
         await asyncio.sleep(0)
         former = self._listening.get(target.thread_id, {}).get(target)
         if former is not None:
@@ -119,7 +120,7 @@ class LocalLiveChannels:
 
 
 class _Verdict:
-    """Whether a command was accepted, known when all its receipts are settled."""
+    """Whether a command was accepted, which is known once all its receipts are settled."""
 
     def __init__(self, receipts: int) -> None:
         self.complete = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Run stores in memory, on SQLite; their contents disappear with them."""
+"""Stores of runs in memory, based on SQLite; their contents are lost when they are closed."""
 
 from postroom.contracts.clock import Clock
 from postroom.stores.runs.ports import RunStores

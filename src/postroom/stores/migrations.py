@@ -1,12 +1,13 @@
-"""Reads the numbered steps of a schema, and finds the missing ones.
+"""Reads the numbered steps of a schema, and determines which ones are missing.
 
-Servers of two releases may share a PostgreSQL database, and the newer one migrates it. Therefore a step
-either keeps everything that the previous release uses, or names on a separate line the step whose code
-stopped using what this step removes:
+Servers of two releases may share a PostgreSQL database, which the newer one migrates. Therefore a step either
+keeps everything that the previous release uses, or has a separate line that names the earlier step whose
+release stopped using what this step removes:
 
     -- after: 0031
 
-Such a step is applied only if no running server lacks step 31, and it excludes such servers afterwards.
+Such a step is applied only if all running servers know step 31; afterwards, servers that do not know it are
+refused.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from typing import Final
 from postroom.contracts.errors import SchemaTooNew, StateError, StoreCorrupt, WrongStore
 
 UNFINISHED: Final = 2**31 - 1
-"""Number of an applied step that marks an incomplete copy into the database; no release knows it."""
+"""Number of a pseudo step that marks an incomplete copy into the database, and that no release knows."""
 _FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _AFTER: Final = re.compile(r"^-- after: (\d{4})$", re.MULTILINE)
 _TABLE: Final = re.compile(
@@ -28,7 +29,7 @@ _TABLE: Final = re.compile(
     r"([\w, ]+?)\s*(?:$|[(;]|\bUSING\b|RENAME\s+TO\s+(\w+)|\b(?:ADD|ALTER|DROP|RENAME)\b)",
     re.MULTILINE | re.IGNORECASE,
 )
-"""A statement of a step that makes, removes or renames tables: the verb, the tables, and the new name."""
+"""Matches a statement that creates, drops or renames tables: the verb, the tables, and the new name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +42,19 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """The SHA-256 of the statements, which shows that a step was changed."""
+        """The SHA-256 of the statements, by which a modified step is detected."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
     def after(self) -> int:
-        """The step that a server must know to use the database after this step; 0 for any server."""
+        """The step that a server must know to use the database after this step; 0 if any server may."""
         found = _AFTER.search(self.sql)
         return int(found[1]) if found else 0
 
 
 @cache
 def shipped_migrations(engine: str) -> tuple[Migration, ...]:
-    """Return the steps that this release has for `sqlite` or `postgres`, in order."""
+    """Return the steps of this release for `sqlite` or `postgres`, in order."""
     found = []
     for entry in resources.files(f"postroom.stores.{engine}").joinpath("migrations").iterdir():
         if match := _FILE.match(entry.name):
@@ -64,7 +65,7 @@ def shipped_migrations(engine: str) -> tuple[Migration, ...]:
 
 @cache
 def tables_of(engine: str) -> frozenset[str]:
-    """Return the tables that a database has after all steps of this release."""
+    """Return the tables that exist in a database after all steps of this release."""
     tables = frozenset[str]()
     for step in shipped_migrations(engine):
         for verb, told, new in _TABLE.findall(step.sql):
@@ -77,9 +78,9 @@ def tables_of(engine: str) -> frozenset[str]:
 
 
 def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str]:
-    """Return a fault for each table that this release uses and that is not there.
+    """Return a fault for each table that this release uses and that does not exist.
 
-    `newest` is the last applied step. Only a database with exactly the steps of this release is compared.
+    `newest` is the last applied step. A database is only checked if it has exactly the steps of this release.
     """
     if newest != newest_of(shipped_migrations(engine)):
         return []
@@ -87,7 +88,7 @@ def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str
 
 
 def newest_of(steps: Sequence[Migration]) -> int:
-    """Return the number of the last step; 0 without steps."""
+    """Return the number of the last step; 0 if there are no steps."""
     return max((step.version for step in steps), default=0)
 
 
@@ -96,12 +97,12 @@ def missing_migrations(
 ) -> list[Migration]:
     """Return the steps to apply; `applied` has the checksum of each applied step.
 
-    A release that knows step `needed` may use a database with newer steps; without `needed`, no step may be
-    newer.
+    A release that knows the step `needed` may use a database with newer steps; without `needed`, newer steps
+    are refused.
 
     Raises:
         SchemaTooNew: The database has unknown steps, and this release can no longer use it.
-        StoreCorrupt: An applied step differs from the one shipped.
+        StoreCorrupt: An applied step differs from the shipped step.
         WrongStore: A copy into the database is incomplete.
     """
     if UNFINISHED in applied:
@@ -125,7 +126,7 @@ def missing_migrations(
 
 
 def refuse_old(applied: Mapping[int, str], engine: str) -> None:
-    """Refuse a database that lacks a step of this release, or has steps unknown to it.
+    """Raise if a database lacks a step of this release or has steps that this release does not know.
 
     Raises:
         StateError: The database lacks a step. SchemaTooNew, StoreCorrupt, WrongStore: As for

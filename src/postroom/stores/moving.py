@@ -1,10 +1,10 @@
-"""Copies a store from one engine to the other: every table, row by row, with ids and cursors.
+"""Copies a store from one engine to the other: all tables, row by row, with ids and cursors.
 
     marked as incomplete ─▶ copied, table by table ─▶ compared, row by row ─▶ indexes filled ─▶ mark removed
 
-Rows are copied in key order, some thousand per transaction: an interrupted copy continues after the last key
-in the target. No server opens a database with the mark. A new target has the mark from the start, so that no
-server can mistake it for an empty store. The source is only read.
+Rows are copied in key order, some thousand per transaction, so that an interrupted copy continues after the
+last key in the target. Servers refuse to open a database that has the mark. A new target has the mark from
+the start, so that no server can mistake it for an empty store. The source is only read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,24 +20,24 @@ AT_ONCE: Final = 2_000
 AT_ONCE_WITH_BYTES: Final = 20
 """Rows per transaction for tables with file contents."""
 LEFT_OUT: Final = ("schema_migrations", "search_index_progress", "sqlite_", "messages_fts", "threads")
-"""Prefixes of tables that are not copied: ledger, counters, and indexes, which are rebuilt."""
+"""Prefixes of tables that are not copied: applied steps, counters, and indexes, which are rebuilt."""
 _ALWAYS_THERE: Final = ("probe", "store_identity")
-"""Tables of which a new store may already have a row."""
+"""Tables that may already contain a row in a new store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table, the same on both engines."""
+    """A table that is the same on both engines."""
 
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    """Columns of a unique key; rows are read in their byte order."""
+    """Columns of a unique key, by whose byte order rows are read."""
     has_bytes: bool
 
     @property
     def at_once(self) -> int:
-        """Number of rows that are read and written together."""
+        """Number of rows read and written together."""
         return AT_ONCE_WITH_BYTES if self.has_bytes else AT_ONCE
 
     def key_of(self, row: Row) -> Row:
@@ -46,17 +46,17 @@ class Table:
 
 
 class Side(Protocol):
-    """A store that no other process uses during the copy. A source is only read."""
+    """A store that no other process uses during a copy. A source is only read."""
 
     name: str
-    """The display name of the database, without a password."""
+    """The name of the database for display, without a password."""
 
     def store_id(self) -> str:
         """Return the id of the store; empty if it has none."""
         ...
 
     def newest_message(self) -> int:
-        """Return the highest number that any message ever had."""
+        """Return the highest number that was ever assigned to a message."""
         ...
 
     def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
@@ -72,13 +72,13 @@ class Side(Protocol):
         ...
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this database is incomplete; None if there is none."""
+        """Return the id of the store whose copy to this database is unfinished; None if there is none."""
         ...
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
         """Empty some tables and record the start of a copy, in one transaction.
 
-        A new store is created with it.
+        A new store is created together with the mark.
         """
         ...
 
@@ -91,7 +91,7 @@ class Side(Protocol):
         ...
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, continue the numbering after the used numbers, and remove the mark last."""
+        """Fill the indexes, set the number sequences beyond the used numbers, and remove the mark last."""
         ...
 
 
@@ -102,15 +102,16 @@ class Copied:
     rows: Mapping[str, int]
     """Number of compared rows, by table."""
     went_on: bool
-    """Whether it continued an interrupted copy."""
+    """Whether the copy continued an interrupted one."""
 
 
 def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
     """Copy a store into an empty one, or continue an interrupted copy.
 
     Raises:
-        StateError: The target has other contents; nothing was changed.
-        StoreCorrupt: A row differs between the sides at the end; the target stays marked as incomplete.
+        StateError: The target contains other data; nothing was changed.
+        StoreCorrupt: After copying, a row differs between the two sides; the target stays marked as
+            incomplete.
         InvalidRecord: The other engine cannot store a value; the target stays marked.
     """
     went_on = is_continued(source, target, tables)
@@ -133,10 +134,10 @@ def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
 
 
 def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
-    """Return whether the target has an incomplete copy of this store; otherwise the target is empty.
+    """Return whether the target has an incomplete copy of this store; if not, the target is empty.
 
     Raises:
-        StateError: The target has other contents, or the source has no id.
+        StateError: The target contains other data, or the source has no id.
     """
     if not (store_id := source.store_id()):
         raise StateError(
@@ -169,7 +170,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
 
 
 def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Yield the number of rows that each step has copied."""
+    """Yield the number of rows copied by each step."""
     after = target.last_key(table)
     while rows := source.rows(table, after, table.at_once):
         target.put(table, rows)
@@ -178,7 +179,7 @@ def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
 
 
 def _compared(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Yield the number of rows that are equal so far.
+    """Yield the number of rows found equal so far.
 
     Raises:
         StoreCorrupt: A row differs.

@@ -1,4 +1,4 @@
-"""The outbox over an open transaction."""
+"""The outbox within an open transaction."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -18,15 +18,15 @@ from postroom.stores.sql_transaction import Found, Look, Row, SqlTransaction, Ta
 
 _LINE: Final = ("kind", "target", "order_key")
 _WINDOW: Final = 64
-"""Number of a target's first effects that are examined before the first effect of each order."""
+"""Number of a target's oldest effects that are examined before the first effect of each order key."""
 _FIRST_ORDERS: Final = 8
-"""Number of a target's orders whose first effect a poll examines."""
+"""Number of a target's order keys whose first effect a poll examines."""
 
 
 WrittenEffect = tuple[str, OutboxDraft, str, int | None]
-"""An effect's id, draft, payload as text, and claim by this process in ms; None if it is not claimed."""
+"""An effect's id, its draft, its payload as text, and its claim by this process in ms, or None."""
 NewEffects = Sequence[tuple[OutboxMessage, str]]
-"""Effects that are new to the store, each with its payload as text."""
+"""Effects that were not stored yet, each with its payload as text."""
 
 
 class OutboxTables(Tables):
@@ -43,10 +43,10 @@ class OutboxTables(Tables):
         super().__init__(sql, now, tell, new_id)
         self._performer = performer
         self.claimed: list[OutboxMessage] = []
-        """Effects stored as claimed, which the performer begins after the commit."""
+        """Effects stored as claimed, which the performer starts to perform after the commit."""
 
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        """Store effects; a repeated key of the same kind and target returns its first effect.
+        """Store effects; if kind, target and key were used before, return the effect stored first.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -57,7 +57,7 @@ class OutboxTables(Tables):
         return effects
 
     def written(self, drafts: Sequence[OutboxDraft]) -> list[WrittenEffect]:
-        """Return drafts as effects to write, each with whether this process performs it at once."""
+        """Return drafts in written form, each with a flag whether this process performs it at once."""
         ask = None if self._performer is None else self._performer.lease_ms
         return [
             (
@@ -72,10 +72,10 @@ class OutboxTables(Tables):
     def decided(
         self, written: Sequence[WrittenEffect], found: Found, now: int
     ) -> tuple[tuple[OutboxMessage, ...], NewEffects]:
-        """Return effects as stored, and the new effects with their payloads as text.
+        """Return the effects as they will be stored, and the new ones with their payloads as text.
 
-        A key for which `effect_looks` found an effect returns that effect. An effect that this process
-        performs at once is stored as claimed, unless another effect of its order is open.
+        If `effect_looks` found an effect for a key, that effect is returned. An effect that this process
+        performs at once is stored as claimed, unless another effect with its order key is open.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -125,16 +125,16 @@ class OutboxTables(Tables):
             self._tell(OUTBOX)
 
     def open(self, kind: str, *, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return the effects of a kind that wait or are claimed, oldest first."""
+        """Return the waiting and claimed effects of a kind, oldest first."""
         return tuple(map(_effect, self._sql.all("outbox.open", {"kind": kind, "limit": limit})))
 
     def backlog(self, kind: str) -> Backlog:
-        """Return the count and oldest time of a kind's waiting effects, and the count of its dead letters."""
+        """Return how many effects of a kind wait, the oldest one's time, and the number of dead letters."""
         [(waiting, oldest_at, dead)] = self._sql.all("outbox.backlog", {"kind": kind})
         return Backlog(waiting=waiting, oldest_at=oldest_at, dead=dead)
 
     def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
-        """Return kind and target of all effects of these kinds that can be claimed now."""
+        """Return the kind and target of all effects of these kinds that can be claimed now."""
         now = self._now()
         asks = [("outbox.targets", {"kind": kind, "now": now, "orders": _FIRST_ORDERS}) for kind in kinds]
         targets: list[tuple[str, str]] = []
@@ -145,17 +145,17 @@ class OutboxTables(Tables):
         return targets
 
     def _due(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
-        """Return due effects of a target: from its first effects, or from all if none of those is due."""
+        """Return due effects of a target, from its oldest effects or, if none of these is due, from all."""
         asked = {"kind": kind, "target": target, "now": now, "limit": limit}
         among_first = self._sql.all("outbox.due", {**asked, "window": max(_WINDOW, 2 * limit)})
         return among_first or self._sql.all("outbox.due_far_behind", asked)
 
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
-        """Claim due effects, oldest first, including claims of others whose lease has expired (`<= now`).
+        """Claim due effects, oldest first, including those whose claim by another process has expired.
 
-        An effect whose claims alone used up its attempts becomes a dead letter instead. Of effects with the
-        same order key, only the oldest that is neither delivered nor a dead letter is claimed. The caller
-        holds `line_lock`.
+        An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
+        effects with the same order key, only the oldest one that is neither delivered nor a dead letter is
+        claimed. The caller must hold `line_lock`.
         """
         now, token = self._now(), self._new_id()
         taken: list[OutboxMessage] = []
@@ -177,7 +177,7 @@ class OutboxTables(Tables):
         """Record that effects were performed; return the number of claims that were still valid.
 
         Ids and tokens correspond by position. `keyed` tells whether the first effect has a key; effects with
-        and without keys may be mixed.
+        keys and without may be mixed.
 
         Raises:
             ValueError: There are more ids than tokens, or more tokens than ids.
@@ -195,7 +195,7 @@ class OutboxTables(Tables):
         self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
-        """Notify performers if an effect waits after one of these under its order key."""
+        """Notify performers if an effect with the order key of one of these is waiting."""
         lines = sorted({(one.kind, one.target, one.order_key) for one in performed if one.order_key})
         named = [dict(zip(_LINE, line, strict=True)) for line in lines]
         if any(self._sql.ask(*(("outbox.next_in_line", one) for one in named))):
@@ -212,11 +212,11 @@ class OutboxTables(Tables):
         may_have_arrived: bool = False,
         untried: bool = False,
     ) -> list[OutboxStatus]:
-        """Return effects for a later attempt; they become dead letters if no attempt is left or with `final`.
+        """Release effects for a later attempt; if `final` or no attempt is left, make them dead letters.
 
-        Return the new state of each effect that was still claimed. `may_have_arrived` tells later claims that
-        it may have been performed; without it that fact stays unchanged. An `untried` effect does not use up
-        an attempt. Ids and tokens correspond by position.
+        Return the new state of each effect that was still claimed. `may_have_arrived` records for later
+        claims that an effect may have been performed; if it is not set, the earlier record stays unchanged.
+        An effect that is `untried` does not use up an attempt. Ids and tokens correspond by position.
 
         Raises:
             ValueError: There are more ids than tokens, or more tokens than ids.
@@ -235,21 +235,24 @@ class OutboxTables(Tables):
     def release(
         self, kinds: Sequence[str], *, target: str | None = None, besides: Sequence[str] = ()
     ) -> None:
-        """Make claimed effects of these kinds due again, as possibly performed; no process performs them.
+        """Make claimed effects of these kinds due again, as possibly performed.
 
-        With `target`, only its effects; `besides` are additional effects.
+        The caller knows that no process performs them.
+
+        If `target` is given, only its effects are released; effects whose ids are in `besides` are left out.
         """
         self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return dead letters by id after the last seen one; `kind` narrows the list."""
+        """Return dead letters by id, after the last one seen; `kind` restricts the result."""
         found = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
         return tuple(map(_effect, found))
 
     def revive(self, outbox_id: str) -> OutboxMessage | None:
-        """Make a dead letter pending and due now, with a new count of attempts and its last error kept.
+        """Make a dead letter pending and due now; attempts are counted anew, and its last error is kept.
 
-        Return None if it is not a dead letter; of concurrent callers one gets it.
+        Return None if it is not a dead letter. If several callers revive it at the same time, only one gets
+        it.
         """
         row = self._sql.one("outbox.revive", {"outbox_id": outbox_id, "now": self._now()})
         if row is None:
@@ -258,9 +261,10 @@ class OutboxTables(Tables):
         return _effect(row)
 
     def discard(self, outbox_id: str) -> bool:
-        """Mark a dead letter as performed without performing it; its key counts as used.
+        """Mark a dead letter as performed without performing it; its key still counts as used.
 
-        Return False if it is not a dead letter; of concurrent callers one discards it.
+        Return False if it is not a dead letter. If several callers discard it at the same time, only one
+        succeeds.
         """
         return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
 
@@ -276,14 +280,14 @@ class OutboxTables(Tables):
 
 
 def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
-    """Return ids with their tokens in the form that the statements compare."""
+    """Return ids and tokens in the combined form that the statements compare."""
     return [f"{outbox_id} {token}" for outbox_id, token in zip(outbox_ids, tokens, strict=True)]
 
 
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
-    """Return the queries before effects are stored.
+    """Return the queries needed before effects are stored.
 
-    The effects under their keys, and before them in order.
+    They find effects with the same keys, and open effects that come earlier in the same order.
     """
     looks: list[Look] = []
     for _, draft, _, lease_ms in written:

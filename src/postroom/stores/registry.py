@@ -1,4 +1,4 @@
-"""The versioned registry in memory."""
+"""The registry of versioned configuration, kept in memory."""
 
 import asyncio
 from copy import deepcopy
@@ -7,7 +7,7 @@ from postroom.contracts.registry import PinnedEntry, PinnedRegistryManifest, che
 
 
 class MemoryRegistryStore:
-    """Publications in this process's memory; a publication never changes."""
+    """Publications in the memory of this process; a publication never changes."""
 
     def __init__(self) -> None:
         self._publications: dict[str, list[PinnedRegistryManifest]] = {}

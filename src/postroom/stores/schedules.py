@@ -1,4 +1,4 @@
-"""Schedules over an open transaction."""
+"""Stores schedules within an open transaction."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,39 +15,39 @@ class ScheduleTables(Tables):
     """The rows of `schedules`."""
 
     def named(self, kind: str, name: str) -> Schedule | None:
-        """Return the schedule of this name."""
+        """Return the schedule with this name."""
         row = self._sql.one("schedules.named", {"kind": kind, "name": name})
         return None if row is None else _schedule(row)
 
     def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
-        """Return schedules by name after the last seen one."""
+        """Return schedules by name, after the last one seen."""
         found = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
         return list(map(_schedule, found))
 
     def due(self, kind: str, *, limit: int) -> list[Schedule]:
-        """Return the due schedules, the longest due first."""
+        """Return the due schedules, longest overdue first."""
         found = self._sql.all("schedules.due", {"kind": kind, "now": self._now(), "limit": limit})
         return list(map(_schedule, found))
 
     def next_at(self, kinds: Sequence[str]) -> int | None:
-        """Return when the first schedule of these kinds is due; None for never."""
+        """Return when the first schedule of these kinds is due; None if none ever is."""
         found = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
         return min((rows[0][0] for rows in found if rows), default=None)
 
     def insert(self, schedule: Schedule) -> None:
-        """Store a schedule with a new name."""
+        """Store a new schedule, whose name is not in use yet."""
         self._sql.run("schedules.insert", _values(schedule))
         self._tell(SCHEDULES)
 
     def put(self, schedule: Schedule) -> None:
-        """Replace a schedule by its id."""
+        """Replace the schedule that has this id."""
         values = dict(_values(schedule))
         for name in ("kind", "name", "created_at"):
             del values[name]
         self._sql.run("schedules.put", values)
 
     def remove(self, schedule_id: str) -> None:
-        """Remove a schedule; its submissions stay."""
+        """Remove a schedule; the work that it has submitted stays."""
         self._sql.run("schedules.remove", {"schedule_id": schedule_id})
 
 

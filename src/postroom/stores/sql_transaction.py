@@ -36,45 +36,51 @@ from postroom.version import __version__
 
 Dialect = Literal["sqlite", "postgres"]
 OF_A_PROJECT: Final = "mail:"
-"""Prefix of the key of a change that is ordered by project; others are ordered by thread, or not at all."""
+"""Prefix of the key of a change that is ordered by project; other changes are ordered by thread or not at
+all.
+"""
 Row = Sequence[Any]
-"""Columns in the order of the statement: int, float, str, bytes or None."""
+"""The columns of a row, in the order of the statement: int, float, str, bytes or None."""
 Values = Mapping[str, Any]
-"""Values by parameter: int, bool (stored as 0 or 1), float, str, bytes, None, or a list of int or str."""
+"""Values by parameter name: int, bool (stored as 0 or 1), float, str, bytes, None, list of int or str."""
 Look = tuple[str, Values]
-"""A statement that writes nothing, and its values."""
+"""A statement that does not write, with its values."""
 Found = Mapping[tuple[Any, ...], list[Row]]
-"""The rows of queries, by the statement and its values in their order."""
+"""The rows that queries returned, by the statement and its values in order."""
 
 
 class SqlTransaction(Protocol):
-    """One open transaction of one engine. Statements are named `<file>.<heading>`; see `stores.statements`.
+    """An open transaction of one engine. Statements are named `<file>.<heading>`; see `stores.statements`.
 
     Pure writes (`run`, `run_many`) do not wait for an answer on PostgreSQL: they are sent with the next query
-    or with the commit, and an error in one rolls the change back. So read first, decide, then write; no write
-    is expected to fail.
+    or with the commit, and an error in one rolls the change back. Therefore callers read first, then decide,
+    then write, and no write should ever fail.
 
     Every method raises StoreError if the engine fails; the transaction is then unusable.
     """
 
     known: dict[tuple[Any, ...], list[Row]]
-    """The rows of queries, by statement and values, until the next write or lock; see `Tables`."""
+    """The rows that queries returned, by statement and values, until the next write or lock; see `Tables`."""
 
     spent: dict[str, Spending]
-    """The spending of scopes that a change has read under the lock of limits; each write is added to it.
+    """The spending of scopes that a change has read while holding the lock of the limits.
+
+    Each write is added to it. On PostgreSQL, the changes of a group share it, because they hold the lock
+    until they are committed.
 
     The changes of a group on PostgreSQL share it: they hold the lock until they are committed.
     """
 
     instant: int | None
-    """The instant of the change, None until it is read.
+    """The instant of the change, or None until it is read.
 
-    A change that runs again on the same answers keeps it; another instant would make it repeat its queries.
+    A change that runs again on the same answers keeps its instant, because a different one would require its
+    queries to be repeated.
     """
 
     @property
     def dialect(self) -> Dialect:
-        """The engine, for the few callers that depend on it."""
+        """The engine, for the few callers whose behaviour depends on it."""
         ...
 
     def one(self, statement: str, values: Values = ...) -> Row | None:
@@ -86,7 +92,7 @@ class SqlTransaction(Protocol):
         ...
 
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        """Return the rows of each query; on PostgreSQL they take one round trip together."""
+        """Return the rows of each query; on PostgreSQL, all queries take one round trip."""
         ...
 
     def run(self, statement: str, values: Values = ...) -> None:
@@ -102,20 +108,20 @@ class SqlTransaction(Protocol):
         ...
 
     def lock(self, *names: str) -> None:
-        """Lock out every other change that locks one of these names until the end of this one.
+        """Block all other changes that lock one of these names until this change ends.
 
-        A change locks before it reads what it decides on, all its names in one call. SQLite runs one change
-        at a time, so that nothing happens here.
+        A change locks all its names in one call, before it reads the data on which it decides. On SQLite this
+        does nothing, because only one change runs at a time.
         """
         ...
 
     def wait_for_locks(self) -> None:
-        """Return when the requested locks are held; a query waits for them too."""
+        """Return when the requested locks are held; any query also waits for them."""
         ...
 
 
 class Tables:
-    """A part of an open transaction: its statements, its instant, its ids, and its hints."""
+    """A part of an open transaction: its statements, its instant, its new ids, and its hints."""
 
     def __init__(
         self,
@@ -130,14 +136,14 @@ class Tables:
         self._new_id = new_id
 
     def at(self, now: int) -> Self:
-        """Return the same tables at another instant."""
+        """Return the same tables with another instant."""
         return type(self)(self._sql, lambda: now, self._tell, self._new_id)
 
     def _asked(self, looks: Iterable[Look]) -> Found:
         """Return the rows of these queries in one round trip.
 
-        Answers that this transaction has read are cached until it writes: a step that is decided on a thread
-        and then written reads its row once. Lists among the values must be given as tuples.
+        Rows that this transaction has read are cached until it writes, so that a step that first decides on a
+        thread and then writes it reads the row only once. Lists among the values must be passed as tuples.
         """
         return asked(self._sql, looks)
 
@@ -168,23 +174,23 @@ _ELEMENT: Final = {"ints": "bigint", "texts": "text", "each": "text"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement in the form for its engine."""
+    """One statement in the form that its engine needs."""
 
     name: str
     """`<file>.<heading>`."""
     text: str
-    """With `:name` parameters for SQLite, `$1` and so on for PostgreSQL."""
+    """The text, with `:name` parameters for SQLite, and `$1` and so on for PostgreSQL."""
     parameters: tuple[str, ...]
     """The names of the parameters, in the order of their first use in the text."""
     lists: frozenset[str]
     """Parameters whose values are lists."""
     text_of_one: str = ""
-    """The text for lists of one entry each: on SQLite it uses the entry without a table of JSON values."""
+    """The text for lists of one entry, which on SQLite uses the entry without a table of JSON values."""
 
 
 @cache
 def statements(dialect: Dialect) -> dict[str, Statement]:
-    """Return every statement by `<file>.<heading>`, in the form for the engine."""
+    """Return all statements by `<file>.<heading>`, in the form that the engine needs."""
     found = {}
     for file in sorted(
         resources.files("postroom.stores").joinpath("sql").iterdir(), key=lambda one: one.name
@@ -197,7 +203,7 @@ def statements(dialect: Dialect) -> dict[str, Statement]:
 
 
 def second_texts() -> list[str]:
-    """Return the names of the statements with a second text, whose number should stay small."""
+    """Return the names of the statements that have a second text, which should be few."""
     return [
         f"{file.name.removesuffix('.sql')}.{heading}"
         for file in resources.files("postroom.stores").joinpath("sql").iterdir()

@@ -1,12 +1,12 @@
-"""The store: transactions with typed parts over an engine, the same for every engine.
+"""The store: transactions with typed parts over an engine, with the same interface for every engine.
 
-An unreadable row stops no other: this release skips it, logs it once, and repeats the step without it. A
-caller who asks for that row gets the error. The row is read again at each start, and after an hour.
+An unreadable row does not block others: this release skips it, logs it once, and repeats the step without it.
+A caller who requests that row gets the error. The row is tried again at each start and after an hour.
 
 A change is a function of a `Transaction`, and runs as one transaction: when `SqlStore.write` returns, either
-all of it is durable, or nothing happened. The function is synchronous and quick, does no I/O, and may run
-again after a failure, so that it must not touch anything except the transaction. Therefore every rule has one
-place, and every engine the same atomicity.
+all of it is durable, or nothing happened. The function must be synchronous and quick and must not do any I/O.
+It may run again after a failure, so it must not modify anything outside the transaction. In this way, each
+rule is in one place, and all engines provide the same atomicity.
 """
 
 import os
@@ -46,7 +46,10 @@ _LOG = get_logger(__name__)
 
 
 class _Part(Generic[T]):
-    """A part of a transaction, created at first use. `cached_property` takes a lock before Python 3.12."""
+    """A part of a transaction, created at its first use.
+
+    `cached_property` takes a lock before Python 3.12.
+    """
 
     def __init__(self, make: "Callable[[Transaction], T]") -> None:
         self._make = make
@@ -64,7 +67,7 @@ class _Part(Generic[T]):
 class Transaction:
     """One run of a change or a read; its parts are created at their first use.
 
-    Its ids are made from `seed`; a read makes none.
+    New ids are derived from `seed`; a read creates no ids.
     """
 
     def __init__(
@@ -76,9 +79,9 @@ class Transaction:
     ) -> None:
         self.sql = sql
         self.lock = sql.lock
-        """Lock out every other change that locks one of these names until the end of this one.
+        """Block all other changes that lock one of these names until this change ends.
 
-        A change calls it first and once, with all its names.
+        A change calls this once, before anything else, with all its names.
         """
         self._performer = performer
         self.topics: set[str] = set()
@@ -109,7 +112,7 @@ class Transaction:
 
     @_Part
     def outbox(self) -> OutboxTables:
-        """Effects outside the database."""
+        """Side effects outside the database."""
         return OutboxTables(self.sql, self.now, self.tell, self.new_id, self._performer)
 
     @_Part
@@ -123,14 +126,14 @@ class Transaction:
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
 
     def now(self) -> int:
-        """Return the instant of this transaction, read once, after the requested locks are held."""
+        """Return the instant of this transaction, which is read once, after the requested locks are held."""
         if self.sql.instant is None:
             self.sql.wait_for_locks()
             self.sql.instant = self._clock.now()
         return self.sql.instant
 
     def new_id(self) -> str:
-        """Return 32 hexadecimal digits that nobody can guess; a repeated run of a change gets the same."""
+        """Return 32 random hexadecimal digits; if the change runs again, it gets the same ids."""
         self._ids += 1
         return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
 
@@ -141,45 +144,47 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A caller's writes in the transaction of another change: both are committed, or neither."""
+    """A caller's writes that join the transaction of another change: both are committed, or neither is."""
 
     locks: tuple[str, ...]
     change: Callable[[Transaction], None]
-    """An exception rolls everything back."""
+    """The caller's change; an exception from it rolls everything back."""
 
 
 LEAST: Final = 300_000
-"""Bytes to check first: enough for a long message and its indexes, or many usual messages."""
+"""Bytes that are checked first: enough for one long message and its indexes, or many usual messages."""
 MOST: Final = 1 << 24
-"""Maximum number of bytes that a check allocates; it frees them again."""
+"""Maximum number of bytes that a check allocates before it frees them again."""
 
 
 class Room:
-    """Remembers a refused write. Small writes that succeed in between do not prove that a large one fits.
+    """Remembers that a write was refused. Small writes that succeed later do not prove that a large one fits.
 
-    The size of the refused write is unknown. If a write is refused although the check had succeeded, later
-    checks ask for twice as much, so the reported state changes a few times at most and then stays.
+    The size of the refused write is unknown. If a write is refused although a check had succeeded, later
+    checks require twice as much space, so that the reported state changes only a few times and then remains
+    stable.
     """
 
     def __init__(self) -> None:
         self.wanted = 0
-        """Number of bytes that must be available before writes count as possible; 0 if no write was
-        refused."""
+        """Number of bytes that must be available before writes count as possible again; 0 if no write was
+        refused.
+        """
         self._next = LEAST
         self._was_missing = False
 
     def refused(self, error: StoreFull) -> None:
-        """Record a refused write. Only the first one since space was found is logged."""
+        """Record a refused write. Only the first one since space was last found is logged."""
         if not self.wanted:
             self.wanted, self._was_missing = self._next, False
             _LOG.warning("store.full", reason=error.describe())
 
     def missing(self) -> None:
-        """Record that a check did not find the wanted bytes."""
+        """Record that a check did not find the required space."""
         self._was_missing = True
 
     def found(self, size: int) -> None:
-        """Record that a check found `size` bytes; no effect if more are required now."""
+        """Record that a check found `size` bytes; no effect if more are required by now."""
         if not self.wanted or size < self.wanted:
             return
         if not self._was_missing:  # the write that was refused is larger
@@ -188,7 +193,7 @@ class Room:
 
 
 def refuse_forked(opened_by: int) -> None:
-    """Refuse a call in a process that was forked after the mailbox was opened: it would never be answered.
+    """Raise in a process forked after the mailbox was opened, where a call would never get a result.
 
     Raises:
         MailboxForked: The process that opened it has the id `opened_by`, and this is another process.
@@ -223,7 +228,7 @@ class SqlStore:
         self._writes = count()
         self._room = Room()
         self._store_id: str | None = None
-        """The id of the store at the last probe."""
+        """The id that the store had at the last probe."""
         self._process = os.getpid()
 
     @property
@@ -259,12 +264,12 @@ class SqlStore:
                 await self._set_aside(error, aside)
 
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        """Run `change` as one transaction; when this returns, the change survives a power cut.
+        """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
-        `key` names the thread or project by which the change is ordered; changes of one key run one after
-        another. An exception from `change` rolls it back and is raised here; a StaleClaim that it returns is
-        raised too, but its writes are kept. If the caller is cancelled, the change may or may not have
-        happened.
+        `key` names the thread or project by which the change is ordered; changes with the same key run one
+        after another. An exception from `change` rolls it back and is raised here. A StaleClaim that it
+        returns is also raised, but the writes are kept. If the caller is cancelled, the change may or may not
+        have been made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
@@ -314,7 +319,7 @@ class SqlStore:
             return done
 
     async def settle(self) -> None:
-        """Update search and threads, so that later reads see every message written so far."""
+        """Update search and thread lists, so that later reads see all messages written so far."""
         await self.engine.settle()
 
     async def unreadable(self, limit: int) -> list[UnreadableRow]:
@@ -324,16 +329,16 @@ class SqlStore:
         return [UnreadableRow(kind=kind, id=id, reason=reason, at=at) for kind, id, reason, at in rows]
 
     async def read_again(self, *, older_than_ms: int = 0) -> None:
-        """Read skipped rows again that were found at least `older_than_ms` ago.
+        """Try again to read rows that were skipped at least `older_than_ms` ago.
 
-        A row that still cannot be read is skipped again.
+        A row that is still unreadable is skipped again.
         """
         asked = {"until": self.clock.now() - older_than_ms, "limit": 1}
         if await self.engine.read(lambda sql: sql.all("store.unreadable", asked)):
             await self.engine.write(lambda sql: sql.run("store.read_again", asked))
 
     async def probe(self) -> None:
-        """Write and read back one row; raise the error of a failure."""
+        """Write a row and read it back; raise the error if that fails."""
         now, wanted = self.clock.now(), self._room.wanted
 
         def change(sql: SqlTransaction) -> tuple[Row | None, Row | None]:
@@ -358,17 +363,17 @@ class SqlStore:
         self._store_id = store_id
 
     def close(self) -> None:
-        """Finish submitted work and close; a repeated call has no effect. May block."""
+        """Finish submitted work and close; repeated calls have no effect. May block."""
         if os.getpid() != self._process:
             return  # the threads and the lock of the file belong to the process that forked this one
         self.engine.close()
         self._changes.tell_all()  # those who wait for a hint look again, and learn that it is closed
 
     async def _set_aside(self, error: StoreCorrupt, before: set[tuple[object, object]]) -> None:
-        """Record an unreadable row as skipped, so that the step can be repeated without it.
+        """Mark an unreadable row as skipped, so that the step can be repeated without it.
 
         Raises:
-            StoreCorrupt: The error names no row, or a row that was skipped `before` without effect.
+            StoreCorrupt: The error names no row, or a row that was already skipped `before`.
         """
         row = {"at": self.clock.now(), **error.details}
         name = row.get("kind"), row.get("id")

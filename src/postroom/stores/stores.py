@@ -1,4 +1,4 @@
-"""One open database, with a view for mail, runs and chats each."""
+"""One open database, with a separate view for mail, runs and chats."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from postroom.stores.store import SqlStore
 
 
 class Stores(MailStore):
-    """One store with its views for callers that know one kind of table.
+    """One store, with a view for each caller that knows only one kind of table.
 
     The object itself is the port of mail.
     """
@@ -42,25 +42,25 @@ class Stores(MailStore):
 
     @property
     def release(self) -> str:
-        """The database and its release, as people name it."""
+        """The name and version of the database, for display."""
         return self.store.engine.release
 
     @property
     def checks_pages(self) -> bool:
-        """Whether each page has a checksum, so that a damaged page is refused when it is read."""
+        """Whether each page has a checksum, so that damaged pages are detected when they are read."""
         return self.store.engine.checks_pages
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits, and the number of changes in them."""
+        """The number of commits, and the number of changes in all of them."""
         return self.store.engine.grouping
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a consistent copy while work continues, and verify it unless the caller does.
+        """Write a consistent copy while work continues, and verify it unless the caller does so.
 
         Raises:
             StoreError: The copy could not be written or is damaged; the target is unchanged.
-            StateError: The engine makes no copies.
+            StateError: The engine does not support copies.
         """
         await self.store.engine.back_up(target, is_read_back=is_read_back)
 
@@ -69,7 +69,7 @@ class Stores(MailStore):
         return await self.store.engine.check()
 
     async def indexes_that_lack_rows(self) -> list[str]:
-        """Return the indexes that can be rebuilt from their tables without loss."""
+        """Return the indexes that can be rebuilt from their tables without losing data."""
         return await self.store.engine.indexes_that_lack_rows()
 
     async def write_again(self, indexes: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class Stores(MailStore):
         return await self.store.engine.read(lambda sql: identity_of(sql, slugs))
 
     async def identify(self, store_id: str) -> None:
-        """Give the store its id, unless it already has one."""
+        """Give the store an id unless it already has one."""
         await self.store.engine.write(lambda sql: sql.run("store.identify", {"store_id": store_id}))
 
     async def outline(self) -> Outline:
@@ -93,5 +93,5 @@ class Stores(MailStore):
         return await self.store.engine.outline()
 
     def close(self) -> None:
-        """Finish submitted work and close; a repeated call has no effect. Blocks."""
+        """Finish submitted work and close; repeated calls have no effect. Blocks."""
         self.store.close()

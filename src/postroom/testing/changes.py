@@ -169,7 +169,7 @@ class _HeldClock:
 
 def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     if sql.dialect == "postgres":
-        return _watched(change, sql)  # its sequences are not rolled back: ids would differ
+        return _watched(change, sql)  # its sequences are not rolled back, so ids would differ
     sql.run("store.rehearse")
     try:
         first: object = _watched(change, sql)

@@ -168,7 +168,7 @@ class ChannelDriver(ABC):
     async def send_again(self) -> None:  # noqa: B027 - as above
         """Deliver again the updates that were not acknowledged, if the platform does not do so by itself."""
 
-    # A driver has these if its platform has the ability.
+    # A driver implements these if its platform has the ability.
 
     async def redeliver(self, sent: Sent) -> None:
         """Deliver a message a second time, as the platform does after a lost acknowledgement."""
@@ -442,7 +442,7 @@ class Stage:
         return [text for texts in self.agent.read for text in texts]
 
     async def hold(self) -> Sent:
-        """Have the agent work on a first message until `agent.free` is set."""
+        """Send a first message, on which the agent works until `agent.free` is set."""
         self.agent.free.clear()
         first = await self.driver.say("first")
         await self.until(lambda: self.agent.read)
@@ -492,7 +492,7 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
 
         test.__name__, test.__doc__ = promise.__name__, promise.__doc__
         test.__qualname__, test.__module__ = promise.__qualname__, promise.__module__
-        test.abilities = abilities  # type: ignore[attr-defined]  # for those who choose tests
+        test.abilities = abilities  # type: ignore[attr-defined]  # for the selection of tests
         return test
 
     return made
@@ -681,7 +681,7 @@ class ChannelPromises(ABC):
         await stage.hold()
         sent = await stage.driver.say("second")
         await stage.until_stored(2)
-        stage.door.changes = [StoreUnavailable("away")]  # the platform sends it again
+        stage.door.changes = [StoreUnavailable("away")]  # the platform then sends the update again
         await stage.driver.delete(sent)
         await stage.driver.say("third")
         await stage.until_stored(3)

@@ -78,7 +78,7 @@ def crashes(work: Function, *, in_step: str, times: int = 1) -> Function:
 
             return await step(name, last_act if name == in_step and left else function, *args, **options)
 
-        run.step = watched  # type: ignore[method-assign]  # the run of this execution alone
+        run.step = watched  # type: ignore[method-assign]  # affects only the run of this execution
         return await work(run)
 
     return dying

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.mail.projects import PEOPLE_KEY
+from postroom.mail.tasks import tasks_page
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
 from postroom.web.frame import count_overlaps, count_unread
@@ -20,6 +21,8 @@ from postroom.web.site import Shown, Site, WorkingSite
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
 """Maximum open questions on the page."""
+REVIEWS: Final = 10
+"""Maximum tasks of a project on the page that wait for a person's check."""
 GROUPS: Final = 20
 """Maximum groups of failed runs on the page."""
 AT_ONCE: Final = 100
@@ -50,12 +53,16 @@ async def projects(site: Site, request: Request) -> Response:
         }
         rows = [(project, counted[project.id]) for project in page.rows]
         unread = count_unread(mail, mail.project(PEOPLE_KEY), me)
-        to_settle = len(asked) + sum(len(one.run_ids) for one in failed) + unread
+        reviews = [
+            (one, task) for one in page.rows for task in tasks_page(mail, one, "review", limit=REVIEWS)
+        ]
+        to_settle = len(asked) + sum(len(one.run_ids) for one in failed) + len(reviews) + unread
         values: dict[str, Any] = {
             "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
             "next": page.next,
             "needs": needs,
             "unread": unread,
+            "reviews": reviews,
             "to_settle": to_settle,
             "waiting": to_settle + overlaps,
             "asked": asked[:QUESTIONS],

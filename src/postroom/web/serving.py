@@ -180,7 +180,7 @@ def remember_name(request: Request, answer: Response, name: str) -> None:
             NAME_COOKIE,
             name,
             max_age=NAME_KEPT,
-            path="/p",
+            path="/",
             secure=request.url.scheme == "https",
             httponly=True,
             samesite="strict",

@@ -13,7 +13,7 @@ from postroom.mail.tasks import tasks_page, views
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import Number, read_form, see
-from postroom.web.serving import number
+from postroom.web.serving import number, remember_name
 from postroom.web.site import Site, WorkingSite
 
 OPEN: Final = 200
@@ -65,5 +65,7 @@ async def decide_task(site: WorkingSite, request: Request) -> Response:
         await services.runs.decide_task(
             project.slug, form.task, form.name, accepts=form.do == "accept", why=form.why
         )
-        return see(links.page(project.slug, "tasks", done=f"{form.do}ed"))
+        answer = see(links.page(project.slug, "tasks", done=f"{form.do}ed"))
+        remember_name(request, answer, form.name.strip())
+        return answer
     return see(links.page(project.slug, "tasks"))

@@ -381,7 +381,7 @@ class Conversation:
         decisions: Decisions,
         used: UsedPermissions,
     ) -> None:
-        """Keep the content and people's decisions."""
+        """Store the content and people's decisions."""
         runner = work.runner
         self._with = process_runner
         self._work = work
@@ -431,7 +431,7 @@ class Conversation:
         capabilities = {
             "fs": {"readTextFile": False, "writeTextFile": False},
             "terminal": False,
-            "session": {"notices": {}},  # without this an agent puts its notices into the text of its answer
+            "session": {"notices": {}},  # otherwise an agent puts its notices into its answer
         }
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._ask(
@@ -450,7 +450,7 @@ class Conversation:
 
     async def take(self, chunk: bytes) -> None:
         """Process a piece of the agent's output; ignore it if the conversation has ended."""
-        await self._has_begun.wait()  # an earlier answer would reach nobody
+        await self._has_begun.wait()  # nobody would receive an earlier answer
         if self._over.is_set():
             return
         try:
@@ -618,7 +618,7 @@ class Conversation:
         if self.asked is None and not stop.is_ending:
             self.asked = replace(asked, text=f"{asked.text} {FORGETS}") if self._forgets else asked
             self.turn.is_broken_off = True
-            stop.ask(StopReason.DONE)  # the turn is cancelled while we part
+            stop.ask(StopReason.DONE)  # the turn is cancelled while we end the conversation
             self._cancel()
         self._peer.answer(said.id, selected(None))
 
@@ -636,7 +636,7 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
 
 
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return files as the agent accepts them.
+    """Return files in the form that the agent accepts.
 
     Images and audio are included if the agent supports them; other files become links to copies.
     """

@@ -40,7 +40,7 @@ from postroom.executors.requests import prompt_of
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
 MOST_NAMED: Final = 80
-"""Maximum characters of the agent's own reason in an error."""
+"""Maximum characters of the agent's own text that an error quotes."""
 _STOPS: Final = {
     "max_tokens": "it reached its limit of tokens",
     "max_turn_requests": "it reached its limit of model requests",

@@ -68,7 +68,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
             f"--allowedTools={_ALLOWED}",
             f"--disallowedTools={_TWICE}",
         ),
-        # Otherwise it begins without our tools if the server is slow.
+        # Otherwise Claude Code begins without our tools if the server is slow.
         variables={"MCP_CONNECTION_NONBLOCKING": "0"},
     )
 
@@ -86,7 +86,7 @@ class _Steering(Steering):
         """Send a message; it is read between two steps, or in a turn of its own after this one."""
         if self.is_over:
             return None
-        name = str(uuid.uuid4())  # it ignores a message whose name it knows
+        name = str(uuid.uuid4())  # Claude Code ignores a message with a known name
         content = {"role": "user", "content": text}
         self._say({"type": "user", "uuid": name, "message": content})
         return name

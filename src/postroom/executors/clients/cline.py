@@ -60,9 +60,9 @@ CLINE: Final = CodingClient(
     recipe=Recipe.CLINE,
     program=client_programs.CLINE,
     command=("cline", "--json"),
-    with_stdin=(PROMPT,),  # it reads its input only if there is a prompt
+    with_stdin=(PROMPT,),  # Cline reads its input only if there is a prompt
     one_word_is_command=True,
-    # Its hub would work with the variables of the session that began it, and not end with the run.
+    # Cline's hub would use the variables of the session that started it, and would outlive the run.
     variables={"CLINE_SESSION_BACKEND_MODE": "local"},
     shape=Shape.LINES,
     reader=_read,

@@ -52,7 +52,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
     if kind == "turn.completed":
         said.is_ended = True
         said.usage += tokens_in(table_in(line, "usage"), "input_tokens", "output_tokens")
-        said.error = None  # an error before the end of the turn was overcome
+        said.error = None  # the client recovered from any error before the end of the turn
     if kind == "item.completed":
         said.is_begun = True
         item = table_in(line, "item")
@@ -109,7 +109,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
         told = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
         told[f"http_headers.{CLIENT_HEADER}"] = Recipe.CODEX.value
     told |= {**client_programs.CODEX_GRANTED, **client_programs.CODEX_DIRECT}
-    told["required"] = True  # otherwise it begins without our tools if the server is slow
+    told["required"] = True  # otherwise Codex begins without our tools if the server is slow
     words = (  # texts, lists of texts and booleans are the same in TOML and JSON
         word
         for name, value in told.items()
@@ -124,7 +124,7 @@ class _Steering(Steering):
     command = ("codex", "app-server")
 
     def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
-        """Keep the parts."""
+        """Store the parts."""
         super().__init__(say, said, prompt=prompt, cwd=cwd, session=session)
         self._peer = Peer(say)
         self._turn: str | None = None

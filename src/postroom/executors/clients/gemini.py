@@ -75,7 +75,7 @@ def _links(home: Path) -> Iterator[tuple[str, Path]]:
     own = home / ".gemini"
     entries = {*_WRITES, "tmp", "history"}
     with suppress(OSError):
-        for name in ("tmp", "history"):  # it creates no folder behind a dangling link
+        for name in ("tmp", "history"):  # Gemini CLI cannot create a folder through a dangling link
             (own / name).mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         entries |= {path.name for path in own.iterdir()}

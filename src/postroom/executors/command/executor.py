@@ -122,7 +122,7 @@ def words_of(
     if runner.prompt is PromptWay.ARGUMENT and PROMPT not in words:
         words += client.with_argument
     elif runner.prompt is PromptWay.STDIN and tuple(words[-len(client.with_stdin) :]) != client.with_stdin:
-        words += client.with_stdin  # also if it is empty: nothing is added
+        words += client.with_stdin  # it may be empty
     is_command = client.one_word_is_command and len(prompt.split()) == 1
     shown = f" {prompt}" if prompt.startswith("-") or is_command else prompt
     return tuple(shown if word == PROMPT else word for word in words)

@@ -46,7 +46,7 @@ class SteeredTalk:
         prompt: str,
         session: str | None,
     ) -> None:
-        """Keep the parts; `session` is a session to resume."""
+        """Store the parts; `session` is a session to resume."""
         self._work = work
         self._reading = reading
         self._stream = stream
@@ -67,7 +67,7 @@ class SteeredTalk:
         """Listen for the program's plugin on a socket that only our user can open; yield the socket's path.
 
         Raises:
-            CommandBusy: The system has no room for it now.
+            CommandBusy: The system has no resources for the socket now.
         """
         try:
             folder, listening = await asyncio.to_thread(_listening)
@@ -107,7 +107,7 @@ class SteeredTalk:
             await self._note(taken)
         if self._steering.is_over:
             self._finish()
-        self._work.active.arrivals.set()  # between two steps is when to look: a hint may have been elsewhere
+        self._work.active.arrivals.set()  # check between two steps, because a hint may have been lost
 
     async def part(self, gone: asyncio.Event) -> None:
         """Send nothing more."""
@@ -147,7 +147,7 @@ class SteeredTalk:
             try:
                 for message in await pending.waiting(Boundary.NEXT_STEP):
                     self._tell(message.id or "", storable(message.text()))
-            except PostroomError as error:  # they keep waiting, and the next round looks again
+            except PostroomError as error:  # the messages stay pending, and the next round tries again
                 _LOG.warning("command.not_steered", run_id=self._run_id, reason=error.describe())
             await arrivals.wait()
 

@@ -10,7 +10,7 @@ from postroom.ports import PendingBoundary
 
 
 class StopReason(StrEnum):
-    """The reason to end a program from outside."""
+    """The reason why a program is ended from outside."""
 
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
@@ -84,7 +84,7 @@ class ActiveRun:
         return id in (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def wake(self) -> bool:
-        """Hint that there are messages for the run; return False if its program takes none."""
+        """Notify the run that messages are pending; return False if its program does not take messages."""
         self.arrivals.set()
         return self.listens
 
@@ -118,7 +118,7 @@ class ActiveRuns:
         """Add a run; if a run of the same thread is being ended, wait for its end first.
 
         Raises:
-            ThreadAlreadyRunning: A run of the thread is active, and nobody has asked it to end.
+            ThreadAlreadyRunning: A run of the thread is active, and it has not been asked to end.
         """
         thread_id = active.identity.thread_id
         while (former := self._by_thread.get(thread_id)) is not None:
@@ -137,6 +137,6 @@ class ActiveRuns:
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id; None if it is ambiguous."""
+        """Return the run with this run, thread or dispatch id; None unless exactly one run matches."""
         found = [active for active in self._by_thread.values() if active.answers_to(id)]
         return found[0] if len(found) == 1 else None

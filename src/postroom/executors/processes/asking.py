@@ -35,7 +35,7 @@ def asked(
         ):
             try:
                 said, _ = one.communicate(timeout=PATIENCE.total_seconds())
-            except BaseException:  # whatever ended the wait, the program does not outlive it
+            except BaseException:  # whatever ended the wait, the program must not outlive it
                 end(one)
                 raise
     except FileNotFoundError:

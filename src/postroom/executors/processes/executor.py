@@ -186,7 +186,7 @@ def advised(
 ) -> CommandError:
     """Return a failure of a runner's client, extended by advice. Blocks.
 
-    `command` is the program that was started, with this environment.
+    `command` is the program that was started, `environment` its environment.
     """
     if isinstance(error, CommandNotStarted):
         if error.value != command:  # it is the folder
@@ -323,7 +323,7 @@ class Finished(Protocol):
         ...
 
     def last_words(self) -> LastWords:
-        """Return its last output, for advice on its failure."""
+        """Return the program's last output, for advice on its failure."""
         ...
 
 
@@ -349,7 +349,7 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
     whether the request contained messages or an answer.
     """
     if control.beginning is not None:
-        return activation  # it begins now
+        return activation  # the run begins with this execution
     run = await control.threads.load_run(activation.run_id or "")
     if run is None or run.input is None or run.activation is None:
         return activation
@@ -383,7 +383,7 @@ class ProgramExecutor(RunDispatchExecutor):
     """
 
     kind: ClassVar[RunnerKind]
-    """The kind of runner that it executes."""
+    """The kind of runner that this executor executes."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ class Tail:
         kept = self.bytes()
         rest = 0
         while self.is_cut and rest < min(3, len(kept)) and kept[rest] & 0xC0 == 0x80:
-            rest += 1  # of a character that began before the cut
+            rest += 1  # a byte of a character that began before the cut
         return without_escapes(kept[rest:].decode("utf-8", "replace"))
 
 
@@ -181,13 +181,13 @@ class Output(asyncio.StreamReaderProtocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         super().connection_made(transport)
         self._pipe = transport
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the descriptor is closed."""
+        """Record that the descriptor is closed."""
         super().connection_lost(exc)
         self._let_go.set()
 
@@ -215,7 +215,7 @@ class StdinWriter(asyncio.Protocol):
         return writer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         if isinstance(transport, asyncio.WriteTransport):
             self._transport = transport
 
@@ -241,7 +241,7 @@ class StdinWriter(asyncio.Protocol):
             await self._closed.wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the descriptor is closed."""
+        """Record that the descriptor is closed."""
         self._closed.set()
 
 
@@ -268,7 +268,7 @@ class Control(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         if isinstance(transport, asyncio.WriteTransport):
             self._transport = transport
 
@@ -298,7 +298,7 @@ class Control(asyncio.Protocol):
                 self.gone.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the shim has ended."""
+        """Record that the shim has ended."""
         self.is_lost = not self.gone.is_set()
         self.exited.set()
         self.gone.set()

@@ -190,7 +190,7 @@ class Launcher:
         """Make the launcher fork a shim with these descriptors; start the launcher again if it was killed.
 
         Raises:
-            OSError: The system has no room for it.
+            OSError: The system has no resources for another process.
         """
         with self._turn:
             if self._line is not None:
@@ -238,7 +238,7 @@ def started(
     Raises:
         CommandNotStarted: The working folder or the program is missing, or access to it is denied.
         PromptTooLong: The argument is too long for the system.
-        CommandBusy: The system has no room for it now.
+        CommandBusy: The system has no resources for another process now.
     """
     for word in launch.words:
         length = len(storable(word).encode()) + 1
@@ -393,7 +393,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_process(programs: Path) -> dict[str, Json]:
-    """Return facts by which other servers recognise this process; `programs` is the folder of its runs."""
+    """Return facts that identify this process to other servers; `programs` is the folder of its runs."""
     return {"machine": _machine(), "pid": os.getpid(), "programs": str(programs)}
 
 
@@ -416,7 +416,7 @@ def _machine() -> str:
     """Return a text that identifies this machine and its current boot, within which pids are unique."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
-    except OSError:  # another system than Linux: its leases end by themselves
+    except OSError:  # not Linux; there, leases simply expire
         return ""
 
 
@@ -444,7 +444,7 @@ class ProcessRunner:
         limits: CommandLimits | None = None,
         platform: str = sys.platform,
     ) -> None:
-        """Start and write nothing yet. `environment` is the server's.
+        """Store the parts; nothing is started or written yet. `environment` is the server's environment.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -474,7 +474,7 @@ class ProcessRunner:
 
     @asynccontextmanager
     async def folder_of(self, run_id: str) -> "AsyncIterator[RunFolder]":
-        """Make the private folder of a run, for one execution at a time, and remove it after the block.
+        """Create the private folder of a run, for one execution at a time, and remove it after the block.
 
         Raises:
             CommandNotEnded: Processes of an earlier execution of the run still exist.
@@ -584,7 +584,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """The end of a program.
+    """How a program ended.
 
     Attributes:
         code: The exit code, negative for a signal; None if the program could not be ended.
@@ -609,7 +609,7 @@ class Talk(Protocol):
         ...
 
     async def take(self, chunk: bytes) -> None:
-        """Take a piece of output."""
+        """Process a piece of output."""
         ...
 
     async def part(self, gone: asyncio.Event) -> None:
@@ -617,7 +617,7 @@ class Talk(Protocol):
         ...
 
     async def end(self) -> None:
-        """Release the program: none of its processes is left, or they could not be ended."""
+        """Release the program after its processes have ended, or could not be ended."""
         ...
 
 
@@ -627,7 +627,7 @@ class Program:
     def __init__(
         self, process_runner: ProcessRunner, work: Work, variables: Mapping[str, str] | None = None
     ) -> None:
-        """Make the program's environment; the runner's own variables win over `variables`."""
+        """Build the program's environment; the runner's own variables override `variables`."""
         self._with, self._work = process_runner, work
         access = {} if work.access is None else work.access.variables()
         names = {
@@ -713,7 +713,7 @@ class Program:
         await asyncio.wait((exited, asked), return_when=asyncio.FIRST_COMPLETED)
         stopped = None if control.exited.is_set() else stop.reason
         is_late = control.is_late and stopped is not StopReason.CANCELLED
-        stop.settle()  # from here on it ends by itself, or for the reason that was first
+        stop.settle()  # from here on the program ends by itself, or for the first reason
         if stopped is not None:
             await talk.part(control.exited)
         grace = min(limits.grace, limits.leftover_grace) if stopped is None else limits.grace
@@ -756,7 +756,7 @@ class Program:
 
     async def _idle_out(self, most: int) -> None:
         while (left := self._heard_at + max(most, 1) - self._with.clock.now()) > 0:
-            await self._with.timer.sleep(min(left, most))  # a clock that is turned back adds nothing
+            await self._with.timer.sleep(min(left, most))  # a clock that is set back must not extend the wait
         self._work.active.stop.ask(StopReason.IDLE)
 
 

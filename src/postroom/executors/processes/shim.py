@@ -88,7 +88,7 @@ class Shim:
         self._until: float | None = None
         self._pid = 0
         self._is_reaper = sys.argv[1] == "linux" and bool(_stat("self")) and _prctl(_SET_CHILD_SUBREAPER, 1)
-        if self._is_reaper:  # a shim that its program has stopped goes on when the launcher ends
+        if self._is_reaper:  # a shim that its program stopped is continued when the launcher ends
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
         self._asked: set[tuple[int, bytes]] = set()
         self._wish: signal.Signals | None = None
@@ -164,7 +164,7 @@ class Shim:
             signal.signal(number, signal.SIG_DFL)
         if self._is_reaper:
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-            if os.getppid() != shim:  # it was killed before
+            if os.getppid() != shim:  # the shim was killed before this
                 os._exit(127)
         os.chdir(cwd)
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; whose words these are the runner's docstring says
@@ -227,7 +227,7 @@ class Shim:
                 self._until = float(line.removeprefix(b"hold "))
 
     def _say(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):  # the server is gone, or frozen
+        with contextlib.suppress(OSError):  # the server has ended or is frozen
             self._control.sendall(line)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -285,7 +285,7 @@ def _send(pid: int, born: bytes, number: signal.Signals) -> None:
     try:
         if (words := _stat(pid)) and words[19] == born:
             signal.pidfd_send_signal(process, number)
-    except OSError:  # it has ended, or became another user's
+    except OSError:  # the process has ended, or now belongs to another user
         return
     finally:
         os.close(process)

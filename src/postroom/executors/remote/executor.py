@@ -141,8 +141,8 @@ def judge(row: RunDispatch | None, result: Result) -> None:
 
     Raises:
         ResultConflict: The dispatch has ended with another answer.
-        StaleResult: The result is no longer needed.
-        ResultTooEarly: The dispatch is waiting, and not yet active here.
+        StaleResult: The result is no longer needed, because the run is unknown or ended without it.
+        ResultTooEarly: The dispatch is not active here at the moment.
     """
     if row is None:
         raise StaleResult("the run is unknown here")
@@ -182,13 +182,13 @@ class RemoteClient:
         Raises:
             MissingExtra: The HTTP client is not installed.
             RemoteUnavailable: The server is unreachable or cannot work now; it may have accepted the run.
-                RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is invalid or too
+            RemoteRefused, RemoteMisbehaved: The server refuses the run, or its answer is invalid or too
                 large.
         """
         import httpx2
 
         if self._client is None:
-            # Making one reads the certificates of the system.
+            # Creating a client reads the system's certificates, which blocks.
             made = await asyncio.to_thread(_client)
             self._client = self._client or made
         headers = {"Content-Type": "application/json", **signed(secret, body, now=self._clock.now())}
@@ -249,7 +249,7 @@ def check_installed() -> None:
 def _client() -> "httpx2.AsyncClient":
     import httpx2
 
-    # Nothing from the environment: neither a proxy nor a netrc gets to see the signed request.
+    # Ignore the environment, so that neither a proxy nor a netrc entry affects the signed request.
     timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     return httpx2.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False)
 
@@ -341,8 +341,8 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         same run again under the same key.
 
         Raises:
-            ThreadAlreadyRunning: The thread's run is executed here already. RunnerNotFound, InvalidRunner:
-                The agent is not run by another server.
+            ThreadAlreadyRunning: A run of the thread is executing here already.
+            RunnerNotFound, InvalidRunner: The agent is not run by another server.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
             RunnerSecretMissing: The secret is not available.
             MissingExtra: The HTTP client is not installed.
@@ -496,7 +496,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return await self._secret_of(await self._runner_of(agent_id))
         except (AgentNotFound, InvalidRunner, RunnerNotFound):
             return None
-        except RunnerSecretMissing as error:  # an unverified sender must not learn the place of the secret
+        except RunnerSecretMissing as error:  # do not tell an unverified sender where the secret is
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
             raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
 
@@ -514,7 +514,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
                 self._forget(execution)
 
     def stored(self, run: RunRecord) -> None:
-        """Note that the end of a run is durable."""
+        """Record that the end of a run is durable."""
         execution = self._by_dispatch.get(run.dispatch_id or "")
         if execution is not None and execution.ended.is_set():
             self._forget(execution)

@@ -1,1 +1,1 @@
-"""Mail over the named statements of a transaction, on either engine."""
+"""Stores mail by the named statements of a transaction, on either engine."""

@@ -1,19 +1,21 @@
-"""The search index of messages and the list of threads by newest message, in one way per engine.
+"""The search index of messages, and the list of threads by newest message; both differ per engine.
 
-SQLite has an FTS5 table without the texts. The writer updates it after it has answered, many messages per
-commit, because an update with each message would double what a commit writes. PostgreSQL has one `tsvector`
-per message, of words that postroom splits itself; the change itself writes it, whatever other servers commit.
+SQLite has an FTS5 table that does not contain the texts. The writer updates it after it has returned results
+to its callers, with many messages per commit, because an update with each message would double the size of a
+commit. PostgreSQL has one `tsvector` per message, made of words that postroom splits itself. The change that
+stores the message writes it, independently of other servers.
 
-The words that a search compares are the same on both engines. A word is a sequence of letters and digits.
-Case, accents, vowel points and variants of a character are folded: `Ł`, `ß`, `İ` and `٣` are compared as `l`,
-`ss`, `i` and `3`. Two kinds of text become coded words:
+A search compares the same words on both engines. A word is a sequence of letters and digits, normalized by
+folding case, accents, vowel points and character variants: `Ł`, `ß`, `İ` and `٣` become `l`, `ss`, `i` and
+`3`. Two kinds of text become encoded words:
 
 - A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
   neighbouring characters, and its last character. Each part of a run is found, also next to Latin text.
 - A symbol such as an emoji is a word.
 
-On PostgreSQL the first 16,382 words of a message have a position, each word at most 255 of them; phrases
-match by position. Later words are found too, until the index of one message holds a million bytes.
+On PostgreSQL, only the first 16,382 words of a message get positions, and each distinct word at most 255
+positions; phrases match by position. Later words can also be found, until the index entry of the message has
+a million bytes.
 """
 
 import re
@@ -37,34 +39,34 @@ MAX_DEPTH: Final = 30
 
 
 MAX_UNSPACED: Final = 16_000
-"""Maximum number of indexed characters of scripts without spaces in one text.
+"""Maximum number of characters in scripts without spaces that are indexed of one text.
 
-Each pair of them may be a separate word, and other senders wait while they are indexed. PostgreSQL finds no
-phrase after about 16,382 words.
+Each pair of such characters may become a separate word, and other senders wait while they are indexed.
+PostgreSQL cannot find phrases after about 16,382 words.
 """
 _ASCII_WORD: Final = re.compile(r"[0-9A-Za-z]+")
 _CODE: Final = "\uf8f0"
-"""First character of a coded word, from the private use area."""
+"""First character of an encoded word, from the private use area."""
 _DIGITS: Final = 5
-"""Hexadecimal digits of each character of a coded word."""
+"""Number of hexadecimal digits for each character of an encoded word."""
 _CODED_WORD: Final = re.compile(rf"{_CODE}([0-9a-f]{{{_DIGITS}}})")
 _UNSPACED: Final = re.compile(
     "[\u0e01-\u0e3a\u0e40-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3038-\u303a\u3041-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]+"
 )
 _VIRAMA: Final = 9
-"""The combining class of a mark that joins two characters; without the mark the word is different."""
+"""Combining class of the mark that joins two characters; without it, they would be another word."""
 _SPLITS: Final = "\u200b\u200c\ufeff"
-"""Invisible characters that separate words; other invisible characters belong to a word."""
+"""Invisible characters that separate words; all other invisible characters are part of a word."""
 _TATWEEL: Final = "\u0640"
 _PLAIN: Final = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
 )
-"""Characters that Unicode does not decompose, in the spelling without their stroke."""
+"""Characters that Unicode does not decompose, with the character that each becomes without its stroke."""
 
 
 class Word(NamedTuple):
-    """A word in the form that is compared, and its place in the text."""
+    """A normalized word, and its position in the text."""
 
     folded: str
     start: int
@@ -72,7 +74,7 @@ class Word(NamedTuple):
 
 
 def words(text: str) -> Iterator[Word]:
-    """Yield the words of a text in order."""
+    """Yield the normalized words of a text in order."""
     if text.isascii():
         for match in _ASCII_WORD.finditer(text):
             yield Word(match[0].lower(), match.start(), match.end())
@@ -86,7 +88,7 @@ def words(text: str) -> Iterator[Word]:
 
 
 def folded(text: str) -> Sequence[str]:
-    """Return the words of a text in the form that is compared, in order."""
+    """Return the normalized words of a text in order."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     coded = _coded(text)
@@ -94,13 +96,13 @@ def folded(text: str) -> Sequence[str]:
 
 
 def is_unspaced(word: str) -> bool:
-    """Return whether a word of a query is code for characters of a script without spaces."""
+    """Return whether a query word is the encoded form of characters in a script without spaces."""
     coded = _CODED_WORD.match(word)
     return coded is not None and _UNSPACED.match(chr(int(coded[1], 16))) is not None
 
 
 def asked_words(text: str) -> tuple[list[str], bool]:
-    """Return adjacent words to find, and whether the last word is only the start of a word."""
+    """Return adjacent words to search for, and whether the last one is only a prefix."""
     found = folded(text)
     if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
         return list(found), False
@@ -110,12 +112,12 @@ def asked_words(text: str) -> tuple[list[str], bool]:
 
 
 def indexed_text(text: str) -> str:
-    """Return the words of a text for FTS5, which splits at spaces and folds ASCII only."""
+    """Return the words of a text for FTS5, which only splits at spaces and folds ASCII."""
     return text if text.isascii() else " ".join(folded(text))
 
 
 def _coded(text: str) -> str:
-    """Return a text with coded words in place of its runs without spaces, up to the index limit."""
+    """Return a text in which runs without spaces are replaced by encoded words, up to the index limit."""
     left = MAX_UNSPACED
 
     def code(run: re.Match[str]) -> str:
@@ -128,7 +130,7 @@ def _coded(text: str) -> str:
 
 
 def _coded_words(run: re.Match[str]) -> Iterator[Word]:
-    """Yield the coded words of a run without spaces; all have its place if NFKC changes its length."""
+    """Yield the encoded words of a run without spaces; if NFKC changes its length, all get its position."""
     start, end = run.span()
     coded = _coded_run(run[0]).split()
     if len(coded) != end - start:
@@ -138,7 +140,7 @@ def _coded_words(run: re.Match[str]) -> Iterator[Word]:
 
 
 def _coded_run(run: str) -> str:
-    """Return a run without spaces as coded words, with a space before and after each."""
+    """Return a run without spaces as encoded words, each surrounded by spaces."""
     digits = unicodedata.normalize("NFKC", run).encode("utf-32-be").hex()
     codes = [digits[end - _DIGITS : end] for end in range(8, len(digits) + 1, 8)]
     pairs = map(str.__add__, codes, (*codes[1:], ""))
@@ -146,7 +148,7 @@ def _coded_run(run: str) -> str:
 
 
 def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
-    """Yield the words between two places of a text, which contains no run without spaces there."""
+    """Yield the words between two positions of a text that contains no run without spaces there."""
     word, start = "", begin
     for place in range(begin, end):
         for at, part in enumerate(re.split("( )", _piece(text[place]))):
@@ -163,7 +165,7 @@ def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
 
 @lru_cache(maxsize=4_096)
 def _piece(character: str) -> str:
-    """Return the text that a character adds to its word; a space or a coded word in spaces ends it."""
+    """Return the text that a character adds to its word; a space or a word enclosed in spaces ends it."""
     if unicodedata.category(character)[0] == "S" and not character.isascii():
         return f" {_CODE}{ord(character):0{_DIGITS}x} "
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
@@ -190,7 +192,7 @@ _BEFORE_THE_PLACE = 4
 
 
 def snippet(message: Message, query: Query) -> str:
-    """Return some words around the first match of the query."""
+    """Return a short excerpt around the first match of the query."""
     asked = list(asked_of(query))
     texts = (message.body_md, message.subject, message.topic, message.sender_name)
     for text in texts:
@@ -200,7 +202,7 @@ def snippet(message: Message, query: Query) -> str:
 
 
 def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
-    """Yield each word that a match may contain, and whether it is only the start of a word."""
+    """Yield each word that a match may contain, and whether it is only a prefix."""
     match query:
         case Term(text=text, prefix=prefix):
             found, is_beginning = asked_words(text)
@@ -230,14 +232,14 @@ def _around(text: str, asked: list[tuple[str, bool]]) -> str | None:
     return None
 
 
-"""Maximum depth of a query: the parser of FTS5 fails at 32 levels of alternating AND and OR."""
+"""Maximum depth of a query, because FTS5's parser fails at 32 levels of alternating AND and OR."""
 
 _COLUMNS = {"subject": "subject", "body": "body_md", "sender": "sender_name", "topic": "topic"}
 _NOTHING = '""'
 
 
 def fts5(query: Query, *, depth: int = 0) -> str:
-    """Return the FTS5 expression for a query; words without a letter or digit match nothing.
+    """Return the FTS5 expression for a query; query words without letters or digits match nothing.
 
     Raises:
         InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
@@ -285,17 +287,17 @@ _WEIGHTS: Final[Mapping[str, str]] = {"subject": "A", "sender": "B", "topic": "C
 _LAST_PLACE: Final = 16_383
 _MOST_PLACES: Final = 255
 _MOST_BYTES: Final = 1_000_000
-"""Limit below 2**20 bytes, which is PostgreSQL's maximum."""
+"""A limit just below 2**20 bytes, which is the maximum of PostgreSQL."""
 _LONGEST_WORD: Final = 500
 
 
 def home(project_id: int) -> str:
-    """Return the hidden word that every message of a project contains, and that no author can write."""
+    """Return the hidden word that all messages of a project contain and that no author can write."""
     return f"'#{project_id}'"
 
 
 def tsvector(message: Message) -> str:
-    """Return the index entry of a message, as PostgreSQL reads it."""
+    """Return the index entry of a message in PostgreSQL's text format."""
     texts = {
         "subject": message.subject,
         "sender": message.sender_name,
@@ -324,7 +326,7 @@ def tsvector(message: Message) -> str:
 
 
 def tsquery(query: Query, *, depth: int = 0) -> str | None:
-    """Return the expression for a query; None if it can match nothing.
+    """Return the PostgreSQL expression for a query; None if it cannot match anything.
 
     Raises:
         InvalidArgument: The query is nested deeper than `MAX_DEPTH`.
@@ -367,12 +369,14 @@ def _in_order(text: str, field: str | None, *, prefix: bool) -> str | None:
 _NEWEST: Final = 2**62
 _PAGE: Final = 1_000
 FEW: Final = 50_000
-"""Messages of a project whose ids are collected before a search on SQLite, whose index holds all projects."""
+"""Maximum number of a project's messages whose ids are collected before a search on SQLite, whose index
+covers all projects.
+"""
 _SEARCH: Final = {"newest": "mail.search_newest", "best": "mail.search_best"}
 
 
 def add(tx: SqlTransaction, message: Message) -> None:
-    """Index a new message, on PostgreSQL."""
+    """Index a new message; only on PostgreSQL."""
     values = {
         "message_id": message.id,
         "project_id": message.project_id,
@@ -384,7 +388,7 @@ def add(tx: SqlTransaction, message: Message) -> None:
 
 
 def fill(tx: SqlTransaction) -> None:
-    """Index every message of a store that was just filled; on SQLite the writer does it."""
+    """Index all messages of a store that was just filled; on SQLite, the writer does this."""
     if tx.dialect == "sqlite":
         return
     tx.one("mail.go_on_counting")
@@ -395,7 +399,7 @@ def fill(tx: SqlTransaction) -> None:
 
 
 def add_words(tx: SqlTransaction, after: int) -> int:
-    """Index the words of some messages after an id; return the last id, 0 at the end."""
+    """Index the words of some messages after an id; return the id of the last one, 0 at the end."""
     found = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
     for row in found:
         tx.run("mail.index_words", {"message_id": row[0], "words": tsvector(record(Message, row))})
@@ -403,9 +407,9 @@ def add_words(tx: SqlTransaction, after: int) -> int:
 
 
 def add_threads(tx: SqlTransaction) -> None:
-    """Index the threads of all messages, on PostgreSQL.
+    """Index the threads of all messages; only on PostgreSQL.
 
-    One statement does it, because a row that one transaction changes for each message gets slower each time.
+    A single statement does this, because a row becomes slower with each change by the same transaction.
     """
     tx.run("mail.index_threads")
 
@@ -413,7 +417,7 @@ def add_threads(tx: SqlTransaction) -> None:
 def move(tx: SqlTransaction, source: int, target: int) -> None:
     """Move the index entries of a project's messages to another project.
 
-    On SQLite the message has the project.
+    On SQLite, nothing is done, because the message row has the project.
     """
     after, moved, values = 0, 0, {"project_id": source, "limit": _PAGE}
     while tx.dialect == "postgres" and (found := tx.all("mail.project_messages", {**values, "after": after})):
@@ -430,7 +434,7 @@ def move(tx: SqlTransaction, source: int, target: int) -> None:
 def find(
     tx: SqlTransaction, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
 ) -> list[SearchHit]:
-    """Return matching messages, as the port describes."""
+    """Return matching messages, as described in the interface."""
     values: dict[str, object] = {
         "limit": limit,
         "below": cursor or _NEWEST,
@@ -453,17 +457,17 @@ def find(
 
 
 def partly_searched(tx: SqlTransaction, project_id: int, query: Query, *, limit: int) -> list[int]:
-    """Return the newest messages that a search may have missed, as the port describes."""
+    """Return the newest messages that a search may have missed, as described in the interface."""
     if not any(is_unspaced(word) for word, _ in asked_of(query)):
         return []
     return [row[0] for row in tx.all("mail.cut_messages", {"project_id": project_id, "limit": limit})]
 
 
 def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:
-    """Return the range of ids of a project's messages below an id, and the project if it has few.
+    """Return the id range of a project's messages below an id, and the project if it has few messages.
 
-    Without the range, FTS5 would look up a word that is common elsewhere message by message in every other
-    project. FTS5 uses only one upper bound, the first of a statement, so that a cursor cannot add another.
+    Without the range, FTS5 would examine each message of all other projects for a word that is common there.
+    FTS5 uses only the first upper bound in a statement, so that a cursor cannot add another one.
     """
     first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
     return {"first": first, "last": min(last, below - 1), "few": project_id if count <= FEW else None}

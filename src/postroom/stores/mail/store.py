@@ -1,4 +1,4 @@
-"""The view of the store that mail gets: only its own tables."""
+"""The part of the store that mail may use, which contains only mail's own tables."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,7 +19,7 @@ class MailStore:
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Hints about commits of this and other processes; the topic of mail is `MAIL`."""
+        """Hints about commits of this and other processes; mail uses the topic `MAIL`."""
         return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
@@ -31,11 +31,11 @@ class MailStore:
         return await self._store.read(lambda tx: look(tx.mail))
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run `change` as one transaction; when this returns, the change survives a power cut.
+        """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
         An exception from `change` rolls it back and is raised here. `key` names the project of the change, in
-        any spelling: changes of one key run one after another, other changes may run in parallel. If the
-        caller is cancelled, the change may or may not have happened.
+        any spelling: changes with the same key run one after another, while others may run in parallel. If
+        the caller is cancelled, the change may or may not have been made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
@@ -43,9 +43,9 @@ class MailStore:
         return await self._store.write(lambda tx: change(tx.mail), key=OF_A_PROJECT + key)
 
     async def settle(self) -> None:
-        """Update search and threads, so that later reads see every message written so far."""
+        """Update search and thread lists, so that later reads see all messages written so far."""
         await self._store.settle()
 
     async def probe(self) -> None:
-        """Write and read back one row; raise the error of a failure."""
+        """Write a row and read it back; raise the error if that fails."""
         await self._store.probe()

@@ -1,1 +1,1 @@
-"""Runs over an open transaction of either engine: decisions and writes, and the ports over a store."""
+"""Runs within an open transaction of either engine (decisions and writes), and the ports over a store."""

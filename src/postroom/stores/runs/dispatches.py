@@ -1,8 +1,8 @@
-"""The queue over an open transaction.
+"""The queue within an open transaction.
 
-A method that moves a dispatch is called under the lock of its thread. It reads, lets the record decide, and
-writes the result. A lost claim is returned rather than raised: it may have ended its row, and an exception
-would roll the change back.
+A method that changes a dispatch is called while the lock of its thread is held. It reads the record, lets the
+record decide, and writes the result. A lost claim is returned rather than raised, because it may have ended
+its dispatch, and an exception would roll this change back.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,19 +36,19 @@ from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Look, Row, SqlTransaction, Tables, Values
 
 PURGED_AT_ONCE: Final = 1_000
-"""Maximum rows removed in one transaction: about 5 ms, during which no caller is answered."""
+"""Maximum number of rows removed in one transaction: about 5 ms, during which no caller gets a result."""
 
 _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
-"""The stored end of a hold without a time limit."""
+"""The value stored as the end of a hold that has no time limit."""
 _FEW: Final = 16
-"""Number of due rows, and of threads in the queue, below which each is examined."""
+"""Number of due rows, and of threads in the queue, up to which each one is examined."""
 _LATER_WINDOW: Final = 64
-"""Minimum number of rows of the queue that are read together after the first ones."""
+"""Minimum number of queue rows that are read together after the first window."""
 _WINDOWS: Final = 4
-"""Number of windows of rows that are read before each thread is examined."""
+"""Number of windows of rows that are read before each thread is examined instead."""
 _SOON_MS: Final = 10_000
-"""Milliseconds: a queued run that is due within this time counts as an executing run for budgets."""
+"""A queued run that is due within this many milliseconds counts as an executing run for budgets."""
 _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
@@ -61,12 +61,12 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
-        """Return the dispatches whose ids have this prefix, by id, each with the id of its run."""
+        """Return the dispatches whose ids have this prefix, by id, each with its run's id."""
         asked = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
         return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", asked)}
 
     def thread_of(self, dispatch_id: str) -> str | None:
-        """Return the thread of a dispatch, which never changes, so that it can be locked."""
+        """Return the thread of a dispatch, so that it can be locked; a dispatch never changes its thread."""
         row = self._sql.one("dispatches.thread_of", {"dispatch_id": dispatch_id})
         return row[0] if row else None
 
@@ -76,7 +76,7 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
-        """Return a consumer's claimed dispatches by thread, except claims with the tokens `besides`."""
+        """Return a consumer's claimed dispatches by thread, except those with the claim tokens `besides`."""
         return self._all("claimed_by", {"consumer": consumer, "besides": besides})
 
     def epoch(self, thread_id: str) -> int:
@@ -93,10 +93,10 @@ class Dispatches(Tables):
     def due(
         self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
     ) -> RunDispatch | None:
-        """Return the thread's next due dispatch if none is claimed; one of an older epoch is superseded.
+        """Return the thread's next due dispatch unless one is claimed; supersede those of an older epoch.
 
-        With `behind`, return the dispatch that would be due at `now` if that dispatch and its run had ended;
-        supersede nothing.
+        With `behind`, return the dispatch that would be due at `now` if the dispatch `behind` and its run had
+        ended; in this case nothing is superseded.
         """
         now, of_thread = self._now() if now is None else now, {"thread_id": thread_id}
         looks = [due_look(thread_id, now, behind)]
@@ -112,7 +112,7 @@ class Dispatches(Tables):
         return rows.dispatch(due[0]) if due else None
 
     def first_due(self, thread_ids: Sequence[str]) -> list[RunDispatch]:
-        """Return the next due dispatch of each of these threads that has one and no claimed one."""
+        """Return, for each of these threads without a claimed dispatch, its next due dispatch, if any."""
         found = self._asked(due_look(thread_id, self._now()) for thread_id in thread_ids)
         due = [row for rows_of_thread in found.values() for row in rows_of_thread]
         for *_, run_id, body in due:
@@ -120,12 +120,12 @@ class Dispatches(Tables):
         return [rows.dispatch(row) for row in due]
 
     def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
-        """Own the thread's next due dispatch; see `DispatchStore.claim`."""
+        """Claim the thread's next due dispatch; see `DispatchStore.claim`."""
         due = self.due(thread_id)
         return None if due is None else self._taken(due, asks, self._now())
 
     def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:
-        """Own this dispatch, due or not; see `DispatchStore.claim_dispatch`."""
+        """Claim this dispatch, due or not; see `DispatchStore.claim_dispatch`."""
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
         if row is None or found is None or found.status is not _QUEUED:
@@ -146,7 +146,7 @@ class Dispatches(Tables):
     def move_owned(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch | StaleClaim:
-        """Store the result of `move` for the dispatch of a claim, or return why the claim is stale.
+        """Store the result of `move` for the dispatch that a claim owns, or return why the claim is stale.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -158,7 +158,7 @@ class Dispatches(Tables):
         return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
 
     def proved(self, claim: Claim, found: RunDispatch, epoch: int) -> RunDispatch | StaleClaim:
-        """Return the dispatch if the claim owns it; supersede it if it is older than the thread's epoch."""
+        """Return the dispatch if the claim owns it; supersede it if its epoch is older than the thread's."""
         if found.status is not _CLAIMED or found.claim_token != claim.token:
             return _not_owned(found)
         if found.dispatch_epoch < epoch:
@@ -167,10 +167,10 @@ class Dispatches(Tables):
         return found
 
     def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
-        """Extend claims to a length from now; return the ids of the dispatches that are still owned.
+        """Extend claims, each by its own length from now; return the ids of dispatches that are still owned.
 
-        One statement for each length, without locks: a concurrent move of a dispatch waits or is waited for,
-        and a lost claim renews nothing.
+        There is one statement for each length, without locks. It and a concurrent change of a dispatch wait
+        for each other, and a lost claim renews nothing.
         """
         now, owned = self._now(), set[str]()
         for length in set(lengths.values()):
@@ -186,7 +186,7 @@ class Dispatches(Tables):
         return frozenset(owned)
 
     def refuse_stale(self, claim: Claim) -> None:
-        """End the claimed dispatch as superseded if the claim owns it and its epoch is old."""
+        """End a claimed dispatch as superseded if the claim owns it but its epoch is old."""
         row = self._row(claim.dispatch_id)
         if row is not None:
             self.proved(claim, rows.dispatch(row), row[-1])
@@ -199,7 +199,7 @@ class Dispatches(Tables):
         return self.put(found.cancelled(now=self._now()))
 
     def hurry(self, dispatch_id: str, *, not_before: int) -> None:
-        """Make a queued dispatch due at `not_before`, or at once if that is past."""
+        """Make a queued dispatch due at `not_before`, or at once if that time has passed."""
         found = self.load(dispatch_id)
         if found is not None and found.status is _QUEUED and found.available_at:
             self.put(found.hurried(not_before=not_before, now=self._now()))
@@ -233,12 +233,12 @@ class Dispatches(Tables):
         return self.put(found.superseded(reason=reason, now=self._now()))
 
     def overdue(self, limit: int) -> list[RunDispatch]:
-        """Return claimed dispatches whose lease has expired, the longest overdue first."""
+        """Return claimed dispatches whose lease has expired, longest overdue first."""
         found = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found]
 
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
-        """Take back an overdue dispatch; return None if it is not overdue, or has an old epoch and ends.
+        """Take back an overdue dispatch; return None if it is not overdue, or ends because of an old epoch.
 
         `counts` tells whether this counts as an interruption, or without a limit of interruptions as a failed
         attempt.
@@ -260,9 +260,9 @@ class Dispatches(Tables):
         return row
 
     def put(self, row: RunDispatch, *, is_last: bool = False, answer: RunRecord | None = None) -> RunDispatch:
-        """Store a moved dispatch and return it; after a dispatch that `is_last`, none is queued.
+        """Store a changed dispatch and return it; `is_last` means that no other dispatch is queued after it.
 
-        The run whose `answer` the dispatch may tell is stored already.
+        The run whose `answer` the dispatch may contain is already stored.
         """
         self._sql.run("dispatches.move", rows.dispatch_values(row, answer))
         if row.status is not _CLAIMED and not is_last:  # it is queued, or its thread is free
@@ -293,11 +293,11 @@ class Dispatches(Tables):
         return self._all("ended_by_change" if status.is_terminal else "open_by_change", asked)
 
     def unreconciled(self, limit: int) -> tuple[RunDispatch, ...]:
-        """Return ended dispatches whose runs are not updated yet, oldest first."""
+        """Return ended dispatches whose runs were not updated yet, oldest first."""
         return self._all("unreconciled", {"limit": limit})
 
     def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
-        """Record that the runs of these dispatches are updated."""
+        """Record that the runs of these dispatches were updated."""
         self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
 
     def due_threads(
@@ -308,10 +308,10 @@ class Dispatches(Tables):
         full_keys: Sequence[str] = (),
         places: Places = None,
     ) -> tuple[DueThread, ...]:
-        """Return threads that have a due dispatch and no claimed one, in the order of those dispatches.
+        """Return threads that have a due dispatch but no claimed one, in the order of these dispatches.
 
-        `tenant` limits them to one tenant ('' for none), `full_keys` excludes keys, `places` limits them to
-        threads that may run in one of these places.
+        `tenant` restricts the result to one tenant ('' means no tenant), `full_keys` excludes keys, and
+        `places` restricts the result to threads that may run at one of these places.
         """
         found: dict[str, DueThread] = {}
         for row in self._due(limit, tenant, full_keys, places):
@@ -319,12 +319,12 @@ class Dispatches(Tables):
         return tuple(found.values())[:limit]
 
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
-        """Return due rows in their order, of at least `limit` threads if that many are due.
+        """Return due rows in order, for at least `limit` threads if that many threads are due.
 
-        One statement reads a few due rows, a few threads, or the first rows of the queue; usually these are
-        enough. Its cost does not grow with delayed rows, with the rows of one thread, or with rows that wait
-        for a claimed or waiting run. If a few more windows of rows contain too few due ones, each thread is
-        examined once instead.
+        A single statement reads a few due rows, a few threads, or the first rows of the queue, which is
+        usually enough. Its cost does not depend on the number of delayed rows, of rows of one thread, or of
+        rows that wait for a claimed or waiting run. If a few more windows contain too few due rows, each
+        thread is examined once instead.
         """
         asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **_within(places)}
         window = 1 if tenant is not None else max(limit, 1)
@@ -351,22 +351,22 @@ class Dispatches(Tables):
         return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
 
     def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
-        """Count by tenant and key the runs that execute or are retried within 10 s; a pair may come twice."""
+        """Count runs that execute or will be retried within 10 s, by tenant and key, with repeated pairs."""
         look = ("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
         [found] = self._asked([look]).values()
         return tuple((row[0], row[1], row[2]) for row in found)
 
     def begun_of_agent(self, agent_id: str) -> int:
-        """Count the runs of an agent that execute, or are retried within 10 s."""
+        """Count the runs of an agent that execute or will be retried within 10 s."""
         found = self._sql.all("dispatches.begun_runs", {"soon": self._now() + _SOON_MS})
         return sum(rows.run(row).agent_id == agent_id for row in found)
 
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
-        """Return the number of claims for each tenant and key, to be used under the lock of limits."""
+        """Return the number of claims per tenant and key; the caller must hold the lock of the limits."""
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 
     def starts(self, scope: str, most: int) -> tuple[int, int | None]:
-        """Return the number of the scope's last start, and the instant of the one `most` before the next."""
+        """Return the number of a scope's last start, and when the start `most` before the next was."""
         row = self._sql.one("dispatches.starts", {"scope": scope, "most": most})
         return (row[0], row[1]) if row else (0, None)
 
@@ -381,9 +381,10 @@ class Dispatches(Tables):
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
-        """Keep a thread's queued dispatches out of `due_threads` until then; None means until released.
+        """Keep a thread's queued dispatches out of `due_threads` until a time, or with None until released.
 
-        A hold saves attempts and forbids nothing: each claim decides again, and ends the hold.
+        A hold only saves useless attempts and does not forbid anything: each claim decides again and ends the
+        hold.
         """
         values = {"thread_id": thread_id, "scope": scope, "until": until or _FOR_EVER}
         self._sql.run("dispatches.hold", values)
@@ -394,14 +395,14 @@ class Dispatches(Tables):
         self._tell(WORK)
 
     def held_until(self) -> int | None:
-        """Return the time at which the next hold ends by itself."""
+        """Return the time at which the next hold expires."""
         row = self._sql.one("dispatches.held_until", {"now": self._now()})
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
 
     def set_back(self, back_ms: int) -> int:
-        """Shorten delays and leases that a clock wrote before it was set back; return the number of delays.
+        """Shorten delays and leases written before the clock was set back; return the number of delays.
 
-        A repeated call, also by another process, changes nothing.
+        Repeated calls, even by another process, change nothing.
         """
         values = {"back": back_ms, "now": self._now()}
         self._sql.run("dispatches.set_back_leases", values)
@@ -411,38 +412,38 @@ class Dispatches(Tables):
         return changed
 
     def due_tenants(self, limit: int) -> tuple[str, ...]:
-        """Return the names of tenants with queued dispatches."""
+        """Return the names of the tenants that have queued dispatches."""
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of a thread without a claimed dispatch is due; 0 for at once.
+        """Return when the next dispatch of a thread without a claimed one is due; 0 if one is due now.
 
-        Only threads that may run in one of these places count.
+        Only threads that may run at one of these places are considered.
         """
         if due := self._due(1, None, (), places):
             return min(int(row[6]) for row in due)
         return self.later_due_at(places)
 
     def later_due_at(self, places: Places = None) -> int | None:
-        """Return when the next delayed dispatch of a thread without a claimed dispatch is due.
+        """Return when the next delayed dispatch of a thread without a claimed one becomes due.
 
-        None for never.
+        Return None if there is no such dispatch.
         """
         row = self._sql.one("dispatches.next_due_at", {"now": self._now(), **_within(places)})
         return row[0] if row else None
 
     def place(self, thread_id: str) -> str:
-        """Return the only place where runs of a thread may execute; '' for anywhere."""
+        """Return the only place where runs of a thread may execute; '' if they may execute anywhere."""
         row = self._sql.one("dispatches.place", {"thread_id": thread_id})
         return row[0] if row else ""
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set where runs of a thread may execute, '' for anywhere."""
+        """Set the place where runs of a thread may execute, or '' for any place."""
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
 
     def open_threads(self, among: Sequence[str]) -> frozenset[str]:
-        """Return the threads among these with an open dispatch."""
+        """Return those of these threads that have an open dispatch."""
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
@@ -462,23 +463,23 @@ class Dispatches(Tables):
         return _number(self._sql.one("dispatches.count_dead", asked))
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches by status; counts of those that ended well stop at `MOST_COUNTED` each.
+        """Count dispatches by status; each count of successfully ended ones stops at `MOST_COUNTED`.
 
-        Ended dispatches stay for days and are not work: a gauge that counted them too would get slower every
-        day.
+        Ended dispatches are kept for days and are no longer work. A gauge that counted all of them would
+        become slower every day.
         """
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MOST_COUNTED})))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
 
     def hasten(self, dispatch_id: str) -> RunDispatch | None:
-        """Make a queued dispatch that is due later due at once; return None if there is none."""
+        """Make a delayed dispatch due at once; return None if it is not queued or not delayed."""
         found = self.load(dispatch_id)
         if found is None or found.status is not _QUEUED or found.available_at <= self._now():
             return None
         return self.put(replace(found, available_at=0, updated_at=self._now()))
 
     def discard(self, dispatch_id: str) -> RunDispatch | None:
-        """Remove a dead letter; return None if the dispatch is not one."""
+        """Remove a dead letter; return None if the dispatch is not a dead letter."""
         found = self.load(dispatch_id)
         if found is None or found.status is not RunDispatchStatus.DEAD_LETTER:
             return None
@@ -486,9 +487,9 @@ class Dispatches(Tables):
         return found
 
     def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
-        """Store a command to an active run, a cancel or one decision, and notify its owner.
+        """Store a command to an active run (a cancel or one decision) and notify its owner.
 
-        The first decision for each call, and the first cancel, are kept.
+        Only the first decision for each call and the first cancel are kept.
         """
         values = {
             "dispatch_id": dispatch.dispatch_id,
@@ -501,16 +502,16 @@ class Dispatches(Tables):
         self._tell(commands_to(dispatch.claimed_by or ""))
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
-        """Return the stored commands to these dispatches, each with its dispatch id, in order of arrival."""
+        """Return the commands stored for these dispatches, each with its dispatch id, in order of arrival."""
         found = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
         return tuple((row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found)
 
     def drop_commands(self, dispatch_id: str) -> None:
-        """Delete all commands to a dispatch, which is no longer active."""
+        """Delete all commands stored for a dispatch that is no longer active."""
         self._sql.run("dispatches.drop_commands", {"dispatch_id": dispatch_id})
 
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
-        """Remove some dispatches that ended before and return their number; 0 at the end."""
+        """Remove some dispatches that ended before an instant, and return their number; 0 at the end."""
         for status in TERMINAL:
             bound = older_than
             if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:
@@ -535,7 +536,7 @@ class Dispatches(Tables):
 
 
 def _turn(row: Row) -> tuple[int, int, str]:
-    """Return the columns that order due rows."""
+    """Return the columns that determine the order of due rows."""
     return row[0], row[1], row[2]
 
 
@@ -560,11 +561,11 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
     waiting: int = 1,
     is_submission: bool = False,
 ) -> Look:
-    """Return the query for all data that the decision about a step of a thread needs; see `ThreadState`.
+    """Return the query for all data on which a decision about a step depends; see `ThreadState`.
 
     `run_id` names the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` is the
-    id of a new dispatch, its dedupe key and its run; `message_ids` are those of new messages. The look counts
-    at most `at_most` queued dispatches and `waiting` pending messages.
+    id of a new dispatch, its dedupe key and its run, and `message_ids` are the ids of new messages. The query
+    counts at most `at_most` queued dispatches and `waiting` pending messages.
     """
     values = {
         "thread_id": thread_id,
@@ -583,14 +584,14 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
 
 
 def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:
-    """Return the query for a thread's due dispatch; `behind` and its run count as ended."""
+    """Return the query for a thread's due dispatch, as if the dispatch `behind` and its run had ended."""
     ending = ("", "") if behind is None else (behind.dispatch_id, behind.run_id)
     values = {"thread_id": thread_id, "now": now, "ending": ending[0], "ending_run": ending[1]}
     return "dispatches.next_due", values
 
 
 def against_look(dispatch: RunDispatch) -> Look:
-    """Return the query for open dispatches that conflict with this, and for the dispatch with this id."""
+    """Return the query for open dispatches that conflict with this one, and for a dispatch with its id."""
     return "dispatches.against", {
         "dispatch_id": dispatch.dispatch_id,
         "thread_id": dispatch.thread_id,
@@ -600,7 +601,7 @@ def against_look(dispatch: RunDispatch) -> Look:
 
 
 def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
-    """Refuse to enqueue a dispatch that conflicts with a result of `against_look`.
+    """Raise if, according to `against_look`, a conflicting dispatch exists.
 
     Raises:
         DuplicateRecord, DedupeKeyInUse, RunNotOpen: As for `DispatchStore.enqueue`.
@@ -623,7 +624,7 @@ def _number(row: Row | None) -> int:
 
 
 def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
-    """Write where runs of a thread may execute, '' for anywhere."""
+    """Store the place where runs of a thread may execute, or '' for any place."""
     if place:
         sql.run("dispatches.put_place", {"thread_id": thread_id, "place": place})
     else:
@@ -631,7 +632,7 @@ def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
 
 
 def _within(places: Places) -> dict[str, object]:
-    """Return the parameters that limit threads to places."""
+    """Return the parameters that restrict threads to places."""
     return {"is_anywhere": places is None, "places": sorted(places or ())}
 
 

@@ -1,7 +1,7 @@
-"""Messages of a thread over an open transaction, committed and pending.
+"""Stores the committed and pending messages of threads within an open transaction.
 
-The position of a pending message counts among the present ones. A change of a thread's messages holds its
-lock.
+The position of a pending message is its number among the messages that are pending now. A change to a
+thread's messages holds the thread's lock.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -36,7 +36,7 @@ _NEWEST: Final = 2**62
 _BEFORE_ALL: Final = -1
 _FIRST_PAGE: Final = 16
 _LAST_PAGE: Final = 1_024
-"""Number of pending messages in the first read; later reads have at most as many."""
+"""Number of pending messages in the first read, and the maximum in later reads."""
 
 
 class Messages(Tables):
@@ -48,7 +48,7 @@ class Messages(Tables):
         return tuple(rows.message(row).message for row in found)
 
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
-        """Return the messages that no summary covers, or only those with a number above `after`, in order."""
+        """Return, in order, the messages that no summary covers, or only those numbered above `after`."""
         if after is None:
             found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
         else:
@@ -59,7 +59,7 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return the messages among these that a summary omitted, and `own` in any case, in order."""
+        """Return, in order, those of these messages that a summary omitted, and `own` in any case."""
         asked = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         found = self._sql.all("threads.passed_over", asked)
         return tuple(rows.message(row).message for row in found)
@@ -73,7 +73,7 @@ class Messages(Tables):
     def first_summary_of(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
-        """Return the number of the first summary that covers output of these runs, or these messages."""
+        """Return the number of the first summary that covers output of these runs or these messages."""
         asked = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
         found = [row[0] for row in self._sql.all("threads.summaries_of", asked)]
         return min((number for number in found if number is not None), default=None)
@@ -81,7 +81,7 @@ class Messages(Tables):
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
         """Store a summary, and mark the messages that it covers.
 
-        It replaces the summaries with its number or a later one.
+        It replaces the summary with the same number and all later ones.
         """
         summary, thread = draft.summary, {"thread_id": thread_id}
         numbered: Values = {**thread, "number": summary.number}
@@ -93,7 +93,7 @@ class Messages(Tables):
         self._sql.run("threads.put_summary", {**numbered, **values})
 
     def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
-        """Return these committed messages, in the order of the thread."""
+        """Return these committed messages in the order of their thread."""
         asked = {"thread_id": thread_id, "message_ids": message_ids}
         return tuple(map(rows.message, self._sql.all("threads.named_messages", asked)))
 
@@ -113,18 +113,18 @@ class Messages(Tables):
         return tuple(map(rows.message, self._sql.all(f"threads.messages{of_run}{newest}", asked)))
 
     def delete(self, thread_id: str) -> int:
-        """Remove a thread's committed messages; the numbering continues."""
+        """Remove a thread's committed messages; the numbering continues as before."""
         self._sql.run("threads.drop_summaries", {"thread_ids": [thread_id]})
         return self._sql.changed("threads.drop_messages", {"thread_ids": [thread_id]})
 
     def waiting(self, thread_id: str) -> tuple[PendingMessage, ...]:
-        """Return the pending messages of a thread, in order."""
+        """Return a thread's pending messages in order."""
         return waiting(self._sql.all("threads.pending", {"thread_id": thread_id}))
 
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages; the thread exists, or the caller creates it.
+        """Append pending messages; the thread must exist, or the caller creates it.
 
         Raises:
             InvalidRecord: A message could not be committed in this form.
@@ -137,7 +137,7 @@ class Messages(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages; their positions count among the new messages only.
+        """Append pending messages, whose positions are counted only among the new messages.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
@@ -178,7 +178,7 @@ class Messages(Tables):
     ) -> tuple[PendingMessage, ...]:
         """Return the first pending messages, up to the one at which `select_pending` stops.
 
-        `resumed` is the waiting run that reads them: messages that must not resume it are omitted.
+        `resumed` is the waiting run that reads them; messages that must not resume it are omitted.
         """
         seen: list[PendingMessage] = []
 
@@ -208,7 +208,7 @@ class Messages(Tables):
         return None if row is None else rows.pending(row[:-1], row[-1])
 
     def given_to(self, thread_id: str, message_id: str) -> RunRecord | None:
-        """Return the run that received a committed message as input; None if there is none."""
+        """Return the run that received a committed message as its input; None if there is none."""
         row = self._sql.one("threads.given_to", {"thread_id": thread_id, "message_id": message_id})
         if row is None:
             return None
@@ -223,12 +223,12 @@ class Messages(Tables):
         return None
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return the messages among these that are pending on the thread."""
+        """Return those of these messages that are pending on the thread."""
         asked = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", asked))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
-        """Return the threads with at least `at_most` pending messages."""
+        """Return those of the threads that have at least `at_most` pending messages."""
         asked = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", asked))
 
@@ -269,12 +269,12 @@ class Messages(Tables):
         return ordered
 
     def refer(self, thread_id: str, message: Message, answer: RunRecord) -> None:
-        """Remove the text of a committed message that is the stored answer of a run, and refer to the run."""
+        """Remove the text of a committed message that is the stored answer; refer to its run instead."""
         values = {"thread_id": thread_id, "message_id": message.id, "answer_of": answer.run_id}
         self._sql.run("threads.refer_to_answer", {**values, "body": encode(replace(message, content=()))})
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
-        """Remove pending messages; later ones move up."""
+        """Remove pending messages; the positions of later ones decrease."""
         ids = [one.pending_id for one in versions]
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
@@ -323,12 +323,12 @@ class Messages(Tables):
 
 
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
-    """Return the pending messages of a thread, from all its rows in order."""
+    """Return a thread's pending messages in order, from all its rows."""
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
 
 
 def thread_full(thread_id: str, at_most: int) -> QueueFull:
-    """Return the refusal of a message to a thread that has reached its limit of pending messages."""
+    """Return the error for a message to a thread that has reached its limit of pending messages."""
     return QueueFull(
         f"thread {thread_id!r} already has {at_most} waiting messages, the maximum",
         value=thread_id,
@@ -338,9 +338,9 @@ def thread_full(thread_id: str, at_most: int) -> QueueFull:
 
 
 def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> None:
-    """Refuse if one of these messages is not pending in the version that was read.
+    """Raise if one of these messages is no longer pending in the version that was read.
 
-    `found` are the present ids and revisions.
+    `found` has the current ids and revisions.
 
     Raises:
         VersionConflict: A message has changed or is no longer pending.

@@ -1,10 +1,11 @@
-"""The ports of runs over a store: each method is a read or a change, with its locks.
+"""The ports of runs over a store: each method is a read or a change, and takes the locks that it needs.
 
-No port depends on one engine: each method is one step that is done as a whole or not at all, takes plain
-values, and can be repeated if its answer was lost.
+The ports do not depend on the engine. Each method is one atomic step, takes plain values, and can be repeated
+if its result was lost.
 
-A method that reads the time takes `now`, in milliseconds since the epoch; without it the store's own clock is
-used (on PostgreSQL the database's). Absence is None for a read and an error for a command.
+Methods that need the time accept `now`, in milliseconds since the epoch; by default they use the store's own
+clock, which on PostgreSQL is the database's. If an object does not exist, a read returns None and a command
+raises an error.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -56,7 +57,7 @@ from postroom.stores.store import SqlStore, Transaction
 T = TypeVar("T")
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=10)
-"""Interval at which a waiting reader of events checks, in case a hint was lost."""
+"""Interval at which a waiting reader checks for events, in case a hint was lost."""
 
 
 class _Port:
@@ -80,7 +81,7 @@ class _RunPort(_Port):
         *,
         now: int | None = None,
     ) -> T:
-        """Run a change under the lock of its thread."""
+        """Execute a change while holding the lock of its thread."""
 
         def locked(tx: Transaction) -> T | StaleClaim:
             tx.lock(thread_lock(thread_id))
@@ -91,7 +92,7 @@ class _RunPort(_Port):
     async def _change_of(
         self, dispatch_id: str, change: Callable[[RunTables], T | StaleClaim], *, now: int | None = None
     ) -> T:
-        """Run a change of a dispatch under the lock of its thread, which it never leaves."""
+        """Execute a change of a dispatch while holding the lock of its thread, to which it always belongs."""
         thread_id = await self._look(lambda runs: runs.dispatches.thread_of(dispatch_id))
         if thread_id is None:  # it is gone, or never was
             return await self._store.write(lambda tx: change(_at(tx.runs, now)))
@@ -99,10 +100,10 @@ class _RunPort(_Port):
 
 
 class DispatchStore(_RunPort):
-    """The queue: at most one dispatch of a thread is claimed, across all machines."""
+    """The queue: across all machines, at most one dispatch of a thread is claimed."""
 
     async def enqueue(self, dispatch: RunDispatch, *, now: int | None = None) -> RunDispatch:
-        """Store a queued dispatch with its thread's current epoch and return the stored record.
+        """Store a queued dispatch with its thread's current epoch; return the stored record.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.
@@ -115,10 +116,10 @@ class DispatchStore(_RunPort):
     async def claim(
         self, thread_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
-        """Claim the thread's next due dispatch: lowest priority number first, then oldest, then by id.
+        """Claim the thread's next due dispatch: by priority number, then oldest first, then by id.
 
-        Return None if the thread has a claimed one, or none that is due (`available_at <= now`). Queued rows
-        of an older epoch become Superseded. Each claim has a fresh token.
+        Return None if a dispatch of the thread is claimed, or if none is due (`available_at <= now`). Queued
+        dispatches of an older epoch become Superseded. Each claim gets a new token.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change(thread_id, lambda runs: runs.dispatches.claim(thread_id, asks), now=now)
@@ -128,8 +129,8 @@ class DispatchStore(_RunPort):
     ) -> RunDispatch | None:
         """Claim this dispatch, due or not.
 
-        Return None if it is not Queued, has an older epoch (it becomes Superseded), or the thread has a
-        claimed one.
+        Return None if the dispatch is not Queued, if it has an older epoch (it then becomes Superseded), or
+        if another dispatch of the thread is claimed.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change_of(
@@ -139,7 +140,7 @@ class DispatchStore(_RunPort):
     async def record_dispatch_start(
         self, claim: Claim, instance_id: str, *, now: int | None = None
     ) -> RunDispatch:
-        """Record the start of the execution.
+        """Record that the execution has started.
 
         Raises:
             StaleClaim: The claim was lost. A row whose epoch is older than the thread's becomes Superseded.
@@ -150,7 +151,7 @@ class DispatchStore(_RunPort):
     async def record_run_result(
         self, claim: Claim, result: RunDispatchResult, *, now: int | None = None
     ) -> RunDispatch:
-        """Record the result of the execution; the row stays Claimed.
+        """Record the result of the execution; the dispatch stays Claimed.
 
         Raises:
             InvalidRecord: The result belongs to another run. StaleClaim, UnknownDispatch: As for
@@ -159,7 +160,7 @@ class DispatchStore(_RunPort):
         return await self._moved(claim, lambda row, at: row.record_run_result(result, now=at), now)
 
     async def ack(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
-        """Record that the dispatch is consumed.
+        """Record that the queue has finished with the dispatch.
 
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
@@ -171,7 +172,7 @@ class DispatchStore(_RunPort):
     ) -> RunDispatch:
         """Return the dispatch to the queue, due after `delay_ms`.
 
-        At the last attempt it becomes a dead letter.
+        After the last attempt, it becomes a dead letter instead.
 
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
@@ -197,9 +198,9 @@ class DispatchStore(_RunPort):
         return await self._moved(claim, lambda row, at: row.dead_lettered(error=error, now=at), now)
 
     async def extend_lease(self, claim: Claim, *, extension_ms: int, now: int | None = None) -> bool:
-        """Extend the claim to `now + extension_ms`; return False if it was lost.
+        """Extend the claim to `now + extension_ms`; return False if the claim was lost.
 
-        A row of an older epoch becomes Superseded.
+        A dispatch of an older epoch becomes Superseded.
         """
         try:
             await self._moved(claim, lambda row, at: row.extend_lease(extension_ms=extension_ms, now=at), now)
@@ -219,7 +220,7 @@ class DispatchStore(_RunPort):
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.cancel(dispatch_id), now=now)
 
     async def interrupt(self, thread_id: str, *, now: int | None = None) -> Interrupt:
-        """Raise the thread's epoch and supersede all queued dispatches; the claimed one becomes stale."""
+        """Raise the thread's epoch and supersede its queued dispatches; a claimed one becomes stale."""
         return await self._change(thread_id, lambda runs: runs.dispatches.interrupt(thread_id), now=now)
 
     async def current_dispatch_epoch(self, thread_id: str) -> int:
@@ -229,7 +230,7 @@ class DispatchStore(_RunPort):
     async def supersede_claimed(
         self, claim: Claim, *, reason: str, now: int | None = None
     ) -> RunDispatch | None:
-        """End a claimed dispatch as superseded; return None if it is no longer Claimed.
+        """End a claimed dispatch as superseded; return None if it is no longer claimed.
 
         Raises:
             StaleClaim: Another owner has claimed it.
@@ -245,9 +246,10 @@ class DispatchStore(_RunPort):
     ) -> tuple[RunDispatch, ...]:
         """Take back dispatches whose lease expired before `now`.
 
-        Queued again, or dead letters at the last attempt.
+        They are queued again or, after the last attempt, become dead letters.
 
-        Each row is returned to one caller. Rows of an older epoch become Superseded and are not returned.
+        Each dispatch is returned to only one caller. Dispatches of an older epoch become Superseded and are
+        not returned.
         """
         taken: list[RunDispatch] = []
         while (left := limit - len(taken)) > 0:
@@ -304,23 +306,23 @@ class DispatchStore(_RunPort):
         )
 
     async def unreconciled_dispatches(self, *, limit: int = 100) -> tuple[RunDispatch, ...]:
-        """Return ended dispatches whose runs are not updated yet, oldest first."""
+        """Return ended dispatches whose runs were not updated yet, oldest first."""
         return await self._look(lambda runs: runs.dispatches.unreconciled(page(limit)))
 
     async def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
-        """Record that the runs of these dispatches are updated; a repeated call has no effect."""
+        """Record that the runs of these dispatches were updated; a repeated call has no effect."""
         if named := tuple(dispatch_ids):
             await self._store.write(lambda tx: tx.runs.dispatches.mark_reconciled(named))
 
     async def due_thread_ids(self, *, limit: int = 100, now: int | None = None) -> tuple[str, ...]:
-        """Return threads that have a due dispatch and no claimed one, the most urgent first."""
+        """Return threads that have a due dispatch but no claimed one, most urgent first."""
         due = await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
         return tuple(one.thread_id for one in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of a thread without a claimed dispatch is due; 0 for at once.
+        """Return when the next dispatch of a thread without a claimed one is due; 0 if one is due now.
 
-        Only threads that may run in one of these places count.
+        Only threads that may run at one of these places are considered.
         """
         return await self._look(lambda runs: runs.dispatches.next_due_at(places))
 
@@ -337,18 +339,18 @@ class DispatchStore(_RunPort):
         return await self._look(lambda runs: runs.dispatches.count_by_status())
 
     async def hasten(self, dispatch_id: str) -> RunDispatch | None:
-        """Make a queued dispatch that is due later due at once; return None if there is none."""
+        """Make a delayed dispatch due at once; return None if it is not queued or not delayed."""
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.hasten(dispatch_id))
 
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
-        """Remove a dead letter; return None if the dispatch is not one."""
+        """Remove a dead letter; return None if the dispatch is not a dead letter."""
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
 
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
-        """Remove ended rows last changed before `older_than` and return their number; epochs stay.
+        """Remove ended dispatches last changed before `older_than`; return their number. Epochs are kept.
 
-        Dead letters are kept until `dead_letters_older_than`, if it is given. A row whose run is not updated
-        yet stays.
+        If `dead_letters_older_than` is given, it applies to dead letters. A dispatch whose run was not
+        updated yet is kept.
         """
         removed = 0  # in several changes, so that a large purge keeps nobody waiting
         while gone := await self._store.write(
@@ -383,10 +385,10 @@ def _recent(
 
 
 class ThreadStore(_RunPort):
-    """Threads, runs, and messages committed and pending. Messages and runs change only through commits."""
+    """Threads, runs, and committed and pending messages. Messages and runs change only through commits."""
 
     async def submission_state(self, thread_id: str, run_id: str | None = None) -> ThreadState:
-        """Return the state on which a submission to the thread is decided, with all messages that wait."""
+        """Return the state on which a submission to the thread depends, with all waiting messages."""
 
         def look(runs: RunTables) -> ThreadState:
             state = runs.state(state_look(thread_id, run_id=run_id or "", is_submission=True))
@@ -401,11 +403,11 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.load(thread_id))
 
     async def save_thread(self, thread: Thread) -> None:
-        """Store a thread as given except `message_count`, which the store counts.
+        """Store a thread as given, except for its `message_count`, which the store counts itself.
 
         Raises:
             UnknownThread: Its parent does not exist.
-            InvalidRecord: It would be its own ancestor.
+            InvalidRecord: The thread would be its own ancestor.
         """
 
         def saved(tx: Transaction) -> None:
@@ -422,7 +424,7 @@ class ThreadStore(_RunPort):
         """Remove a thread with its messages and runs; return False if there is none.
 
         Raises:
-            InvalidRecord: It has children, and `children` is "reject".
+            InvalidRecord: The thread has children, and `children` is "reject".
         """
         below = await self._look(lambda runs: runs.threads.below(thread_id))
 
@@ -453,11 +455,11 @@ class ThreadStore(_RunPort):
         return next(iter(await self.latest_runs(thread_id, limit=1)), None)
 
     async def latest_runs(self, thread_id: str, *, limit: int = MAX_PAGE) -> tuple[RunRecord, ...]:
-        """Return the thread's newest runs, in the order in which `latest_run` finds them."""
+        """Return the thread's newest runs, in the same order as `latest_run`."""
         return await self._look(lambda runs: runs.threads.latest_runs(thread_id, page(limit)))
 
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
-        """Return runs by run id; the cost of a query for open statuses grows with the open runs only."""
+        """Return runs by run id; a query for open statuses costs no more if there are many ended runs."""
         return await self._look(lambda runs: runs.threads.list_runs(query, page(query.limit)))
 
     async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
@@ -486,10 +488,11 @@ class ThreadStore(_RunPort):
         hidden_runs: Collection[str] = (),
         hidden_message_ids: Collection[str] = (),
     ) -> Conversation:
-        """Return a run's view of its thread: the newest summary, and the messages after it.
+        """Return a thread as a run sees it: the newest summary, and the messages after it.
 
-        A summary that covers hidden content, named here or rolled back, is invalid; the newest one before it
-        applies. The cost grows with the messages after the summary, and with hidden content.
+        A summary is invalid if it covers hidden content, which is either named here or was rolled back; the
+        newest valid summary before it is used instead. The cost grows with the number of messages after the
+        summary, and with the hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:
@@ -500,7 +503,7 @@ class ThreadStore(_RunPort):
     async def load_message_records(
         self, thread_id: str, message_ids: Sequence[str]
     ) -> tuple[MessageRecord, ...]:
-        """Return these committed messages, in the order of the thread; unknown ids are omitted."""
+        """Return these committed messages in the order of the thread; unknown ids are omitted."""
         named = tuple(message_ids)
         return await self._look(lambda runs: runs.messages.named(thread_id, named))
 
@@ -509,7 +512,7 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.messages.list(thread_id, query, page(query.limit)))
 
     async def delete_messages(self, thread_id: str) -> int:
-        """Remove a thread's committed messages at a person's request; the numbering continues."""
+        """Remove a thread's committed messages at a person's request; the numbering continues as before."""
         return await self._change(thread_id, lambda runs: runs.messages.delete(thread_id))
 
     async def load_thread_state(self, thread_id: str) -> dict[str, Json] | None:
@@ -517,7 +520,7 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.state(thread_id))
 
     async def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
-        """Return the spending of each scope; a scope without spending has an empty record."""
+        """Return the spending of each scope; a scope that has spent nothing has an empty record."""
         named = tuple(scopes)
         return await self._look(lambda runs: runs.threads.spending(named))
 
@@ -553,9 +556,9 @@ class ThreadStore(_RunPort):
         """Replace a pending message under its id and raise its revision.
 
         Raises:
-            AlreadyConsumed: A run has read it.
+            AlreadyConsumed: A run has already read the message.
             UnknownMessage: No message has this id.
-            VersionConflict: It was edited since it was read.
+            VersionConflict: The message was edited after the caller read it.
         """
         return await self._change(
             thread_id,
@@ -578,11 +581,11 @@ class ThreadStore(_RunPort):
     async def reorder_pending(
         self, thread_id: str, order: Sequence[str], *, expected: Sequence[PendingVersion] | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Put the pending messages into this order; all of them must be named.
+        """Put the pending messages into this order, which must name all of them.
 
         Raises:
-            VersionConflict: They differ from the data that was read.
-            InvalidRecord: The order names other messages than the pending ones.
+            VersionConflict: The pending messages have changed since the caller read them.
+            InvalidRecord: The order does not name exactly the pending messages.
         """
         wanted = tuple(order)
         return await self._change(
@@ -591,10 +594,10 @@ class ThreadStore(_RunPort):
 
 
 class EventStore(_Port):
-    """The event log."""
+    """The log of events."""
 
     async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
-        """Append an event to its scopes, in one step; a repeated key returns the first event.
+        """Append an event to its scopes in one step; a repeated key returns the event stored first.
 
         Raises:
             IdempotencyConflict: The key was used for another event.
@@ -637,7 +640,7 @@ class EventStore(_Port):
         return await self._store.read(lambda tx: tx.events.newest(scope.key))
 
     async def wait(self, scope: EventScope, *, after: int) -> None:
-        """Wait until the scope has events after `after`; then call `list`."""
+        """Wait until the scope has events after `after`; call `list` to read them."""
         with self._store.changes.listen(scope.key) as news:
             while await self.count(scope) <= after:
                 await news.wait(LOOK_AGAIN_AFTER)
@@ -647,7 +650,7 @@ class OutboxStore(_Port):
     """The stored effects."""
 
     async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
-        """Store an effect; a repeated key of the same kind and target returns the first effect.
+        """Store an effect; if its kind, target and key were used before, return the effect stored first.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -663,10 +666,11 @@ class OutboxStore(_Port):
     async def claim(
         self, kind: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
     ) -> tuple[OutboxMessage, ...]:
-        """Claim due effects, oldest first, including claims of others whose lease has expired (`<= now`).
+        """Claim due effects, oldest first, including those whose claim by another process has expired.
 
-        An effect whose claims alone used up its attempts becomes a dead letter instead. Of effects with the
-        same order key, only the oldest that is neither delivered nor a dead letter is claimed.
+        An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
+        effects with the same order key, only the oldest one that is neither delivered nor a dead letter is
+        claimed.
         """
         line = line_lock(kind, target)
 
@@ -691,10 +695,11 @@ class OutboxStore(_Port):
         final: bool = False,
         may_have_arrived: bool = False,
     ) -> NackOutcome:
-        """Return the effect for a later attempt, or make it a dead letter if no attempt is left.
+        """Release the effect for a later attempt, or make it a dead letter if no attempt is left.
 
-        With `final` it becomes a dead letter at once, whatever attempts are left. `may_have_arrived` tells
-        later claims that it may have been performed; without it that fact stays unchanged.
+        With `final`, the effect becomes a dead letter at once, even if attempts are left. `may_have_arrived`
+        records for later claims that the effect may have been performed; if it is not set, the earlier record
+        stays unchanged.
         """
         became = await self._store.write(
             lambda tx: _at(tx.outbox, now).nack(
@@ -714,40 +719,42 @@ class OutboxStore(_Port):
     async def dead_letters(
         self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
-        """Return dead letters by id after the last seen one; `kind` narrows the list.
+        """Return dead letters by id, after the last one seen; `kind` restricts the result.
 
-        The cost grows with the dead letters only.
+        The cost depends only on the number of dead letters.
         """
         return await self._store.read(
             lambda tx: tx.outbox.dead_letters(kind=kind, after=after, limit=page(limit))
         )
 
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
-        """Make a dead letter pending and due now, with a new count of attempts and its last error kept.
+        """Make a dead letter pending and due now; attempts are counted anew, and its last error is kept.
 
-        Return None if there is no such dead letter; of concurrent callers one gets it.
+        Return None if there is no such dead letter. If several callers revive it at the same time, only one
+        gets it.
         """
         return await self._store.write(lambda tx: _at(tx.outbox, now).revive(outbox_id))
 
     async def discard(self, outbox_id: str) -> bool:
-        """Mark a dead letter as delivered without performing it; its key counts as used.
+        """Mark a dead letter as delivered without performing it; its key still counts as used.
 
-        Return False if there is no such dead letter; of concurrent callers one discards it.
+        Return False if there is no such dead letter. If several callers discard it at the same time, only one
+        succeeds.
         """
         return await self._store.write(lambda tx: tx.outbox.discard(outbox_id))
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
-        """Remove up to `limit` delivered effects that were created before `older_than`, the oldest first.
+        """Remove up to `limit` delivered effects created before `older_than`, oldest first.
 
-        Return their number. Dead letters and pending or claimed effects stay. The key of a removed effect
-        counts as unused: the next effect with it is stored and performed again, so keep effects for longer
-        than a key may be repeated.
+        Return their number. Dead letters, pending effects and claimed effects are kept. Once an effect is
+        removed, its key counts as unused, and an effect that reuses the key is stored and performed again.
+        Therefore keep effects longer than the period in which a key may be reused.
         """
         return await self._store.write(lambda tx: tx.outbox.purge(older_than, limit))
 
 
 class StoreCoordinator(_Port, CommitCoordinator):
-    """Writes steps of threads; a lost claim only leaves its row Superseded."""
+    """Writes steps of threads; a lost claim writes nothing, but its dispatch may become Superseded."""
 
     @override
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
@@ -771,11 +778,11 @@ class RunStores(_Port):
         self.outbox = OutboxStore(store)
         self.coordinator: CommitCoordinator = StoreCoordinator(store)
         self.wakeups = store.changes.listen(WORK)
-        """Hints that there may be work. Losing one costs latency, never correctness."""
+        """Hints that there may be work. A lost hint only causes a delay, never an error."""
 
 
 def page(limit: int) -> int:
-    """Return the length of a list for a requested limit."""
+    """Return the number of rows for a requested limit."""
     return max(0, min(limit, MAX_PAGE))
 
 
@@ -787,5 +794,5 @@ P = TypeVar("P", bound=_AtAnInstant)
 
 
 def _at(tables: P, now: int | None) -> P:
-    """Return the tables at a given instant, or at that of their transaction."""
+    """Return the tables at the given instant or, by default, at the instant of their transaction."""
     return tables if now is None else tables.at(now)

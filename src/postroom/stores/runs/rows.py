@@ -1,4 +1,4 @@
-"""One mapper for each record: a row's columns in the order in which every statement names them."""
+"""Maps rows to records, one function per record; columns are in the order in which statements name them."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -35,11 +35,11 @@ _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
 _BOUNDLESS: Final = "\U0010ffff" * 64
-"""Greater than every id, because no id contains that many last characters."""
+"""Text that sorts after every id, because no id contains that many of the last character."""
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
-"""The places of the response of a dispatch, and of the run that it refers to instead."""
+"""The positions of a dispatch's response, and of the run to which it refers instead."""
 
 
 def dispatch(row: Row) -> RunDispatch:
@@ -66,12 +66,12 @@ def dispatch(row: Row) -> RunDispatch:
 
 @lru_cache(maxsize=256)
 def _termination(text: str) -> TerminationReason:
-    """Read the reason for the end of a run; cached, because most runs share a few reasons."""
+    """Read the reason for which a run ended; cached, because most runs share a few reasons."""
     return decode(TerminationReason, text, where="termination")
 
 
 def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Values:
-    """Return the columns of a dispatch by name; the run whose `answer` it may tell is stored already."""
+    """Return the columns of a dispatch by name; the run whose `answer` it may contain is stored already."""
     refers = answer is not None and record.run_response == answer.final_output
     return {
         "dispatch_id": record.dispatch_id,
@@ -124,7 +124,7 @@ def run_values(record: RunRecord) -> Values:
 def message_values(
     thread_id: str, messages: Sequence[Message], first_seq: int, now: int, run: RunRecord | None = None
 ) -> list[Values]:
-    """Return the columns of messages of a thread by name; `run` received some of them, or wrote them."""
+    """Return the columns of thread messages by name; `run` has received or written some of them."""
     given = () if run is None or run.input is None else run.input.trigger_message_ids
     answer, values = with_answer(run), list[Values]()
     for seq, message in enumerate(messages, start=first_seq):
@@ -298,7 +298,7 @@ def pending(row: Row, position: int) -> PendingMessage:
 
 
 def beyond(prefix: str) -> str:
-    """Return the first text that is greater than all texts with a prefix."""
+    """Return the first text that sorts after all texts with a prefix."""
     for end in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[end])
         if point < _LAST:

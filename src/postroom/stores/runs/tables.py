@@ -1,8 +1,8 @@
 """The runs in an open transaction: `tx.runs`, next to `tx.events` and `tx.outbox`.
 
-A change first locks everything that it decides on (`thread_lock`, and the `locks` of commits, events and
-effects), in one call; the instant is read after that, at its first use. A step of a thread makes all its
-queries at once, then decides, then writes.
+In one call, a change first locks everything on which its decision depends (`thread_lock`, and the `locks` of
+commits, events and effects). The instant is read after that, when it is first used. A step of a thread sends
+all its queries at once, then decides, then writes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -60,7 +60,7 @@ class RunTables(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Together:
-        """Read at once the facts on which new runs are decided: threads, with the ids of their new messages.
+        """Read at once what a decision on new runs needs: threads, and the ids of their new messages.
 
         Queued dispatches of a thread are counted up to `at_most`.
         """
@@ -70,13 +70,13 @@ class RunTables(Tables):
     def state(self, look: Look, *others: Look) -> ThreadState:
         """Return the result of `state_look`.
 
-        The results of `others` are available afterwards, without another round trip.
+        After that, the results of the queries `others` are available without another round trip.
         """
         found = asked(self._sql, (look, *others))
         return rows.thread_state(found[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
-        """Store a dispatch that this change claims, and its run if the run starts with it."""
+        """Store a dispatch that this change claims and, if its run starts with it, the run."""
         if run is not None:
             thread = self.threads.load(run.thread_id)
             if thread is not None:
@@ -87,10 +87,11 @@ class RunTables(Tables):
     def commit(
         self, step: ThreadCommit, following: Beginning | None = None, *, state: ThreadState | None = None
     ) -> Committed | StaleClaim:
-        """Write a step of a thread; a step whose claim was lost is refused before any other write.
+        """Write a step of a thread; if its claim was lost, it is refused before any other write.
 
-        The dispatch `following` the ended dispatch is stored in the same step, as `begin` does. `state` is
-        the state of the thread, if this transaction has read all of it and has written nothing since.
+        `following` is a dispatch that follows the ended one and is stored in the same step, as `begin` does.
+        `state` is the state of the thread, if this transaction has read it completely and has not written
+        anything since.
 
         Raises:
             PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
@@ -151,7 +152,7 @@ class RunTables(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> None:
-        """Append pending messages as `append_waiting` does, at a cost independent of those that wait.
+        """Append pending messages like `append_waiting`, at a cost independent of how many are waiting.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
@@ -165,7 +166,7 @@ class RunTables(Tables):
         return _Drafts(events, self._outbox(), step, answer, self._new_id)
 
     def _owned(self, claim: Claim, thread_id: str, state: ThreadState) -> RunDispatch | StaleClaim:
-        """Return the dispatch that the writer owns, or the reason why it does not."""
+        """Return the dispatch that the writer owns, or the reason why the writer does not own it."""
         found = state.owned
         if found is None:
             lost = f"the claim was lost: no dispatch {claim.dispatch_id!r}"
@@ -184,7 +185,7 @@ class RunTables(Tables):
         next_run: RunRecord | None,
         answer: RunRecord | None,
     ) -> Thread:
-        """Write the thread, messages, runs and what hangs on them; return the thread."""
+        """Write the thread, its messages, its runs and their dependent rows; return the thread."""
         now = self._now()
         after = before.with_messages(len(step.messages), now=now)
         runs = tuple(filter(None, (step.run, next_run)))
@@ -226,10 +227,10 @@ class _Drafts:
         self._events = tuple(WrittenEvent.of(draft, new_id, answer) for draft in step.events)
         self._effects = outbox.written(step.outbox)
         self.looks = event_looks(self._events) + effect_looks(self._effects)
-        """The queries that decide about them."""
+        """The queries on whose results the decision about them depends."""
 
     def decide(self, found: Found, now: int) -> None:
-        """Decide which of them are new.
+        """Determine which of the events and effects are new.
 
         Raises:
             IdempotencyConflict, VersionConflict: As for `EventTables.append` and `OutboxTables.enqueue`.
@@ -239,14 +240,14 @@ class _Drafts:
 
     @property
     def were_stored(self) -> bool:
-        """Whether all events, at least one, were stored before.
+        """Whether there are events and all of them were stored before.
 
-        The commit repeats a commit whose reply was lost.
+        If so, the commit repeats an earlier one whose result was lost.
         """
         return bool(self._events) and not self._new
 
     def written(self, done: Committed) -> Committed:
-        """Write the new ones, and return the commit with all of them."""
+        """Write the new events and effects, and return the commit with all of them."""
         events, outbox = self._tables
         events.write(self._new)
         outbox.write(self._new_effects)
@@ -254,7 +255,7 @@ class _Drafts:
 
 
 def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
-    """Return the query for the state that the decision about a commit needs."""
+    """Return the query for the state on which the decision about a commit depends."""
     delivery, run = step.delivery, step.run or step.ended_before
     new = None if delivery is None else delivery.dispatch
     return state_look(
@@ -270,7 +271,7 @@ def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
 
 
 def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
-    """Return the data for the decision about a commit, besides its thread.
+    """Return the queries, besides that for the thread, on which the decision about a commit depends.
 
     `looks` are the queries for its events and effects.
     """
@@ -284,7 +285,7 @@ def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
 
 
 def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int) -> Thread:
-    """Return the thread, stored or new, unless a rule refuses the commit.
+    """Return the thread, stored or new, or raise if a rule forbids the commit.
 
     Raises:
         VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: As for `CommitCoordinator.commit`.
@@ -314,10 +315,10 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
 
 
 def refuse_others_first(step: ThreadCommit, found: Found) -> None:
-    """Refuse a commit if its queued dispatch or one of its waiting messages has changed since it was read.
+    """Raise if the commit's queued dispatch or one of its waiting messages has changed since it was read.
 
     Raises:
-        VersionConflict: as said.
+        VersionConflict: The dispatch or a message has changed.
     """
     thread_id, joins = step.thread_id, step.joins
     if joins is not None:
@@ -332,11 +333,11 @@ def refuse_others_first(step: ThreadCommit, found: Found) -> None:
 
 
 def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord | None) -> None:
-    """Refuse to write the run of a commit over the run as it is stored, if it may not follow that.
+    """Raise if the run of a commit must not replace the run as it is stored.
 
     Raises:
         ForeignThread: The run belongs to another thread.
-        IllegalTransition: The state machine has no arrow from the stored state.
+        IllegalTransition: The state machine does not permit this change from the stored state.
         VersionConflict: The run has changed since it was read.
     """
     if run.thread_id != step.thread_id:
@@ -349,7 +350,7 @@ def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord 
 def delivered(
     step: ThreadCommit, delivery: Delivery, state: ThreadState, now: int, new_id: Callable[[], str]
 ) -> RunDispatch:
-    """Return the dispatch of a commit in its stored form: queued, or claimed and started.
+    """Return a commit's dispatch as it will be stored: queued, or claimed and started.
 
     Raises:
         InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,

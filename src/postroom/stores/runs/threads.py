@@ -1,4 +1,4 @@
-"""Threads, runs, executors' state and spending, over an open transaction."""
+"""Stores threads, runs, executors' state and spending within an open transaction."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from postroom.stores.runs.rows import beyond
 from postroom.stores.sql_transaction import Row, Tables
 
 FAMILIES: Final = "threads"
-"""The lock on the parents of threads."""
+"""The lock for changing the parents of threads."""
 
 _BATCH: Final = 50
 _SPENT: Final = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
@@ -32,7 +32,7 @@ class Threads(Tables):
         return rows.thread(found[0]) if found else None
 
     def made(self, thread_id: str) -> Thread:
-        """Return the thread; create it if it is missing."""
+        """Return the thread, which is created if it is missing."""
         found = self.load(thread_id)
         if found is None:
             found = new_thread(thread_id, self._now())
@@ -40,7 +40,7 @@ class Threads(Tables):
         return found
 
     def save(self, thread: Thread) -> None:
-        """Store a thread as given except `message_count`.
+        """Store a thread as given, except for its `message_count`.
 
         Raises:
             UnknownThread, InvalidRecord: As for `ThreadStore.save_thread`.
@@ -56,11 +56,11 @@ class Threads(Tables):
         self.put(replace(thread, message_count=rows.thread(before[0]).message_count if before else 0))
 
     def put(self, thread: Thread) -> None:
-        """Store a thread, new or not."""
+        """Store a thread, whether or not it exists already."""
         self._sql.run("threads.put_thread", rows.thread_values(thread))
 
     def move(self, thread: Thread) -> None:
-        """Update the columns of an existing thread that runs and messages change."""
+        """Update those columns of an existing thread that runs and messages change."""
         self._sql.run("threads.move_thread", rows.thread_values(thread))
 
     def below(self, thread_id: str) -> list[str]:
@@ -68,9 +68,10 @@ class Threads(Tables):
         return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
 
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
-        """Return threads without activity since an instant, among some or all.
+        """Return threads that have had no activity since an instant, among these or all threads.
 
-        They have nothing open, waiting or pending; they belong to no chat, and no thread is below them.
+        They have no open or waiting run and no pending message, do not belong to a chat, and have no child
+        threads.
         """
         asked = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
         return [row[0] for row in self._sql.all("threads.idle", asked)]
@@ -83,7 +84,7 @@ class Threads(Tables):
         """Remove a thread with its messages and runs; return False if there is none.
 
         Raises:
-            InvalidRecord: It has children, and `children` is "reject".
+            InvalidRecord: The thread has children, and `children` is "reject".
         """
         asked = {"thread_id": thread_id}
         known, below = self._sql.ask(("threads.thread", asked), ("threads.below", asked))
@@ -136,12 +137,12 @@ class Threads(Tables):
         return rows.run(found[0]) if found else None
 
     def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
-        """Return the thread's newest runs by `updated_at`, then `created_at`, the newest first."""
+        """Return a thread's newest runs by `updated_at`, then `created_at`, newest first."""
         found = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
         return tuple(map(rows.run, found))
 
     def newest_runs(self, thread_ids: Sequence[str], before: RunCursor) -> Iterator[RunRecord]:
-        """Yield the runs of some threads after a position, the last changed first.
+        """Yield the runs of some threads after a position, most recently changed first.
 
         The runs are read in batches of 50, on demand.
         """
@@ -154,7 +155,7 @@ class Threads(Tables):
             yield from (rows.run(bodies[run_id]) for run_id in batch)
 
     def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunCursor]:
-        """Yield the positions of the runs of a thread, of which the first are given."""
+        """Yield the positions of a thread's runs; the first of them are already given."""
         while found:
             places = [RunCursor(*row) for row in found]
             yield from places
@@ -178,12 +179,12 @@ class Threads(Tables):
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return by id the runs without an open dispatch that are prepared or waiting."""
+        """Return, by id, the runs that are prepared or waiting and have no open dispatch."""
         found = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
         return tuple(map(rows.run, found))
 
     def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return by id the waiting runs without questions, on threads without an open dispatch."""
+        """Return, by id, waiting runs without questions whose threads have no open dispatch."""
         found = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
         return tuple(map(rows.run, found))
 
@@ -194,15 +195,15 @@ class Threads(Tables):
         return int(counted[0])
 
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
-        """Return runs of a thread, unordered, with the fields that order a conversation.
+        """Return the runs of a thread, unordered, with the fields that determine the order of a conversation.
 
-        With `since`, ended runs that were last written before it are omitted.
+        With `since`, runs that ended and were last written before that instant are omitted.
         """
         found = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
         return [rows.turn(row) for row in found]
 
     def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
-        """Return these runs in the same form, unordered."""
+        """Return these runs in the same form as `turns`, unordered."""
         found = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
         return [rows.turn(row) for row in found]
 
@@ -224,7 +225,7 @@ class Threads(Tables):
         return {scope: spent.setdefault(scope, Spending(scope=scope)) for scope in scopes}
 
     def spend(self, spends: Sequence[Spending]) -> None:
-        """Add to the spending of scopes, always in the same order, so that no two changes deadlock."""
+        """Add to the spending of scopes, always in the same order, so that changes cannot deadlock."""
         ordered = sorted(spends, key=lambda one: one.scope)
         values = [
             {name: getattr(one, name) for name in _SPENT} | {"window_end": one.until or 0} for one in ordered
@@ -235,13 +236,13 @@ class Threads(Tables):
                 self._sql.spent[one.scope] = before.plus(one)
 
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
-        """Store the run that asks for a whole scope, '' for none; the caller holds the lock of limits."""
+        """Store which run asks for a whole scope ('' for none); the caller holds the lock of the limits."""
         values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
         self._sql.run("threads.put_asker", values)
         self._sql.spent.pop(scope, None)
 
     def asked(self) -> tuple[Spending, ...]:
-        """Return the scopes for which a run asks, those without a window first, then by the window's end."""
+        """Return the scopes for which a run asks; those without a window first, then by the window's end."""
         return tuple(_spending(row) for row in self._sql.all("threads.asked"))
 
     def forget_spending(self, older_than: int) -> None:
@@ -260,12 +261,12 @@ def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) ->
 
 
 def own_ancestor(thread_id: str) -> InvalidRecord:
-    """Return the refusal of a thread below itself."""
+    """Return the error for a thread that would become its own ancestor."""
     return InvalidRecord(f"thread {thread_id!r} would be its own ancestor", value=thread_id)
 
 
 def no_parent(thread_id: str) -> UnknownThread:
-    """Return the refusal of a thread whose parent does not exist."""
+    """Return the error for a thread whose parent does not exist."""
     return UnknownThread(f"the parent thread {thread_id!r} does not exist", value=thread_id)
 
 

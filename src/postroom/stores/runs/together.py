@@ -1,4 +1,4 @@
-"""Many new runs in one transaction: read together, decided one after another, written at the end.
+"""Adds many new runs in one transaction: data is read together, decided one by one, and written at the end.
 
 look ──▶ all threads, and what is known of runs and dispatches ─▶ at once
 state ─▶ a thread as it is with the runs that were added to it ─▶ without a look
@@ -24,22 +24,22 @@ from postroom.stores.sql_transaction import Look, Tables, Values
 
 _NEW: Final = ThreadState(thread=None)
 _KEPT: Final = ("threads.append_message", "threads.add_run", "dispatches.enqueue")
-"""The statements in the order in which they are written, after the threads."""
+"""The statements in the order in which they are written, after the threads were written."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The known facts about a thread."""
+    """What is known about one thread."""
 
     state: ThreadState
     messages: set[str] = field(default_factory=set)
-    """The ids of added messages."""
+    """The ids of the messages that were added."""
     moved: Thread | None = None
-    """The thread in the form to write."""
+    """The thread as it will be written."""
 
 
 class Together(Tables):
-    """New runs in one open transaction, under the locks of their threads."""
+    """New runs that are added in one open transaction while the locks of their threads are held."""
 
     def look(
         self,
@@ -48,7 +48,7 @@ class Together(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Self:
-        """Read the stored state that the decisions about the runs need."""
+        """Read the stored state on which the decisions about the runs depend."""
         self._messages = {thread_id: tuple(ids) for thread_id, ids in messages.items()}
         self._at_most = at_most
         self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}
@@ -73,10 +73,10 @@ class Together(Tables):
     def state(
         self, thread_id: str, run_id: str, dispatch_id: str, messages: Sequence[Message]
     ) -> ThreadState | None:
-        """Return a thread together with its additions.
+        """Return a thread, including the runs that were already added to it.
 
-        Return None if one of the ids exists, or messages or runs wait on the thread: the caller must then
-        read it alone.
+        Return None if one of the ids exists, or if messages or runs are waiting on the thread. The caller
+        must then read the thread on its own.
         """
         if run_id in self.runs or not self._taken.isdisjoint((run_id, dispatch_id)):
             return None
@@ -87,7 +87,7 @@ class Together(Tables):
         return line.state
 
     def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
-        """Add a run, decided on this state, to its thread; return its dispatch as it is stored."""
+        """Add a run, which was decided on this state, to its thread; return its dispatch."""
         thread_id, now = run.thread_id, self._now()
         line = self._lines[thread_id]
         before = line.state.thread or new_thread(thread_id, now)
@@ -107,7 +107,7 @@ class Together(Tables):
         return stored
 
     def write(self, looked_at_alone: str | None = None) -> None:
-        """Write the added runs; a thread that is read alone after this is read again here."""
+        """Write the runs that were added; a thread read on its own later is read from the store again."""
         threads: dict[bool, list[Values]] = {True: [], False: []}
         for thread_id, line in self._lines.items():
             if line.moved is not None:
@@ -129,7 +129,7 @@ class Together(Tables):
         return state_look(thread_id, message_ids=ids, at_most=self._at_most, is_submission=True)
 
     def _line(self, thread_id: str) -> _Line | None:
-        """Return the facts about a thread with rows; None if the decision needs more facts."""
+        """Return what the rows say about a thread; None if the decision needs more than that."""
         look = self._look(thread_id)
         state = rows.thread_state(self._asked([look])[look[0], *look[1].values()][0])
         runs = (state.open_run, state.latest_run)
