@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class _MakesOne(TyperGroup):
-    """Treats arguments that name no command of this group as those of `create`."""
+    """A command group that passes arguments to `create` if they name no command of the group."""
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Commands that call one operation, made from the table of operations.
+"""Commands that call one operation, generated from the table of operations.
 
-A command module says by hand only how an answer is shown to people.
+A command module itself defines only how an answer is shown to people.
 """
 
 import inspect
@@ -31,7 +31,7 @@ from postroom.cli.table import TABLE
 from postroom.cli.wire import ANSWER_TIMEOUT
 
 LONGEST: Final = timedelta(hours=6)
-"""The limit for long work of the server, which shows its progress."""
+"""The time limit for long work by the server, whose progress is shown."""
 _TYPES: Final[Mapping[str, Any]] = {
     "string": str,
     "integer": int,
@@ -42,7 +42,10 @@ _TYPES: Final[Mapping[str, Any]] = {
 
 
 def named_project(text: str) -> str:
-    """Return the key of a project; a plain name of a folder in the current folder is the path of that."""
+    """Return the key of a project.
+
+    The plain name of a folder in the current folder means that folder's path.
+    """
     return project_key(os.path.join(os.curdir, text) if text and Path(text).is_dir() else text)  # noqa: PTH118 - a Path drops the dot
 
 
@@ -52,10 +55,10 @@ def _folder(text: str) -> str:
 
 class _Kind(NamedTuple):
     option: Any = None
-    """The option that many commands share; None if the command describes its own."""
+    """The shared option for fields of this kind; None if the command describes its own option."""
     default: Any = None
     sends: Callable[[str], str] | None = None
-    """Converts the given text to the value that is sent."""
+    """Converts the text that was typed to the value that is sent."""
 
 
 _PLAIN: Final = _Kind()
@@ -72,7 +75,7 @@ _KINDS: Final[Mapping[str | None, _Kind]] = {
 
 
 def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
-    """Have a server perform an operation of administration, and return its answer.
+    """Call an administrative operation of a server, and return its answer.
 
     Raises:
         ServerUnavailable: The server does not answer, or not in time.
@@ -90,7 +93,7 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
 
 
 def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict[str, Any]:
-    """Let the running server perform an operation of administration, and return its answer.
+    """Call an administrative operation of the running server, and return its answer.
 
     Raises:
         ServerUnavailable: No server runs, or the server does not answer in time.
@@ -105,7 +108,8 @@ def shows(
 ) -> Callable[[Callable[..., str]], Callable[..., None]]:
     """Return a decorator that adds the command of an operation to a group.
 
-    The decorated function returns the text for people: of the answer, or of the answer and the sent fields.
+    The decorated function gets the answer, or the answer and the sent fields, and returns the text for
+    people.
     """
     row = TABLE[name]
     fields: list[Mapping[str, Any]] = row["fields"]

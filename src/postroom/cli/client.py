@@ -1,6 +1,6 @@
-"""The connection of a command to the running server: its lookup, tool calls and administration.
+"""Connects commands to the running server: finds it, calls tools, and calls the administration.
 
-Standard library only, because every command and the stdio entry use it.
+It uses only the standard library, because every command and the stdio entry import it.
 """
 
 import itertools
@@ -77,7 +77,7 @@ def _plain(token: str) -> str:
 
 
 class Server:
-    """The running server for commands."""
+    """The running server, as commands use it."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self.endpoint = endpoint
@@ -87,7 +87,7 @@ class Server:
 
     @classmethod
     def find(cls, *, data_dir: Path | None = None, timeout: timedelta = ANSWER_TIMEOUT) -> "Server":
-        """Return the server for this process's environment; it may turn out not to answer.
+        """Return the server according to this process's environment. It may turn out not to answer.
 
         Raises:
             ServerUnavailable: Neither a variable nor a note names a server.
@@ -117,7 +117,7 @@ class Server:
         return tool_result(answer.get("result"))
 
     def download(self, path: str, query: Mapping[str, object]) -> bytes:
-        """Return the bytes of the server's answer at an address.
+        """Return the body of the server's response from an address, as bytes.
 
         Raises:
             ServerUnavailable: No answer came in time.
@@ -148,7 +148,7 @@ class Server:
     def admin_long(
         self, doing: str, method: str, path: str, body: Mapping[str, object] | None = None
     ) -> dict[str, object]:
-        """Call the administration for long work, and report its progress to the watcher.
+        """Call the administration for a long operation, and report its progress to the watcher.
 
         Raises:
             ServerUnavailable, PostroomError: As for `admin`.
@@ -238,7 +238,7 @@ _BY_STATUS: Final[dict[int, type[errors.PostroomError]]] = {
     503: errors.ServerUnavailable,
     504: errors.ServerUnavailable,
 }
-"""Error classes for answers without a postroom error: another program's page, or a proxy's."""
+"""Error classes for responses without a postroom error, such as pages from another program or a proxy."""
 
 
 def events(read: Callable[[int], bytes]) -> Iterator[str]:
@@ -270,7 +270,7 @@ def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
-    """Return the failure in a document, as the class of its code."""
+    """Return the error in a document, as an instance of the class for its code."""
     code = str(document.get("code", ""))
     details = document.get("details")
     known = dict(details) if isinstance(details, Mapping) else {}
@@ -289,7 +289,7 @@ def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
 
 
 def refused(reply: Reply) -> errors.PostroomError:
-    """Return the failure for an answer with a status outside 200 to 299."""
+    """Return the error for a response with a status outside 200 to 299."""
     found = reply.json()
     if isinstance(found, Mapping):
         inner = found.get("error")
@@ -307,7 +307,7 @@ def refused(reply: Reply) -> errors.PostroomError:
 
 
 def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
-    """Return the failure for a JSON-RPC error."""
+    """Convert a JSON-RPC error to an exception."""
     data = error.get("data")
     if isinstance(data, Mapping):
         inner = data.get("error")

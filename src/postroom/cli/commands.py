@@ -1,4 +1,4 @@
-"""The tree of commands. A command loads only itself, because all of them together take half a second."""
+"""The tree of commands. Only the invoked command is imported, because importing all takes half a second."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -23,13 +23,13 @@ _MODULES: Final[Mapping[str, str]] = {
     "watch": "watch",
     "whoami": "init",
 }
-"""The modules of single commands. Any other command is a group, in the module of its name."""
+"""The modules of single commands. Every other command is a group in the module of the same name."""
 _GROUPS: Final[Mapping[str, str]] = {"backup": "backup.backups", "config": "settings.app"}
-"""The groups that are not `app` in the module of their name."""
+"""The groups that are not named `app` in their module."""
 
 
 def tree(only: str = "") -> typer.Typer:
-    """Return all commands, or those of the module that contains this one; all if there is no such command."""
+    """Return the commands of the module that contains this one; all commands if there is no such module."""
     names = [name for group in GROUPS.values() for name in group]
     app = typer.Typer(
         name="postroom",

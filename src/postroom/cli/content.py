@@ -13,7 +13,7 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge
 STDIN: Final = "-"
 LARGEST_BODY: Final = 64 * 1024 * 1024
 LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
-"""Maximum bytes that a server can be configured to accept; larger files are refused before they are read."""
+"""The highest size limit, in bytes, that a server can have. Larger files are refused before they are read."""
 
 
 def message_text(argument: str | None, file: str | None, attached: Sequence[Path] = ()) -> str:
@@ -57,7 +57,7 @@ def _given_text(argument: str | None, file: str | None) -> str:
 
 
 def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
-    """Return files in the form for a call; None for none.
+    """Return files in the form for a call; None if there are none.
 
     Raises:
         InvalidPath: A file cannot be read.
@@ -74,9 +74,9 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
 
 
 def save_file(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file into a folder and return its path; a number is added to the name of an existing file.
+    """Write a file into a folder and return its path. If the name is taken, a number is added to it.
 
-    An existing file with the same name and bytes stays unchanged.
+    An existing file with the same name and content is reused.
 
     Raises:
         InvalidPath: The folder cannot be created, or the file cannot be written.

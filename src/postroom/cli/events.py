@@ -1,6 +1,6 @@
 """`postroom events` prints the events of a project, in order; `postroom catch-up` summarises them.
 
-Each sequence number is printed once, even across outages of the server, because the number is the cursor.
+Each event is printed once, even across outages of the server, because the sequence number is the cursor.
 """
 
 import json
@@ -123,7 +123,7 @@ def _followed(asked: Mapping[str, object], after: int | None) -> Iterator[Mappin
     """Yield the events after a number, or from now on, each once.
 
     Raises:
-        PostroomError: The log cannot be followed, for a permanent reason.
+        PostroomError: The log cannot be followed, and retrying will not help.
     """
     patience = Patience()
     while True:

@@ -1,4 +1,4 @@
-"""The exit codes of the process: one table from the kind of failure to the code.
+"""The exit codes of the process, as a table from kinds of failures to codes.
 
 | code | meaning |
 |---|---|
@@ -40,11 +40,11 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.MissingExtra: CONFIGURATION,
     errors.ConfigError: CONFIGURATION,
 }
-"""Codes of failures that cannot be repeated; the nearest base class of a failure decides."""
+"""Exit codes of permanent failures. The nearest base class of a failure decides."""
 
 
 def exit_code(error: errors.PostroomError) -> int:
-    """Return the exit code for a failure; failures that can be repeated are temporary, and no others."""
+    """Return the exit code for a failure. Only failures that can be retried count as temporary."""
     if error.retryable:
         return TEMPORARY
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)

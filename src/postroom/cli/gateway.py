@@ -212,7 +212,7 @@ def routes(
 
 
 def _decided(data_dir: Path | None, platform: str, place: dict[str, Any], text: str) -> dict[str, object]:
-    """Return the respondent to a message for postroom, and the reason."""
+    """Return which agent or person would answer a message that is addressed to postroom, and why."""
     from postroom.gateway.config import DEFAULT_AGENT
     from postroom.gateway.events import MessageEvent
     from postroom.gateway.routes import decide
@@ -256,9 +256,9 @@ def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, str]:
-    """Refuse a file that names a respondent which cannot answer.
+    """Refuse a configuration file that names an agent or a person who cannot answer.
 
-    Without a server, return that none was checked.
+    Without a running server, return a note that nothing was checked.
 
     Raises:
         ConfigError: A named agent or person does not exist, or the agent has no runner.

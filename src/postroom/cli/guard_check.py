@@ -1,6 +1,6 @@
-"""The check of the Git hooks: may these files be committed, or pushed? The server decides.
+"""The check by the Git hooks: the server decides whether these files may be committed or pushed.
 
-Standard library only, because it runs at every commit.
+It uses only the standard library, because it runs at every commit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ GIT_PATIENCE = 60
 """Seconds for one call of Git."""
 ASKED_AT_ONCE = 5_000
 MOST_COMMITS = 2_000
-"""Maximum number of commits of one push that are checked, the newest ones."""
+"""How many of the newest commits of one push are checked."""
 
 _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
-"""Every file, under both names if it was renamed, whatever this user has configured."""
+"""Options that list every file, with both names if it was renamed, whatever this user has configured."""
 
 
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
@@ -61,7 +61,7 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
 def _decided(
     hook: str, arguments: Sequence[str], sent: str | None, environment: Mapping[str, str], mode: str
 ) -> tuple[str, str, str]:
-    """Return the server's outcome, text and mode; the first refusal counts.
+    """Return the server's outcome, text and mode. If there are several requests, the first refusal counts.
 
     Raises:
         Unreachable, OSError, SubprocessError, ValueError: The check failed.
@@ -91,7 +91,7 @@ def _read(status: int, body: bytes) -> tuple[str, str, str]:
 
 
 def committed() -> Iterator[str]:
-    """Yield the files that the index changes against the last commit: both names of a renamed one."""
+    """Yield the files that differ between the index and the last commit, with both names of renamed files."""
     return _names(_git("diff", "--cached", *_NAMES, "--no-ext-diff", "--ignore-submodules=none"))
 
 
@@ -114,7 +114,10 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _remotes(arguments: Sequence[str]) -> str:
-    """Return the option for the commits that the remote has; Git names an unknown remote by its address."""
+    """Return the option that denotes the remote's commits.
+
+    Git passes the address of a remote without a name.
+    """
     name = arguments[0] if arguments else ""
     configured = _git("remote").decode("utf-8", "replace").split()
     return f"--remotes={name}" if name in configured else "--remotes"

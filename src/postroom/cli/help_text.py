@@ -1,4 +1,4 @@
-"""Additions to `--help`: groups of commands, and examples to copy."""
+"""Additions to `--help`: headings for groups of commands, and examples to copy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -33,10 +33,10 @@ _NO_NUMBER: Final = "Input should be a valid integer, unable to parse string as 
 
 
 class GroupedCommands(TyperGroup):
-    """Lists the commands under the headings of `GROUPS`, and describes invalid values in plain words."""
+    """Lists the commands under the headings of `GROUPS`, and explains invalid values in plain language."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the named command; replace the library's terms for a value that is not a number."""
+        """Run the named command, with a plain message for a value that is not a number."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -45,7 +45,7 @@ class GroupedCommands(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a list for each group, all of the same width, so that the columns align."""
+        """Write a list for each group, all with the same column width."""
         width = max(map(len, self.commands))
         for head, names in GROUPS.items():
             rows = [(f"{name:<{width}}", self.commands[name].get_short_help_str(60)) for name in names]
@@ -54,5 +54,5 @@ class GroupedCommands(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help with commands to copy, one per line."""
+    """Return the closing section of a help text, with example commands to copy, one per line."""
     return "\n".join(["\b", "Examples:", *(f"  postroom {line}" for line in lines)])

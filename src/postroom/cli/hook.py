@@ -1,10 +1,10 @@
 """`postroom hook <client> <event>`: the program of a client's hook.
 
-The server decides; this asks and translates.
+The server makes the decision; this program asks it and translates between its format and the client's.
 
-It runs at every tool call, so it imports next to nothing and speaks HTTP over a plain socket, to this machine
-only. After any failure it prints nothing and exits with 0, so that mail never blocks a client. Its input
-(prompts, files, tool calls) stays here; the server gets only names of files and agents.
+It runs at every tool call, so it imports next to nothing and uses HTTP over a plain socket, only to this
+machine. After any failure it prints nothing and exits with 0, so that mail never blocks a client. Its input
+(prompts, file contents, tool calls) is not forwarded; the server gets only names of files and agents.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT = 4_000
 WOKEN = 2
-"""The exit code with which a hook that waits in the background (`asyncRewake`) starts a turn."""
+"""The exit code with which a background hook (`asyncRewake`) starts a turn."""
 
 
 def run(client: str, event: str) -> int:
     """Answer one event of a client on standard output, or print nothing; return the exit code.
 
-    It is 0, except for a waiting hook that reports mail on standard error: that is 2.
+    The exit code is 0, except for a waiting hook that reports mail on standard error: then it is 2.
     """
     try:
         raw = read_input(sys.stdin.fileno())
@@ -49,7 +49,7 @@ def run(client: str, event: str) -> int:
 
 
 def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]) -> bytes:
-    """Return the answer that the client's contract expects; empty if there is nothing to report.
+    """Return the answer in the format that the client requires; empty if there is nothing to report.
 
     Raises:
         Exception: The client's input or the server's answer cannot be read.
@@ -79,16 +79,16 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
 
 
 def _queued(client: str, kind: str, sent: object) -> str:
-    """Return the prompt with which mail woke an idle Codex: its arrival confirms the announcement."""
+    """Return the prompt with which mail has woken an idle Codex; its arrival confirms the announcement."""
     prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
     return prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:
-    """Return outcome and text of the server's answer.
+    """Return the outcome and the text of the server's response.
 
     Raises:
-        Unreachable: The answer is not that of a postroom server.
+        Unreachable: The response is not from a postroom server.
     """
     if not isinstance(found, dict):
         raise Unreachable

@@ -1,4 +1,7 @@
-"""`postroom hook` in the tree of commands; `main` runs `postroom.cli.hook` without loading the tree."""
+"""`postroom hook` in the tree of commands.
+
+`main` runs `postroom.cli.hook` directly, without loading the tree.
+"""
 
 from typing import Annotated
 

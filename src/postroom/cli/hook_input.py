@@ -1,4 +1,7 @@
-"""The input of clients' hooks, and the small part that the server gets. Imports next to nothing."""
+"""Reads the input of client hooks, and extracts the small part that the server gets.
+
+Imports next to nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ if TYPE_CHECKING:
 
 LARGEST_INPUT = 64 * 1024 * 1024
 PATIENCE = 2.0
-"""Seconds for the client to send everything; some leave the pipe open afterwards."""
+"""The time limit in seconds for reading the input. Some clients leave the pipe open afterwards."""
 MOST_IDS = 1_000
 LONGEST_PATH = 4_096
 DEEPEST = 6
-"""Levels of a tool's answer that are searched for an agent's name."""
+"""How many levels of a tool's answer are searched for an agent's name."""
 
 EDIT_TOOLS = {
     "claude": ("Edit", "Write", "MultiEdit", "NotebookEdit"),
@@ -83,7 +86,7 @@ _WRAPPINGS = (
 
 
 def read_input(descriptor: int) -> bytes:
-    """Return the client's input until it closed the pipe, or until the time limit.
+    """Read the client's input until the client closes the pipe, or until the time limit.
 
     Raises:
         ValueError: The input exceeds `LARGEST_INPUT`.
@@ -128,7 +131,7 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
 
 
 def _session(sent: Values) -> str:
-    """Return the session; an agent inside it with an id counts as a separate session."""
+    """Return the session's id. A subagent with an id of its own counts as a separate session."""
     session = next((found for key in _SESSIONS if (found := _text(sent.get(key)))), "")
     inner = _text(sent.get("agent_id")) or _text(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
@@ -141,7 +144,7 @@ def _folder(sent: Values) -> str:
 
 
 def _paths(given: Values) -> Iterator[str]:
-    """Yield the files of an edit."""
+    """Yield the files that an edit changes."""
     for key in _PATH_KEYS:
         if path := _text(given.get(key)):
             yield path
@@ -153,7 +156,7 @@ def _paths(given: Values) -> Iterator[str]:
 
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
-    """Yield the files of a patch that Codex itself applies for its shell tool, also in a folder."""
+    """Yield the files of a patch that Codex itself applies for its shell tool, possibly in another folder."""
     words = _patch(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:
@@ -167,9 +170,9 @@ def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
 
 
 def _spellings(path: str, folder: str) -> Iterator[str]:
-    """Yield a file in its written spelling, and by its link target if that differs.
+    """Yield a file's path as written, and with symbolic links resolved if that differs.
 
-    The project may be named by a link too, so the target is also given relative to the folder.
+    The project's own path may contain a link too, so the resolved path is also given relative to the folder.
     """
     yield path
     written = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - no pathlib here
@@ -183,14 +186,14 @@ def _spellings(path: str, folder: str) -> Iterator[str]:
 
 
 def _patch(value: object) -> str:
-    """Return a patch as one text; a client may send a command's words."""
+    """Return a patch as one text. A client may send it as the arguments of a command."""
     if isinstance(value, list):
         return "\n".join(word for word in value if isinstance(word, str))
     return _text(value)
 
 
 def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
-    """Return the agent and the project of a call to a postroom tool; empty for all other tools."""
+    """Return the acting agent and the project of a call to a postroom tool; empty for all other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
             name = _text(given.get(key))
@@ -210,7 +213,7 @@ def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
 
 
 def _name_in(answer: object, depth: int = 0) -> str:
-    """Return the agent's name from the answer of a tool that registers, however it is wrapped."""
+    """Return the agent's name from the answer of a registering tool, however the client wraps it."""
     if depth > DEEPEST:
         return ""
     if isinstance(answer, str):
@@ -226,7 +229,7 @@ def _name_in(answer: object, depth: int = 0) -> str:
 
 
 def _reserved_in(answer: object, depth: int = 0) -> list[int]:
-    """Return the ids of the reservations in a postroom tool's answer, however it is wrapped."""
+    """Return the ids of the reservations in a postroom tool's answer, however the client wraps it."""
     if depth > DEEPEST:
         return []
     if isinstance(answer, str):
@@ -265,7 +268,7 @@ def _fetched_in(answer: object, depth: int = 0) -> list[int]:
 
 
 def _values(given: object) -> Values:
-    """Return a tool's arguments; some clients send them as JSON text, or a patch as plain text."""
+    """Return a tool's arguments. Some clients send them as JSON text, or send a patch as plain text."""
     if isinstance(given, str):
         try:
             given = read(given.encode("utf-8", "replace"))
@@ -275,7 +278,7 @@ def _values(given: object) -> Values:
 
 
 def _text(value: object) -> str:
-    """Return a text that can be sent; a value that is not text, or has half a character or NUL, is empty."""
+    """Return a text that can be sent; "" if the value is not text or contains a lone surrogate or NUL."""
     if not isinstance(value, str) or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
         return ""
     return value

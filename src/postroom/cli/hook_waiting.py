@@ -1,11 +1,11 @@
 """Waits in an idle session until mail comes for its agent.
 
 Claude Code runs `postroom hook claude wait` in the background, and starts a turn with its output. For Copilot
-CLI postroom's extension does so. Codex waits for its hooks, so there the waiter continues as a separate
-process, and queues a turn.
+CLI, postroom's extension does the same. Codex waits for its hooks to end, so there the waiter continues as a
+separate process and queues a turn.
 
-It lives as long as the session is idle, so it loads next to nothing. The server knows the agent of the
-session, whether the session is active, and whether another process waits in its place.
+The process exists as long as the session is idle, so it loads next to nothing. The server knows the agent of
+the session, whether the session is active, and whether another process has replaced this one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 PATIENCE = 40.0
 """Seconds for one request; the server answers within about 25."""
 SHORTEST_PAUSE = 1.0
-"""Seconds before a request. The client's other hook of the same event is faster, so it announces first."""
+"""Seconds to wait before a request, so that the client's other hook for the same event announces first."""
 LONGEST_PAUSE = 10.0
 
 
 WEEK = 7 * 24 * 3600.0
-"""Seconds after which a process stops waiting for a client that does not report the end of its sessions."""
+"""Seconds after which a process stops waiting, for clients that do not report the end of their sessions."""
 QUEUING = 60.0
-"""Maximum seconds of `codex queue`."""
+"""The time limit for `codex queue` in seconds."""
 _BUILDS = ("codex-x86_64", "codex-aarch64")
 """Prefixes of the program's name in a release build; `codex-acp` is another program."""
 
@@ -43,8 +43,8 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     """Return the line with which an idle session starts a turn, once mail has come.
 
     It is empty if waiting is pointless: no person attends the session, the session has no agent or has ended,
-    the client is gone, or another process waits in this one's place. A process of the session's start waits
-    for a server that is down; a process of a turn's end does not.
+    the client has exited, or another process has replaced this one. A process from the session's start waits
+    for a server that is down; a process from the end of a turn does not.
 
     Raises:
         Exception: The client's input or the server's answer cannot be read.
@@ -57,7 +57,7 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
 
 
 def _is_unattended(environment: Mapping[str, str]) -> bool:
-    """Return whether Claude Code runs without a person, so that `claude -p` exits only after this process."""
+    """Return whether Claude Code runs without a person: `claude -p` would exit only after this process."""
     attended = environment.get("CLAUDE_CODE_SESSION_ATTENDED", "")
     entry = environment.get("CLAUDE_CODE_ENTRYPOINT", "")
     return attended == "0" or (not attended and entry.startswith("sdk-"))
@@ -66,10 +66,10 @@ def _is_unattended(environment: Mapping[str, str]) -> bool:
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
     """Start a process that outlives a Codex hook and queues a turn when mail arrives; return at once.
 
-    The process has a new session and none of the client's open files. It delivers once: the hook of the
-    started turn starts the next one. It ends with the client, and then reports the end of the session to the
-    server. It also ends after a week, or as `awaited` does. The messages are announced when the hook of the
-    turn's prompt reports it; the next hook announces a lost one.
+    The process has its own process session and none of the client's open files. It queues only one turn; that
+    turn's hook starts the next process. It ends when the client exits, and then reports the end of the
+    session to the server. It also ends after a week, or when `awaited` does. The messages count as announced
+    when the prompt hook of the turn reports it. If the turn is lost, the next hook announces them.
 
     Raises:
         Exception: The client's input cannot be read, or the process cannot be started.
@@ -109,7 +109,7 @@ def _line(
     *,
     last: str = "",
 ) -> str:
-    """Return the line once mail has come; `last` is the event that confirms the announcement."""
+    """Wait for mail and return the line; `last` is the event that confirms the announcement."""
     sent = read(raw)
     call = call_of(client, WAIT, sent)
     if call is None or not isinstance(sent, dict) or environment.get("POSTROOM_RUN"):
@@ -133,9 +133,10 @@ def _line(
 
 
 def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
-    """Report the end of the session with its Codex, which has no hook for it, to the server.
+    """Report to the server that the session has ended with its Codex, which has no hook for this.
 
-    The server ignores it if a newer process waits for the session: then the session was resumed.
+    The server ignores the report if a newer process waits for the session, because the session was then
+    resumed.
     """
     call = call_of("codex", "end", read(raw))
     if call is not None:
@@ -144,7 +145,7 @@ def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
 
 
 def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
-    """Return outcome and text of the server's answer: `away` without one, `unknown` for a refusal."""
+    """Return the outcome and text of the server's response: `away` without one, `unknown` if refused."""
     try:
         status, found = ask(endpoint_of(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)
     except Unreachable:
@@ -158,11 +159,11 @@ def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes)
 
 
 def _gone_within(seconds: float, parent: int) -> bool:
-    """Return whether the client is gone, at once or within that time.
+    """Return whether the client has exited, now or within this time.
 
-    The parent, or the reader of the output.
+    The client is the parent process, or the reader of the output.
 
-    If the system cannot show it, the client counts as gone, so that no process waits forever.
+    If the system cannot tell, the client counts as gone, so that no process waits forever.
     """
     import select
 
@@ -174,7 +175,7 @@ def _gone_within(seconds: float, parent: int) -> bool:
 
 
 def _codex_around() -> Process | None:
-    """Return the Codex whose hook this process is; a shell may be in between."""
+    """Return the Codex process that started this hook, possibly through a shell."""
     import psutil
 
     for one in psutil.Process().parents():
@@ -185,7 +186,7 @@ def _codex_around() -> Process | None:
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:
-    """Wait that long; return whether the client is gone then, or the waiting time has ended."""
+    """Wait for this time; return whether the client has exited by then or the waiting time has ended."""
     import psutil
 
     time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then
@@ -197,7 +198,7 @@ def _ended_within(seconds: float, codex: Process, until: float) -> bool:
 
 
 def _queue(codex: Process, session: str, line: str) -> None:
-    """Queue a turn with the same program; only the turn's own hook shows whether it starts."""
+    """Queue a turn with the same Codex program. Only the turn's own hook shows whether it starts."""
     import subprocess
 
     program = codex.exe()

@@ -1,7 +1,7 @@
 """One request to the server of this machine within a fixed time, on a plain socket. Imports next to nothing.
 
-JSON is read by the C parts of `json`, without the regular expressions that `json` also loads: loading `json`
-takes half as long as starting Python. If its parts are not found, `json` itself is used.
+JSON is parsed by the C parts of `json`, without the regular expressions that `json` also loads, because
+importing `json` takes half as long as starting Python. If those parts are missing, `json` itself is used.
 
 The server's address comes from the environment as for every command; a test compares the two.
 """
@@ -30,11 +30,11 @@ _LOOPBACK = {
 
 
 class Unreachable(Exception):
-    """There was no valid HTTP answer in time."""
+    """There was no valid HTTP response in time."""
 
 
 def hook_environment() -> Mapping[str, str]:
-    """Return the environment of this process; `places` would load too much."""
+    """Return the environment of this process. Importing `places` for this would load too much."""
     return os.environ  # noqa: TID251 - as above
 
 
@@ -49,7 +49,7 @@ class Endpoint:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
-    """Return the address of this machine's server, or None: there is no note, or it is on another machine.
+    """Return the address of this machine's server; None if there is no note, or the server is elsewhere.
 
     Raises:
         OSError, ValueError, KeyError, TypeError: The note or the token cannot be read.
@@ -83,10 +83,10 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
 
 
 def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BUDGET) -> tuple[int, bytes]:
-    """Post a JSON document and return status and body of the answer.
+    """Post a JSON document and return the status and the body of the response.
 
     Raises:
-        Unreachable: There is no answer in time.
+        Unreachable: There was no response in time.
     """
     if endpoint is None:
         raise Unreachable
@@ -104,7 +104,7 @@ def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BU
 
 
 def _exchanged(endpoint: Endpoint, request: bytes, until: float) -> bytes:
-    """Return the server's bytes until it closes or its answer is complete."""
+    """Read from the server until its response is complete or it closes the connection."""
     import _socket  # imports three times faster than `socket`, and is enough
 
     family = _socket.AF_INET6 if ":" in endpoint.host else _socket.AF_INET
@@ -168,7 +168,7 @@ def _endpoint(url: str, tokens: tuple[str, str]) -> Endpoint | None:
 
 
 def _read(path: str) -> bytes:
-    """Return a small file, or nothing if it does not exist."""
+    """Return the content of a small file; empty if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -183,7 +183,7 @@ _SPACE = " \t\n\r"
 
 
 class _Plain:
-    """The scanner's options for its results."""
+    """The options of the JSON scanner."""
 
     strict = False
     object_hook = None
@@ -219,7 +219,7 @@ def read(raw: bytes) -> object:
 
 
 def written(value: object) -> str:
-    """Return plain data as JSON in ASCII: texts, integers, truth values, and lists and mappings of them."""
+    """Return plain data as ASCII JSON: texts, integers, booleans, and lists and mappings of these."""
     try:
         from _json import encode_basestring_ascii as quoted
     except ImportError:

@@ -1,4 +1,4 @@
-"""`postroom inbox`: what needs a person, over all projects and chats, as the first page lists it."""
+"""`postroom inbox`: everything in all projects and chats that needs a person, as on the first page."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""The `postroom` command: runs one command, reports failures in one form, and exits with the right code.
+"""The `postroom` command: runs one command, reports failures uniformly, and exits with the right code.
 
-Imports wait until they are needed, because hooks run at every tool call of a client.
+Modules are imported only when needed, because hooks run at every tool call of a client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _short_way(given: list[str]) -> Callable[[], int] | None:
-    """Return the entry of commands that run for hours, or often, with few imports; None for all others."""
+    """Return the lightweight entry point of a command that runs for hours or often; None for all others."""
     if given[:2] == ["guard", "check"] and len(given) > 2 and not given[2].startswith("-"):
         from postroom.cli.guard_check import run_check
 

@@ -1,8 +1,8 @@
-"""Reads a client's line on stdio and converts it for HTTP. No I/O.
+"""Parses a client's line on stdio and converts it for HTTP, without any I/O.
 
-Two eras of the protocol share the wire. Up to 2025-11-25 a client begins with `initialize`, and every later
-request has the agreed revision as a header. From 2026-07-28 each request names its revision in `_meta`, and
-the headers repeat revision, method and the called name, which the server compares.
+Two generations of the protocol are supported. Up to 2025-11-25, a client begins with `initialize`, and every
+later request has the negotiated revision as a header. From 2026-07-28 on, each request names its revision in
+`_meta`. The headers repeat the revision, the method and the called name, and the server compares them.
 """
 
 import base64
@@ -42,7 +42,10 @@ READING_TOOLS: Final = frozenset(
         "whois",
     }
 )
-"""The tools that change nothing; the table of operations is too large for `postroom mcp` to load."""
+"""The read-only tools.
+
+They are listed here because the table of operations is too large for `postroom mcp`.
+"""
 _READING_METHODS: Final = frozenset(
     {
         "completion/complete",
@@ -66,11 +69,11 @@ _WRAPPED: Final = re.compile(r"=\?base64\?.*\?=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One line of the client, ready to be forwarded."""
+    """A line from the client, ready to be forwarded."""
 
     body: bytes
     awaits: tuple[RequestId, ...] = ()
-    """The ids that expect an answer; none for a notification."""
+    """The ids of the requests that expect a response; none for a notification."""
     method: str = ""
     batch: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -83,7 +86,7 @@ class Message:
     reads: bool = False
     """Whether the request changes nothing."""
     has_key: bool = False
-    """Whether it calls a tool with an idempotency key, so that a repeated call changes nothing."""
+    """Whether it calls a tool with an idempotency key, so that repeating the call is safe."""
 
 
 class UnreadableLine(Exception):
@@ -191,7 +194,7 @@ def failure(named: RequestId, code: int, message: str, data: Mapping[str, object
 
 
 def failures(message: Message, code: int, text: str, data: Mapping[str, object] | None = None) -> bytes:
-    """Return the same error for every request of a message; a batch gets a batch."""
+    """Return the same error for every request of a message. A batch gets a batch of errors."""
     each = [failure(named, code, text, data) for named in message.awaits]
     return b"[" + b",".join(each) + b"]" if message.batch else each[0]
 
@@ -202,7 +205,7 @@ def compact(document: object) -> bytes:
 
 
 def answered(document: object) -> list[RequestId]:
-    """Return the ids that a document of the server answers."""
+    """Return the request ids that a document from the server answers."""
     found = document if isinstance(document, list) else [document]
     return [
         _id(part.get("id"))
@@ -212,5 +215,5 @@ def answered(document: object) -> list[RequestId]:
 
 
 def key_of(named: RequestId) -> tuple[str, RequestId]:
-    """Return an id in the form for comparison: `1` and `"1"` are two requests."""
+    """Return an id in a comparable form, in which `1` and `"1"` differ."""
     return type(named).__name__, named

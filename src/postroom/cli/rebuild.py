@@ -1,4 +1,4 @@
-"""`postroom rebuild archive` and `postroom rebuild database`: each from the other."""
+"""`postroom rebuild archive` and `postroom rebuild database`: each is rebuilt from the other."""
 
 import asyncio
 from pathlib import Path

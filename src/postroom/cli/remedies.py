@@ -1,4 +1,4 @@
-"""Errors in the words of the command line: the server writes each error once, in the words of its tools.
+"""Converts errors, which the server writes in terms of its tools, to the terms of the command line.
 
 A tool becomes the command that does the same. An argument becomes the option or the argument of the command
 that was run: `ttl_seconds` is `--ttl`.
@@ -48,10 +48,10 @@ FOR_AGENTS: Final = {
     "set_contact_policy": "agents decide about their own contacts",
     "show_project": "a person sees the same on the project's page",
 }
-"""Tools without a command, and the reason."""
+"""Tools without a corresponding command, with the reason."""
 _NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
 _TOOL: Final = re.compile(rf"(\bcall )?`?(?:(?:GET|POST) /v1/|(?<![\w'\"/@.-]))({_NAMES})(?![\w'\"/@-])`?")
-"""A tool by its name or, in an answer of administration, by its address."""
+"""Matches a tool by its name or, in a response of the administration, by its address."""
 _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("name", "acting"),
     "agent_name": ("acting", "name"),
@@ -71,13 +71,13 @@ _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "thread_id": ("thread_id", "thread"),
     "to": ("to", "other"),
 }
-"""The parameters of commands that stand for an argument or a field, if their names differ."""
+"""The command parameters whose names differ from the argument or field that they set."""
 _SUFFIX: Final = re.compile(r"_(?:id|key|only|seconds)\Z")
 _BOUND: Final = re.compile(r"(`\w+_seconds`) must be a whole number of (at least|at most) (\d+)")
 _ARGUMENT: Final = re.compile(
     r"`([a-z]\w*)(?:\[\d+\]|\.\w+)*`|(?<![\w`'\"/.-])([a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?![\w`'\"/.(-])"
 )
-"""An argument: any word in backticks, or a word with an underscore."""
+"""Matches an argument: any word in backticks, or a word with an underscore."""
 _ALL_ARGUMENTS: Final = re.compile(
     r"(?:did you mean \w+\? )?the (?:arguments|fields|parameters|fields of an attachment) are: .*"
 )
@@ -88,7 +88,7 @@ _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 
 
 def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
-    """Return an error as plain data, in the words of the command that the words `given` run."""
+    """Return an error as plain data, in terms of the command that the arguments `given` run."""
     words, parameters = _command_of(given)
     found = error.as_dict()
 
@@ -116,13 +116,13 @@ def _as_duration(met: re.Match[str]) -> str:
 
 
 def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
-    """Return the option or the argument that stands for an argument of a tool; None if there is none."""
+    """Return the option or argument of the command that sets a tool's argument; None if there is none."""
     names = (*_PARAMETERS.get(name, ()), name, _SUFFIX.sub("", name))
     return next((shown[one] for one in names if one in shown), None)
 
 
 def _command_of(given: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command that some words run, and how it shows each of its parameters."""
+    """Return the command that these arguments run, and how each of its parameters is written."""
     from typer.main import get_command
 
     from postroom.cli.commands import tree
@@ -147,7 +147,7 @@ def _argument_shown(parameter: Any) -> str:
 
 
 def as_commands(remedy: str) -> str:
-    """Return a text with commands in the place of tools; a tool without a command is an agent's."""
+    """Return a text in which commands replace tools. A tool without a command is described as an agent's."""
     return _TOOL.sub(_said, remedy)
 
 

@@ -175,7 +175,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 
 
 def _woken(waking: object) -> str:
-    """Return the note about older messages that start the runner; an older server reports none."""
+    """Return the note about older messages that start the runner. Older servers do not report them."""
     if not waking:
         return ""
     if waking == 1:
@@ -184,7 +184,7 @@ def _woken(waking: object) -> str:
 
 
 def what_runs(runner: Mapping[str, Any]) -> str:
-    """Return a runner's program or address in a few words."""
+    """Return a short description of a runner's program or address."""
     if error := runner.get("error"):
         return str(error)
     match runner.get("kind"):

@@ -36,7 +36,7 @@ Run = Annotated[
 _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
-"""Maximum number of characters of the output that a person sees: the last ones."""
+"""How many of the last characters of the output a person sees."""
 
 
 @app.callback()
@@ -135,7 +135,7 @@ def discard(
 
 @shows(app, "show_control_room")
 def _(found: dict[str, Any]) -> str:
-    """Return the control room as lists of lines, without the empty lists."""
+    """Return the control room as lists of lines, omitting empty lists."""
     lists = {
         "SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
@@ -230,7 +230,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
 
 
 def _new(printed: str, output: str) -> str:
-    """Return the output that is not printed yet; a retried run starts from the beginning."""
+    """Return the output that has not been printed yet. The output of a retried run begins anew."""
     return output[len(printed) :] if output.startswith(printed) else output
 
 

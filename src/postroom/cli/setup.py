@@ -90,12 +90,12 @@ QUESTIONS: Final[Mapping[Extra, str]] = {
         "`experimental`, which Copilot CLI needs for extensions"
     ),
 }
-"""The parts that are written only after a yes, with a description of each."""
+"""The parts that are written only with the person's consent, with a description of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Decides about the parts that need a yes: from options, from existing files, or by asking."""
+    """Decides about the parts that need consent: from options, from existing files, or by asking."""
 
     given: Mapping[Extra, bool | None]
     yes: bool
@@ -107,7 +107,7 @@ class Questions:
         """Return the answer for each part that the client has in this scope; ask a person if needed.
 
         Without an option, an existing part stays, and the person is asked about a missing part. Without a
-        terminal the answer is no.
+        terminal, the answer is no.
         """
         in_place = extras_in_place(client, target, records)
         offered = [own.extra for own, _ in own_files(client, target) if own.extra]
@@ -128,7 +128,7 @@ class SetupGroup(TyperGroup):
     """A command group in which the word `add` can be left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `add` before arguments that name no command of the group."""
+        """Insert `add` before arguments that do not name a command of the group."""
         first = next((one for one in args if not one.startswith("-")), "")
         if first not in self.commands and args[:1] != ["--help"]:
             args = [DEFAULT, *args]
@@ -308,7 +308,10 @@ def _fitting(target: SetupScope) -> list[Client]:
 
 
 def _recorded(target: SetupScope, records: Records) -> list[Client]:
-    """Return the clients that setup wrote to; entries that others wrote under our name stay."""
+    """Return the clients that setup wrote to.
+
+    Entries that others wrote under postroom's name are not touched.
+    """
     return [
         one
         for one in _fitting(target)
@@ -359,7 +362,7 @@ def _set_up(
 def _written(
     client: Client, wanted: list[Part], target: SetupScope, records: Records, *, dry_run: bool
 ) -> list[Change]:
-    """Write the parts of a client and remove its other form: both, or after a failure neither."""
+    """Write the parts of a client and remove its other form; after a failure, neither is done."""
     if dry_run:
         return plan(client, wanted, records)
     taken_out: list[Change] = []
@@ -401,7 +404,7 @@ def _head(client: Client) -> dict[str, Any]:
 
 
 def _files(changes: Sequence[Change], *, dry_run: bool) -> list[dict[str, Any]]:
-    """Return the changes to the files; files that were and are absent are left out."""
+    """Return the changes to the files, without files that exist neither before nor after."""
     present = [one for one in changes if not one.is_none or one.found.content is not None]
     return [_file(one, dry_run=dry_run) for one in present]
 
@@ -531,14 +534,14 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
 
 
 def _state_text(found: ClientStatus) -> str:
-    """Return the state; for a client that waits for its user, the reason."""
+    """Return the state of a client, with the reason if it waits for its user."""
     waits = {"logged_out": "written, logged out", "folder_untrusted": "written, folder not trusted"}
     told = [waits.get(one.drift, "") for one in found.findings if one.drift != "hooks_untrusted"]
     return told[0] if told and all(told) else found.state
 
 
 def _hooks_text(found: ClientStatus) -> str:
-    """Return the state of a client's hooks: written does not mean that they run."""
+    """Return the state of a client's hooks. Hooks that have been written are not necessarily active."""
     if any(one.drift == "hooks_untrusted" for one in found.findings):
         return "written, not trusted"
     return "yes" if found.hooks else ""

@@ -1,6 +1,7 @@
 """Output of commands: one JSON document with `--json`, else plain lines; tables only on a terminal.
 
-Agents' texts may contain escape sequences, which a terminal would obey: every text goes through `plain`.
+Agents' texts may contain escape sequences, which a terminal would execute, so every text goes through
+`plain`.
 """
 
 import io
@@ -54,10 +55,12 @@ _WHOLE = _NAMES | {
     "REASON",
     "WHY",
 }
-"""Columns that people copy, that identify rows or that give reasons. They are never cut: without enough room
-they are printed below the row."""
+"""Columns that people copy, that identify rows or that give reasons. They are never truncated.
+
+If there is not enough room, they are printed below the row.
+"""
 _NARROW = 16
-"""The minimum width of a column in characters: a moment to the minute."""
+"""The minimum width of a column in characters, which fits a time to the minute."""
 _STYLES = {
     "active": "green",
     "queued": "yellow",
@@ -68,11 +71,11 @@ _STYLES = {
     "urgent": "red",
     "high": "red",
 }
-"""Words that stand alone in a cell, and their styles on a terminal with colours."""
+"""The styles of words that are alone in a cell, on a terminal with colours."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """The escape sequences that Rich writes for those styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
-"""A moment. A terminal shows it in local time, to the minute, even if there is room for more."""
+"""Matches a time. A terminal shows it in local time, to the minute, even if there is room for more."""
 
 
 def plain(text: object) -> str:
@@ -100,7 +103,7 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
 
 
 def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -> None:
-    """Print why the command of the words `given` failed: on stdout as JSON, or on stderr with what to do."""
+    """Print why a command with the words `given` failed: on stdout as JSON, or on stderr with a remedy."""
     told = at_the_command_line(error, given)
     if as_json:
         print_line(json.dumps({"error": told}, indent=2, default=str))
@@ -114,14 +117,14 @@ def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -
 
 
 def tell_more(page: Mapping[str, object], option: str) -> None:
-    """Print to stderr how to see the next page of a list, if there is a next page."""
+    """If a list has a next page, print to stderr how to see it."""
     if page.get("next") is not None:
         print(f"more results: add {option} {page['next']}", file=sys.stderr)
 
 
 @contextmanager
 def progress(*, as_json: bool) -> Iterator[None]:
-    """Show the progress of the block on stderr: drawn on a terminal, else a line now and then.
+    """Show the progress of the block on stderr: as a bar on a terminal, otherwise as occasional lines.
 
     With `--json` nothing is shown.
     """
@@ -184,7 +187,7 @@ def _word(value: object) -> str:
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
     """Return rows as a table on a terminal, with tabs between the cells in a pipe; without rows, `none`.
 
-    In a pipe, `none` goes to stderr, so that a program reads no row.
+    In a pipe, `none` goes to stderr, so that a program does not read it as a row.
     """
     cells = [[line("" if cell is None else cell) for cell in row] for row in rows]
     if not cells:
@@ -219,7 +222,7 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def moment(text: object) -> str:
-    """Return a moment as a part of one line: on a terminal in local time, to the minute."""
+    """Return a time for use within a line: on a terminal in local time, to the minute."""
     return _MOMENT.sub(_local_minute, line(text)) if sys.stdout.isatty() else line(text)
 
 
@@ -242,7 +245,7 @@ def _cut(cell: str, width: int) -> str:
 
 
 def _with_the_rest_below(drawn: str, cells: Sequence[Sequence[str]], fitting: int) -> Iterator[str]:
-    """Yield each row; the last cells, for which the screen is too narrow, go on a second line."""
+    """Yield each row. The last cells, if they do not fit on the screen, go on a second line."""
     top, *rows = drawn.splitlines()
     yield top
     for shown, row in zip(rows, cells, strict=True):
@@ -286,26 +289,26 @@ def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, at_least: int
 
 
 def accept_any_text() -> None:
-    """Print characters that the terminal's encoding lacks as escapes."""
+    """Print characters that the terminal's encoding does not support as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def state_word(state: str) -> str:
-    """Return the word that people read for a state of a run."""
+    """Return the word with which people see a run's state."""
     from postroom.contracts.work import SHOWN_STATES  # what needs no server need not load it
 
     return SHOWN_STATES.get(state, state)
 
 
 def print_line(text: str) -> None:
-    """Print a line at once; exit if the reader is gone."""
+    """Print a line immediately; exit if the reader is gone."""
     write(f"{text}\n")
 
 
 def write(text: str) -> None:
-    """Print text at once; exit if the reader is gone."""
+    """Print text immediately; exit if the reader is gone."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError as error:
@@ -324,7 +327,7 @@ def items(found: object) -> list[dict[str, Any]]:
     """Return the objects of a list from the server.
 
     Raises:
-        PostroomError: The server sent something else.
+        PostroomError: The server sent data of another type.
     """
     if found is None:
         return []
@@ -337,7 +340,7 @@ def fields(found: object) -> dict[str, Any]:
     """Return an object from the server.
 
     Raises:
-        PostroomError: The server sent something else.
+        PostroomError: The server sent data of another type.
     """
     if isinstance(found, dict):
         return found

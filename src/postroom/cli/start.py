@@ -1,7 +1,7 @@
 """Starts the shared server for a client that found none, so that nobody needs to start it.
 
-Several clients may start one at the same time: with the file lock one server survives, and all clients use
-it.
+Several clients may start a server at the same time. Because of the file lock, one server survives, and all
+clients use it.
 """
 
 import os
@@ -19,7 +19,7 @@ from postroom.cli.client import Server, locate
 from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 START_TIMEOUT: Final = timedelta(seconds=30)
-"""After a kill, a start takes longer than after an orderly end."""
+"""The time limit for a start, which takes longer after a kill than after an orderly stop."""
 LOSER_TIMEOUT: Final = timedelta(seconds=3)
 """For this long after the exit of a started server, another server is assumed to have won the race."""
 _PROBE_TIMEOUT: Final = timedelta(seconds=2)
@@ -31,9 +31,9 @@ Log = Callable[[str], None]
 
 
 def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> str:
-    """Start a server unless one answers; return "", or the reason why none answers in time.
+    """Start a server unless one answers; return "", or the reason why no server answers in time.
 
-    A server that `POSTROOM_URL` names is never started here. The started server outlives this process.
+    If `POSTROOM_URL` names a server, it is never started here. A started server outlives this process.
     """
     if _answers(environment, data_dir) or environment.get("POSTROOM_URL"):
         return ""

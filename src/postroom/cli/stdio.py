@@ -1,13 +1,12 @@
 """`postroom mcp`: forwards MCP messages between a client's pipe and the shared server.
 
-It stores no mail, no database and no session, so that fifty clients cost fifty small processes and one
-server:
+It keeps no mail, database or session, so fifty clients need fifty small processes and only one server:
 
     stdin line ──▶ waiting ──▶ running (at most 64, a thread and an HTTP stream each) ──▶ stdout line(s)
 
-Messages are sent concurrently and answered as they finish. Only `initialize` is sent alone: the revision that
-it negotiates accompanies all later messages. A request that the client cancels gets no answer, and its stream
-is closed. stdout carries protocol lines and nothing else.
+Messages are sent concurrently, and their responses are written as they arrive. Only `initialize` is sent
+alone, because all later messages need the revision that it negotiates. A request that the client cancels gets
+no response, and its stream is closed. Only protocol lines are written to stdout.
 """
 
 import http.client
@@ -34,7 +33,7 @@ from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 IN_FLIGHT: Final = 64
 SILENCE: Final = timedelta(minutes=5)
-"""How long the server may be silent during a request; an open stream has a heartbeat every 15 s."""
+"""How long the server may be silent during a request. An open stream has a heartbeat every 15 s."""
 GRACE: Final = timedelta(seconds=10)
 """How long requests are still answered after stdin closes, for `echo ... | postroom mcp`. The server loads
 its MCP code with the first message after its start."""
@@ -45,7 +44,7 @@ LONGEST_PAUSE: Final = timedelta(minutes=1)
 
 
 class PendingRequest:
-    """A message in progress, with the answers that are still due."""
+    """A message in progress, with the requests that still need a response."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -68,8 +67,8 @@ class Proxy:
     it has reached a server. After a failed start the proxy refuses requests for 1 s, then 2 s, up to 60 s,
     before it tries to start a server again.
 
-    If a server dies before its answer, requests that change nothing or have an idempotency key are sent once
-    more, to the next server. For other calls, the client gets an error that says the outcome is unknown.
+    If a server dies before it responds, requests that change nothing or have an idempotency key are sent once
+    more, to the next server. For other calls, the client gets the error that the outcome is unknown.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Proxy:
         self._modern = False
 
     def take(self, line: bytes) -> None:
-        """Accept a line from the client; never waits for the server."""
+        """Accept a line from the client, without waiting for the server."""
         if not line.strip():
             return
         try:
@@ -139,9 +138,10 @@ class Proxy:
             threading.Thread(target=self._run, args=(request,), daemon=True).start()
 
     def _cancel(self, message: Message) -> bool:
-        """Drop the named request; return whether nothing is left to forward.
+        """Drop the request that is cancelled; return whether nothing needs to be forwarded.
 
-        From 2026-07-28 on, closing the stream suffices; a server of an older revision gets the line as well.
+        From 2026-07-28 on, closing the stream is enough. A server with an older revision gets the line as
+        well.
         """
         wanted = protocol.key_of(message.cancels)
         with self._changed:
@@ -181,7 +181,7 @@ class Proxy:
         """Start a server unless one already answers, and connect to it; one thread at a time.
 
         Raises:
-            ServerUnavailable: No server came up, or the last start failed too short a time ago.
+            ServerUnavailable: No server started, or the last failed start is too recent.
         """
         with self._starting:
             if self._start is not None and time.monotonic() >= self._start_refused_until:
@@ -283,7 +283,7 @@ class Proxy:
             )
 
     def _deliver(self, request: PendingRequest, document: object, raw: bytes) -> None:
-        """Write one document of the server as a line, and mark the requests that it answers."""
+        """Write a document from the server as a line, and mark the requests that it answers."""
         if _lacks_id(document) and len(request.message.awaits) == 1 and isinstance(document, dict):
             document = {**document, "id": request.message.awaits[0]}
             raw = protocol.compact(document)
@@ -324,7 +324,8 @@ def _lacks_id(document: object) -> bool:
 class LineWriter:
     """Writes whole lines to a file descriptor, one thread at a time; stops when the reader is gone.
 
-    It bypasses the interpreter's buffer: a thread that held its lock at exit would abort the process.
+    It bypasses the interpreter's buffer, because a thread that holds its lock at exit would abort the
+    process.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -365,7 +366,7 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
 
 
 def _take_stdout() -> int:
-    """Reserve stdout for the protocol; all other output of this process goes to stderr."""
+    """Reserve stdout for the protocol, and redirect all other output of this process to stderr."""
     sys.stdout.flush()
     kept = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -373,9 +374,9 @@ def _take_stdout() -> int:
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
-    """Serve MCP over stdio until stdin closes; with `start`, start a server whenever none answers.
+    """Serve MCP over stdio until stdin closes. With `start`, start a server whenever none answers.
 
-    `tools` chooses the address, and so the tools that the server lists: `core` or `full`.
+    `tools` (`core` or `full`) selects the address, and thereby the tools that the server lists.
     """
     environment = places.environment()
     folder = None if data_dir is None else places.absolute(str(data_dir), environment)

@@ -65,10 +65,10 @@ def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
 
 
 def _write(target: Path, files: Mapping[str, str], now: int) -> None:
-    """Write the whole bundle, readable only by this user, or nothing.
+    """Write the bundle as a whole or not at all; only this user can read it.
 
     Raises:
-        InvalidPath: A file of that name exists, or it cannot be written.
+        InvalidPath: A file with this name exists, or the bundle cannot be written.
     """
     packed = _packed(files, now)
     try:

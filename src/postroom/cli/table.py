@@ -1,6 +1,6 @@
-"""The table of operations, as commands read it.
+"""The table of operations in the form that commands read.
 
-`make docs` writes `operations.json` from `postroom.app.operations`, whose functions commands must not load.
+`make docs` generates `operations.json` from `postroom.app.operations`, which commands must not import.
 """
 
 import json

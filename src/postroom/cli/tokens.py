@@ -1,7 +1,7 @@
-"""`postroom tokens`: tokens for programs, each with a name, some scopes and optionally one project.
+"""`postroom tokens`: tokens for programs, each with a name, scopes and optionally a project.
 
-A token is generated here and only its hash is sent. So a call whose answer was lost can be repeated without
-changes.
+A token is generated here, and only its hash is sent. So a call whose response was lost can safely be repeated
+as is.
 """
 
 import os
@@ -108,7 +108,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _state(token: Mapping[str, Any]) -> str:
-    """Return whether a token is valid, and until when; or when it stopped being valid."""
+    """Return whether a token is valid and when it expires, or since when it has been invalid."""
     state, until = token["state"], token["expires_at"]
     if state in ("revoked", "expired"):
         return f"{state} {token['revoked_at'] or until}"

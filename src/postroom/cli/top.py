@@ -27,9 +27,9 @@ app = typer.Typer(rich_markup_mode=None)
 
 _PAUSE_SECONDS: Final = 1.0
 _FEW: Final = 8
-"""Rows shown of each list; the rest are counted."""
+"""Maximum rows shown of each list. The others are only counted."""
 _LATEST: Final = 5
-"""Ended runs that are shown."""
+"""Maximum number of ended runs that are shown."""
 
 
 @app.command(epilog=examples("top", "top --once", "top --json"))
@@ -91,7 +91,7 @@ def _live(server: Server) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits a moment and returns whether q was pressed; restore the terminal."""
+    """Yield a function that waits a moment and returns whether q was pressed; then restore the terminal."""
     import termios
     import tty
 
@@ -109,7 +109,7 @@ def _keys() -> Iterator[Callable[[], bool]]:
 
 
 def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
-    """Return the screen: each list under its head, no wider than the terminal, at most `lines` high."""
+    """Return the screen: each list under its heading, as wide as the terminal, with at most `lines` lines."""
     from rich.console import Console, Group
     from rich.text import Text
 
@@ -140,14 +140,14 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
 
 @dataclass(slots=True)
 class _List:
-    """A list that can be shortened. Each row is some lines, and the first names it."""
+    """A list that can be shortened. Each row consists of lines, of which the first identifies it."""
 
     name: str
     colour: str
     rows: Sequence[Sequence[str]]
     few: int = _FEW
     gap: str = "\n"
-    """The space between it and the list above."""
+    """The blank lines between this list and the one above."""
 
     def shown(self) -> list[str]:
         lines = [text for row in self.rows[: self.few] for text in row]
@@ -197,7 +197,7 @@ def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "
 
 
 Row = tuple[str, str, str, str, str]
-"""The id, the time, the result, the agent or subject, and the text, which has its own line."""
+"""The cells of a row: the id, the time, the result, the agent or subject, and the text on its own line."""
 
 
 def _question(one: Mapping[str, Any], now: int) -> Row:
@@ -224,7 +224,7 @@ def _task(one: Mapping[str, Any], now: int) -> Row:
 
 
 def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
-    """Return the lines of each row: the id is never cut, the text ends at the edge.
+    """Return the lines of each row. The id is never truncated; the text is cut at the edge.
 
     The agent or subject is on a line below if it fits there but not in the row.
     """

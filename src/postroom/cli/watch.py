@@ -1,6 +1,6 @@
-"""`postroom watch`: a line for each new message, each once, even if the server is down for a while.
+"""`postroom watch`: prints each new message once, as a line, even if the server is down for a while.
 
-A message counts as announced when its line is written: the next request to the server reports it.
+A message counts as announced after its line has been written, which the next request reports to the server.
 """
 
 import fcntl
@@ -79,7 +79,7 @@ def watch(
 def messages(
     who: Mapping[str, object], after: int | None, *, is_quiet: bool = False
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield messages as they arrive, each once; asking for the next announces the previous one.
+    """Yield each message once, as it arrives. Requesting the next one marks the previous one as announced.
 
     Says on stderr that the server is down, unless `is_quiet`.
 
@@ -113,7 +113,7 @@ def messages(
 def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
     """Wait for an unread message, and announce it once.
 
-    If another process already waits for the agent, exit at once: one wake is enough.
+    If another process already waits for the agent, exit at once, because one wake-up is enough.
 
     Raises:
         PostroomError: The inbox cannot be followed, and retrying will not help.
@@ -159,7 +159,7 @@ def _as_json(message: Mapping[str, Any]) -> str:
 
 
 class Patience:
-    """Waits for an unreachable server, longer each time; reports the loss and the return once each."""
+    """Waits for an unreachable server, longer each time; reports its loss and its return once each."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_quiet = is_quiet
@@ -192,7 +192,7 @@ class Patience:
 
 
 def leave_when_unread() -> None:
-    """Exit if the reader has gone: the next write, which would detect it, may be days away.
+    """Exit if the reader is gone. The next write, which would detect this too, may be days away.
 
     A pipe reports it as an error. A socket, which Node clients give their hooks, reports a hang-up.
     """

@@ -1,7 +1,8 @@
-"""HTTP exchanges with the server, on the standard library alone: `postroom mcp` must stay small.
+"""HTTP requests to the server, with only the standard library, because `postroom mcp` must stay small.
 
-A connection carries one request. On one machine a new connection costs a tenth of a millisecond. The server
-could close a kept connection just as a call is sent, and the outcome of the call would be unknown.
+Each connection carries one request. On one machine, a new connection costs a tenth of a millisecond. If
+connections were reused, the server could close one just as a call is sent, and the outcome of the call would
+be unknown.
 """
 
 import http.client
@@ -27,7 +28,7 @@ class Endpoint:
     """The address of the server, and the caller's credentials."""
 
     url: str
-    """An address without a path, or with a proxy's prefix; never ends with a slash."""
+    """The server's URL, possibly with the path prefix of a proxy, without a slash at the end."""
     mcp_path: str = "/mcp"
     token: str = field(default="", repr=False)
     agent_token: str = field(default="", repr=False)
@@ -69,7 +70,7 @@ class Reply:
 
 
 class Exchange:
-    """A request and its answer; another thread may abort it at any time."""
+    """A request and its response. Another thread may abort it at any time."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self._endpoint = endpoint
@@ -80,7 +81,7 @@ class Exchange:
         self._broken_off = False
 
     def connect(self) -> None:
-        """Connect to the server. If this fails, nothing of a call has reached it.
+        """Connect to the server. If this fails, no part of a call has reached the server.
 
         Raises:
             ServerUnavailable: No server accepts a connection there.
@@ -130,7 +131,7 @@ class Exchange:
 
 
 def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIMEOUT) -> Reply:
-    """Make one request and return the whole answer.
+    """Send a request and return the whole response.
 
     Raises:
         ServerUnavailable: No server answers there in time, or the answer breaks off.

@@ -151,7 +151,7 @@ def inbound_id_of(message_id: str) -> int | None:
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """A received message; `is_new` is False for a known message, which is returned unchanged."""
+    """A received message; `is_new` is False if it was known before, and is then returned unchanged."""
 
     message: InboundMessage
     is_new: bool

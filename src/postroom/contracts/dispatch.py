@@ -301,7 +301,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def executions(self) -> int:
-        """Number of executions that have started: failed, interrupted, and the last one.
+        """Number of executions that have started, including failed and interrupted ones and the last.
 
         `attempt_count` and `interruption_count` do not include the last execution unless it used up their
         limit.
@@ -358,7 +358,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
-        """Return a dispatch whose owner ended or lost its lease: queued again, or a dead letter.
+        """Return a dispatch whose owner exited or lost its lease: queued again, or a dead letter.
 
         With `max_interruptions`, it is due at once the first time, then after 250 ms, doubled each time up to
         5 s, so that a run that crashes its server does not crash all servers in a row.

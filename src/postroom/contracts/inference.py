@@ -43,7 +43,7 @@ class CallerRequest(Record, frozen=True, kw_only=True):
 
     @classmethod
     def newest(cls, messages: Iterable[Message]) -> "CallerRequest":
-        """Return the request of the newest message that a person sent; it applies from then on."""
+        """Return the request sent with a person's newest message, which applies from then on."""
         asked = [one for one in messages if one.role is Role.USER and one.visibility is Visibility.ALL]
         return cls.of(asked[-1]) if asked else cls()
 

@@ -45,7 +45,7 @@ def refuse_no_number(what: str, given: object, *, least: int) -> None:
 
 
 class LimitScope(StrEnum):
-    """The runs that a limit counts together."""
+    """Which runs a limit counts together."""
 
     ALL = "all"
     TENANT = "tenant"
@@ -112,7 +112,7 @@ _MEASURES: Final = ("runs", "wall_ms", "tokens", "cost_micros")
 
 
 class BudgetScope(StrEnum):
-    """The runs that a budget counts together."""
+    """Which runs a budget counts together."""
 
     THREAD = "thread"
     TENANT = "tenant"

@@ -146,7 +146,7 @@ class Received(Record, frozen=True, kw_only=True):
     ended_at: int | None
     """The time when that run ended; None if it has not ended."""
     answer_of: str | None
-    """The run that wrote the message as its answer; None if an agent or a person wrote it."""
+    """The run whose answer the message is; None if an agent or a person wrote it."""
 
 
 class InboxEntry(Record, frozen=True, kw_only=True):
@@ -275,7 +275,7 @@ class SearchHit(Record, frozen=True, kw_only=True):
 
 
 class StoredAnswer(Record, frozen=True, kw_only=True):
-    """The first answer given under an idempotency key."""
+    """The result of the first call with an idempotency key."""
 
     digest: str
     answer: bytes

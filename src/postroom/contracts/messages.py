@@ -132,7 +132,7 @@ class Message(Record, frozen=True, kw_only=True):
         return "".join(block.text for block in self.content if block.type == "text")
 
     def for_model(self) -> "Message":
-        """Return the message as a model reads it: a stopped answer ends with a line that says so."""
+        """Return the message as a model reads it; a stopped answer ends with a line that states this."""
         if self.metadata is None or not self.metadata.is_stopped:
             return self
         return replace(self, content=(*self.content, ContentBlock(text=f"\n\n{STOPPED_MARK}")))

@@ -76,7 +76,7 @@ class ThreadState(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadQuery:
-    """A filter of threads; `parent_thread_id` "" means threads without a parent."""
+    """A filter for threads; `parent_thread_id` "" matches threads without a parent."""
 
     resource_id: str | None = None
     parent_thread_id: str | None = None
@@ -87,7 +87,7 @@ class ThreadQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """A filter of runs in order of run id; `after` is the last id of the previous page."""
+    """A filter for runs in order of run id; `after` is the last id of the previous page."""
 
     thread_id: str | None = None
     thread_prefix: str = ""

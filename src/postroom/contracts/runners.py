@@ -34,7 +34,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class RunnerKind(StrEnum):
-    """The kind of a runner: a program per run, a program with a protocol, a model loop, another server."""
+    """The kind of a runner: a program per run, a program with a protocol, a model loop, or another server."""
 
     COMMAND = "command"
     ACP = "acp"

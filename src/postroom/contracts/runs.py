@@ -416,7 +416,7 @@ def is_set_aside(termination: TerminationReason | None) -> bool:
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """The text that a model reads in place of a conversation's older messages.
+    """The text that a model reads instead of a conversation's older messages.
 
     Each summary extends the previous one.
     """

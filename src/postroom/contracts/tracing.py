@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 
 class Span(Protocol):
-    """A traced operation; an exception inside marks it as failed."""
+    """A traced operation; an exception raised inside it marks it as failed."""
 
     @property
     def traceparent(self) -> str | None:

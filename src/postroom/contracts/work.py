@@ -8,7 +8,7 @@ from postroom.contracts.clock import iso
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
-"""State of a run; `failed` is a dead letter or ended with an error, `asks` waits for a person."""
+"""State of a run: `failed` means a dead letter or an error at the end, `asks` a wait for a person."""
 SHOWN_STATES: Final[Mapping[str, str]] = {
     "at work": "active",
     "queued": "queued",

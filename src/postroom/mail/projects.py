@@ -35,7 +35,7 @@ VISITOR: Final = "visitor"
 HUMAN: Final = "human:"
 CHAT: Final = "chat:"
 PERSONS: Final = (HUMAN, CHAT)
-"""Prefixes of the address of a person or a chat."""
+"""Prefixes of addresses of people and chats."""
 
 
 def checked_path(human_key: str) -> str:

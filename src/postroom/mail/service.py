@@ -165,7 +165,7 @@ class Mail:
         self._folders = Repositories(store)
         """Reads the folders of projects."""
         self._replaced: dict[str, int] = {}
-        """The time until which a token that replaced itself can list tools, by hash."""
+        """The time until which a token that was used to replace itself can still list tools, by hash."""
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
         """Perform the operation of this name on plain arguments and return its plain result.
@@ -294,10 +294,11 @@ class Mail:
     ) -> RunnerChange:
         """Set the runner of an agent, or remove it with None; for the operator only.
 
-        Its runs are for servers at the `place`, '' for all. Up to `runs_at_once` runs, each on another mail
-        thread, execute at once. With `claims_tasks` the server claims tasks for the agent.
+        Only servers at `place` execute its runs; '' means all servers. Up to `runs_at_once` runs execute at
+        once, each on a different mail thread. With `claims_tasks`, the server claims tasks for the agent.
 
-        Return whether it had a runner before, and how many messages start the new one at once.
+        Return whether the agent had a runner before, and how many waiting messages start the new runner at
+        once.
 
         Raises:
             UnknownProject, UnknownAgent: The project or agent does not exist.

@@ -182,7 +182,7 @@ def _held(one: Reservation) -> Held:
 
 
 def _attempts(reads: MailReads, agents: Sequence[int], now: int) -> list[Attempt]:
-    """Return the attempts of the last hour. Successive attempts without a failure or question are merged."""
+    """Return the attempts of the last hour; merge those without a failure or question if they are close."""
     span = Span(begin=now - HOUR, end=now + 1)
     alone = reads.attempts_alone(agents, span, limit=_MOST_STRETCHES)
     joined = [

@@ -54,8 +54,8 @@ class Following:
 
         Return nothing if the wait has ended before.
 
-        Messages that the caller reports as shown are marked as announced. Without a cursor the answer is
-        empty and immediate; its `next` is the cursor to begin with.
+        Messages that the caller reports as shown are marked as announced. Without a cursor, the answer is
+        empty and immediate, and its `next` is the cursor to start from.
 
         Raises:
             InvalidArgument, UnknownProject, UnknownAgent, CursorExpired, CursorAhead: The inbox cannot be

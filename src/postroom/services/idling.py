@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 QUIET: Final = 120.0
-"""Seconds without an event after which a turn counts as over: a turn that a person interrupts has no end."""
+"""Seconds without an event after which a turn counts as ended.
+
+A turn that a person interrupts has no end event.
+"""
 KEPT: Final = 10_000
 """Maximum number of sessions in memory. The session whose last event is oldest is forgotten first."""
 
@@ -48,7 +51,7 @@ class Idling:
         return True
 
     def waits(self, session: str, since: int) -> bool:
-        """Return whether the wait with this start should continue: no later one replaced it."""
+        """Return whether the wait with this start time may continue, because no later one has replaced it."""
         return self._of(session).waiting_since == since
 
     def waits_newer(self, session: str, since: int) -> bool:

@@ -77,7 +77,7 @@ class EndedSessions:
         """Log out a session before it expires at `ends_at`.
 
         Raises:
-            StoreError: The session could not be ended, and is still valid.
+            StoreError: The session could not be logged out, and is still valid.
         """
         hashed = _hidden(session)
         await self._store.write(lambda tx: tx.end_session(hashed, ends_at=ends_at))
@@ -113,7 +113,7 @@ class Sessions:
         """Log out the session in a Cookie header, at every server. Do nothing if it contains no session.
 
         Raises:
-            StoreError: The session could not be ended, and is still valid.
+            StoreError: The session could not be logged out, and is still valid.
         """
         session = self._session_in(cookies)
         if session is not None:

@@ -53,7 +53,7 @@ def held_line(name: str, count: int) -> str:
 
 
 def welcome_line(slug: str, name: str) -> str:
-    """Return the line for a session without an agent: there is mail here, and its name to register."""
+    """Return the line for a session without an agent: that mail is available, and how to register."""
     return (
         f"postroom: mail and file reservations for agents run here (project {quoted(slug, longest=120)}). "
         f"The tool start_session registers this session. Its name here is {quoted(name)}, unless you choose "
@@ -76,7 +76,7 @@ def identity_line(name: str) -> str:
 
 
 def refusal(held: Sequence[Held]) -> str:
-    """Return the line with the reserved files, the ends of the reservations, and how to reach holders."""
+    """Return the line with the reserved files, when the reservations expire, and how to reach the holders."""
     lines = [
         f"{quoted(one.path, longest=LONGEST_PATH)} is reserved by {quoted(one.reservation.holder)} "
         f"({quoted(one.reservation.pattern, longest=LONGEST_PATH)}) until {iso(one.reservation.expires_at)}"

@@ -246,7 +246,7 @@ class MessageService:
         await self._mail.store.write(change)
 
     async def _acknowledge(self, person: str, message: int) -> None:
-        """Mark the answered message as acknowledged by the person, unless it is the person's own message."""
+        """Mark the answered message as acknowledged by the person, if the person is one of its recipients."""
         readers = (await self._mail.store.read(lambda tx: tx.recipients([message])))[message]
         if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
             await self.mark(person, message, acknowledge=True)

@@ -160,7 +160,7 @@ def project_threads(slug: str) -> str:
 
 
 def whose(thread_id: str) -> tuple[str, str]:
-    """Return the slug and name of the agent whose runs a thread holds; empty for another thread."""
+    """Return the project's slug and the name of the agent of a thread; both are empty for other threads."""
     return agent_of(thread_id) or ("", "")
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class EndedRun(Record, frozen=True, kw_only=True):
-    """The fields of an ended run that the order of a conversation needs; the rest of its body is skipped."""
+    """The fields of an ended run that determine the order of a conversation; others are skipped."""
 
     started_at: int | None = None
     finished_at: int | None = None

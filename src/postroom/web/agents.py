@@ -1,4 +1,4 @@
-"""The pages of agents: a project's list, and one agent with its inbox or sent messages, and reservations.
+"""The pages of agents: a project's list, and one agent with its inbox or sent messages and its reservations.
 
 Three words say whether an agent can be reached now; none of them is a guess:
 
@@ -26,11 +26,11 @@ AGENTS: Final = 50
 BOX: Final = 25
 HELD: Final = 50
 LATELY: Final = 60 * 60 * 1_000
-"""Milliseconds for which activity of hooks counts."""
+"""How many milliseconds the activity of hooks counts as recent."""
 
 
 async def agents(site: Site, request: Request) -> Response:
-    """Show a project's agents, retired ones too, in the order of their registration."""
+    """Show a project's agents, including retired ones, in the order of their registration."""
     after = number(request, "after") or 0
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -63,7 +63,7 @@ async def agent(site: Site, request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRow:
-    """A message that an agent got (`entry`) or sent (without one)."""
+    """A message that an agent received (with its inbox `entry`) or sent (without one)."""
 
     message: Message
     project_slug: str | None
@@ -72,7 +72,7 @@ class BoxRow:
 
 
 def _inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return the entries of a window below a sequence number, without those that came as hidden copies."""
+    """Return the inbox entries below a sequence number, without those that came as blind copies."""
     top = min(before or owner.inbox_seq + 1, owner.inbox_seq + 1)
     after = max(top - 1 - BOX, owner.inbox_floor)
     window = reads.inbox_events(owner.id, after=after, limit=BOX)
@@ -86,7 +86,7 @@ def _inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow
 
 
 def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return an agent's sent messages, the newest first; recalled messages are left out."""
+    """Return an agent's sent messages, newest first, without recalled ones."""
     page = cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
     recipients = reads.recipients([one.id for one in page.rows])
     slugs = slugs_of(reads, (one.project_id for one in page.rows))
@@ -103,7 +103,7 @@ def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """Whether an agent can be reached, the evidence for it, and since when."""
+    """Whether an agent can be reached, what this is based on, and since when."""
 
     word: Literal["at work", "reachable", "unknown"]
     how: str

@@ -1,4 +1,4 @@
-"""The page of chats' runs: open questions, and dead letters, whose senders have the reason."""
+"""The page of chat runs: open questions, and dead letters, whose senders have been told the reason."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +26,7 @@ async def chats(site: WorkingSite, request: Request) -> Response:
 
 
 async def chat_run(site: WorkingSite, request: Request) -> Response:
-    """Show one run of a chat that asks or is a dead letter; answer, replay or discard it."""
+    """Show a chat's run that waits for an answer or is a dead letter; answer, replay or discard it."""
     runs, named = site.services.runs, request.path_params["run_id"]
 
     def look(tx: Transaction) -> tuple[RunRecord | None, Sequence[ChatWork], Sequence[OpenQuestion]]:
@@ -91,7 +91,7 @@ async def _shown(
     asked: Sequence[OpenQuestion],
     stale: str = "",
 ) -> Response:
-    """Show these runs; `stale` is the reason why an answer was refused."""
+    """Show these runs; `stale` is the reason for which an answer was refused."""
     return await site.draw(
         request,
         "chats",

@@ -1,4 +1,4 @@
-"""The control room, a project's first page: its current activity, and links for the viewer."""
+"""The control room, which is a project's first page: its current activity, with links for the viewer."""
 
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from postroom.web.site import Site
 SILENCE: Final = 5 * 60_000
 """Milliseconds without output after which the control room marks an active run as silent."""
 UNREAD: Final = 5
-"""Messages to the person at the page that are shown."""
+"""Maximum number of messages to the viewer that are shown."""
 
 
 async def control_room(site: Site, request: Request) -> Response:

@@ -29,30 +29,30 @@ _SAFE = {
 
 
 def picture_type(content: bytes) -> str | None:
-    """Return the media type of a picture that may be shown, or None."""
+    """Return the media type of an image that may be displayed; None for other content."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for beginning, kind in _BEGINNINGS if content.startswith(beginning)), None)
 
 
 def download(content: bytes, name: str, *, etag: str) -> Response:
-    """Return bytes that a browser offers to store under a name."""
+    """Return a response that a browser offers to save as a file with this name."""
     headers = {"Content-Disposition": _disposition(name), "ETag": f'"{etag}"', **_SAFE}
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
 def picture(content: bytes, media_type: str, *, etag: str) -> Response:
-    """Return a picture to be shown within a page."""
+    """Return an image that is displayed within a page."""
     return Response(content, media_type=media_type, headers={"ETag": f'"{etag}"', **_SAFE})
 
 
 def unchanged(*, etag: str) -> Response:
-    """Return the answer for a browser that already has these bytes."""
+    """Return the response for a browser that already has these bytes."""
     return Response(status_code=304, headers={"ETag": f'"{etag}"', **_SAFE})
 
 
 def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    """Return text that a browser shows unchanged, and never interprets."""
+    """Return text that a browser displays as it is and never interprets."""
     return Response(
         text.encode("utf-8", "replace"),
         media_type="text/plain; charset=utf-8",
@@ -129,5 +129,5 @@ async def _asset(request: Request) -> Response:
 
 
 def asset_routes() -> list[BaseRoute]:
-    """Return the routes under `/static`: by name and content, kept for good, and by name alone."""
+    """Return the routes under `/static`: by name and content hash (cached forever), and by name alone."""
     return [Mount("/static", routes=[Route("/{name}", _asset)])]

@@ -1,8 +1,8 @@
 """The forms of the pages, with which people change data.
 
-A form is read within bounds, and accepted only from the session for which it was made. The access check in
-front has refused other origins already. The token in the form is the second check: it is derived from the
-session's cookie, so that only a reader of our pages can write an accepted form.
+A form is read up to a size limit, and accepted only from the session for which it was made. The access check
+has already refused other origins. The token in the form is the second check: it is derived from the session's
+cookie, so only somebody who can read the pages can submit an accepted form.
 """
 
 import asyncio
@@ -30,21 +30,21 @@ _FIELD: Final = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 SMALL_FORM: Final = 32 * 1024
-"""Bytes of a form without a message in it."""
+"""Maximum bytes of a form that contains no message."""
 MOST_FIELDS: Final = 1_000
 Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
-"""The number of a record in a form."""
+"""The type of a record's number in a form."""
 F = TypeVar("F", bound=msgspec.Struct)
 
 
 async def read_form(
     request: Request, visitors: Sessions, kind: type[F], *, limit: int = SMALL_FORM, files_limit: int = 0
 ) -> F:
-    """Return a form that was sent by the session for which it was made.
+    """Read a form, and check that it was sent by the session for which it was made.
 
-    A list field of `kind` gets every text of that name. Other fields get the first text that is not empty.
-    With a `files_limit`, in bytes, the form may have `files`; `is_cut` says that they were over that limit.
-    The typed texts are noted at once, so that the page of a failure shows them.
+    A list field of `kind` gets every text with its name. Other fields get the first text that is not empty.
+    With a `files_limit`, in bytes, the form may have `files`; `is_cut` tells that they exceeded the limit.
+    The typed texts are stored at once, so that an error page can show them.
 
     Raises:
         NotPermitted: The form belongs to another session; none of its fields was used.
@@ -99,9 +99,10 @@ class RunForm(msgspec.Struct):
 
 
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
-    """Return the body of a request, and whether it is cut after `limit` bytes.
+    """Return the body of a request, and whether it was truncated after `limit` bytes.
 
-    The rest is received too, because a browser reads no answer before it has sent its whole form.
+    The rest is received as well, because a browser does not read a response before it has sent the whole
+    form.
     """
     parts, size = list[bytes](), 0
     async for part in request.stream():
@@ -112,7 +113,7 @@ async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
 
 
 def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, list[str]], list[DraftFile]]:
-    """Return the fields and the files of a form; of a cut form, only the fields before the cut.
+    """Return the fields and the files of a form; if it was truncated, only the complete fields.
 
     Raises:
         InvalidArgument: The form cannot be read.
@@ -151,5 +152,5 @@ def _parsed(body: bytes) -> dict[str, list[str]]:
 
 
 def see(address: str) -> Response:
-    """Redirect a browser to a page after its form was accepted, so that a reload sends nothing."""
+    """Redirect a browser to a page after its form was accepted, so that a reload does not send it again."""
     return RedirectResponse(address, status_code=303)

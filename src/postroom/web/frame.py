@@ -1,4 +1,4 @@
-"""The frame of a project's pages: counts on the tabs, faces of names, the position in the log."""
+"""The frame of a project's pages: counts on the tabs, avatars, and the position in the log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,14 +13,17 @@ from postroom.stores.mail.access import MailReads
 from postroom.web.wording import TONES, tone
 
 NAMED: Final = 200
-"""Agents, and people, with colours by the order in which they joined; later ones get colours by name."""
+"""How many agents, and how many people, get colours in the order in which they joined.
+
+Later ones get colours by name.
+"""
 _STEP: Final = 5
-"""The distance in the palette between successive members: neighbouring colours look similar."""
+"""The distance in the palette between successive members, because neighbouring colours look similar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """The appearance of a name: people are circles, agents rounded squares."""
+    """The avatar of a name: a circle for people, a rounded square for agents."""
 
     tone: int
     is_person: bool = False
@@ -31,19 +34,22 @@ class Frame:
     """The shared context of a project's page."""
 
     after: int = 0
-    """The newest entry of the project's log before anything of the page was read."""
+    """The newest entry of the project's log at the time before the page was read."""
     needs: int = 0
-    """How many things wait for a person: questions, dead letters, conflicts."""
+    """The number of questions, dead letters and conflicts that wait for a person."""
     questions: int = 0
     open_runs: int = 0
     conflicts: int = 0
-    """Groups of reservations that overlap."""
+    """The number of groups of overlapping reservations."""
     unread: int = 0
-    """Messages that the person at the page has not read."""
+    """The number of messages that the viewer has not read."""
     faces: Mapping[str, Face] = field(default_factory=dict)
 
     def face(self, name: str, *, is_person: bool | None = None) -> Face:
-        """Return the appearance of a name; `is_person` if the caller knows whether it is a person's."""
+        """Return the avatar of a name.
+
+        `is_person` is None if the caller does not know whether it is a person's.
+        """
         known = self.faces.get(name.casefold())
         if known is None or (is_person is not None and known.is_person != is_person):
             return Face(tone(name), bool(is_person))
@@ -65,7 +71,7 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
 ) -> Frame:
     """Return the frame of a project's pages as the person `me` sees it.
 
-    `overlaps` is the number of groups of reservations that overlap, if the page has counted them.
+    `overlaps` is the number of groups of overlapping reservations, if the page has already counted them.
     """
     people = reads.project(PEOPLE_KEY)
     overlaps = count_overlaps(reads, project, now=now) if overlaps is None else overlaps

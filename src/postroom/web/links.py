@@ -1,4 +1,4 @@
-"""The addresses of the pages. Every part is quoted; empty parameters are left out."""
+"""The addresses of the pages. Every part is quoted, and empty parameters are omitted."""
 
 from urllib.parse import quote, urlencode
 
@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 def page(slug: str, *parts: object, **parameters: object) -> str:
     """Return the address of a page of a project: of its control room, or of the page that `parts` name.
 
-    A parameter that is None, False or "" is left out; True is `1`; a tuple is joined by dots.
+    A parameter that is None, False or "" is omitted. True becomes `1`, and a tuple is joined with dots.
     """
     path = "/p"
     for part in (slug, *parts):
@@ -15,17 +15,17 @@ def page(slug: str, *parts: object, **parameters: object) -> str:
 
 
 def attachment(sha256: str, message_id: int, name: str) -> str:
-    """Return the address of an attachment's bytes; it names the message that has it."""
+    """Return the address of an attachment's bytes, which includes the message with the attachment."""
     return _address(f"/attachments/{sha256}", {"message": message_id, "name": name})
 
 
 def preview(sha256: str, message_id: int) -> str:
-    """Return the address of a picture that may be shown within a page."""
+    """Return the address of an image that may be displayed within a page."""
     return f"/previews/{sha256}?message={message_id}"
 
 
 def chats(run_id: str = "", *, done: str | None = None) -> str:
-    """Return the address of the failed runs of chats, or of one; `done` is the decision made."""
+    """Return the address of the page of chat runs, or of one run; `done` is the decision that was made."""
     return _address(
         f"/chats/{quote(run_id, safe='', errors='replace')}" if run_id else "/chats", {"done": done}
     )

@@ -1,4 +1,4 @@
-"""The page of one message, its text and its files; a person's mark that they have read it."""
+"""The page of one message with its text and its files, on which a person can mark it as read."""
 
 import asyncio
 import re
@@ -55,8 +55,8 @@ async def message(site: Site, request: Request) -> Response:
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
     """Return the slug of a project with the message in a thread: this one, or the sender's.
 
-    A message from another project is in a thread here if a person wrote it, or if an agent here wrote in the
-    thread, too.
+    A message from another project belongs to a thread of this project if a person wrote it, or if an agent of
+    this project also wrote in the thread.
     """
     one = shown.message
     if one.project_id != project.id:
@@ -88,7 +88,7 @@ async def source(site: Site, request: Request) -> Response:
 
 
 class MarkForm(msgspec.Struct):
-    """A person's mark on a message, and the thread on whose page it was made."""
+    """A person's mark on a message, and the thread on whose page the person made it."""
 
     do: str = ""
     name: str = ""
@@ -96,7 +96,7 @@ class MarkForm(msgspec.Struct):
 
 
 async def mark(site: WorkingSite, request: Request) -> Response:
-    """Note that a person has read or acknowledged a message, and show it again."""
+    """Record that a person has read or acknowledged a message, and show the message again."""
     slug, message_id = request.path_params["slug"], (await _found(site, request)).message.id
     if request.method == "POST":
         form = await read_form(request, site.services.visitors, MarkForm)
@@ -111,7 +111,7 @@ async def mark(site: WorkingSite, request: Request) -> Response:
 
 
 async def attachment(site: Site, request: Request) -> Response:
-    """Return an attachment's bytes as a download, with the name that its message gives it."""
+    """Return an attachment as a download, with the name that it has in its message."""
     sha256, matching, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -120,7 +120,7 @@ async def attachment(site: Site, request: Request) -> Response:
 
 
 async def preview(site: Site, request: Request) -> Response:
-    """Return a picture for use within a page, of the four kinds that every browser knows."""
+    """Return an image to display within a page, in one of the four formats that every browser supports."""
     sha256, _, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -154,10 +154,10 @@ async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], by
 
 
 def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]:
-    """Return the attachments of a message whose bytes, or whose preview's, have this SHA-256.
+    """Return the attachments of a message with this SHA-256, of the file itself or of its preview.
 
     Raises:
-        UnknownMessage: No attachment has it, or the message was recalled.
+        UnknownMessage: No attachment has this SHA-256, or the message was recalled.
     """
     found = reads.message(message_id)
     stored = reads.attachments([message_id]).get(message_id, [])

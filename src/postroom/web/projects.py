@@ -1,4 +1,4 @@
-"""The first page: all that waits for a person, over all projects and chats, then every project."""
+"""The first page: everything in all projects and chats that waits for a person, then every project."""
 
 import re
 from typing import Any, Final
@@ -26,15 +26,15 @@ REVIEWS: Final = 10
 GROUPS: Final = 20
 """Maximum groups of failed runs on the page."""
 AT_ONCE: Final = 100
-"""Maximum runs of a group that one button replays or discards."""
+"""Maximum number of runs of a group that one button replays or discards."""
 COUNTED: Final = 99
-"""Rows of a project are counted up to here; beyond it the page says that there are more."""
+"""Rows of a project are counted up to this number. Beyond it, the page shows that there are more."""
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8765"
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
 async def projects(site: Site, request: Request) -> Response:
-    """Show every project, those with the newest mail first."""
+    """Show every project, those with the most recent mail first."""
     after, me, services = number(request, "after") or 0, remembered_name(request), site.services
     address = str(request.base_url).rstrip("/")
 
@@ -97,7 +97,7 @@ class FailedForm(msgspec.Struct):
 async def home(site: WorkingSite, request: Request) -> Response:
     """Show the first page; replay or discard the dead letters of a group.
 
-    Runs that somebody has replayed or discarded meanwhile are left out and counted.
+    Runs that somebody has replayed or discarded in the meantime are skipped and counted.
     """
     if request.method != "POST":
         return await projects(site, request)

@@ -81,7 +81,7 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
 
 
 async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Answer a question of a project, or with "" of a chat, as a person filled in the form.
+    """Answer a question of a project ("" for a chat) as a person has filled in the form.
 
     Raises:
         InvalidArgument, TooLarge: The form is not complete, or has too many characters.

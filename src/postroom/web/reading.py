@@ -1,7 +1,7 @@
-"""The content of each page, from one consistent view of the store, with a bounded number of queries.
+"""Reads the content of each page from one consistent view of the store, with a bounded number of queries.
 
-This module does not know HTML. It leaves out hidden copies, before any page can see them: as recipients of a
-message, and as messages of an inbox.
+This module does not produce HTML. It removes blind copies before any page can see them, both as recipients of
+a message and as messages of an inbox.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,23 +27,26 @@ from postroom.web import links
 
 MOST_NAMED = 200
 OFFERED = 200
-"""Agents, and people, that a filter names."""
+"""Maximum number of agents, and of people, that a filter offers."""
 IMPORTANCES: tuple[Importance, ...] = ("low", "normal", "high", "urgent")
 BRIEF = 8
-"""Rows of a list on a project's first page."""
+"""Number of rows of a list on a project's first page."""
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Media types for use within a page; the type is read from the bytes, whatever their sender claimed."""
+"""Media types that may be displayed within a page.
+
+The type is detected from the bytes, whatever the sender claimed.
+"""
 
 SHOWN_PICTURE = 512 * 1024
-"""The size in bytes up to which a picture without a preview is shown itself."""
+"""The maximum size in bytes of an image that is displayed itself if it has no preview."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some rows of a list, and the cursor of the next ones; None on the last page."""
+    """Some rows of a list, and the cursor of the next page; None on the last page."""
 
     rows: Sequence[T]
     next: int | None = None
@@ -57,14 +60,14 @@ class ThreadRow:
     first: Message | None
     last: Message | None
     importance: Importance
-    """The greater of the two messages' importance."""
+    """The higher importance of the two messages."""
     owed: int
-    """How many acknowledgements of the two messages are still missing."""
+    """The number of acknowledgements that are still missing for the two messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownMessage:
-    """A message with everything around it that a page may show."""
+    """A message with all related data that a page may show."""
 
     message: Message
     sender: Agent | None
@@ -92,7 +95,7 @@ def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
     """Return an agent of a project.
 
     Raises:
-        UnknownAgent: the project has no such agent.
+        UnknownAgent: The project has no such agent.
     """
     found = reads.agent(project.id, name)
     if found is None:
@@ -117,7 +120,7 @@ def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage
 
 
 def shown_as(attachment: Attachment) -> str | None:
-    """Return the SHA-256 of the picture for an attachment; None if it has none."""
+    """Return the SHA-256 of the image to display for an attachment; None if there is none."""
     is_small = attachment.media_type in PICTURES and attachment.size <= SHOWN_PICTURE
     return attachment.preview_sha256 or (attachment.sha256 if is_small else None)
 
@@ -127,7 +130,7 @@ def bodies_of(
 ) -> tuple[dict[int, str], dict[int, dict[str, str]], dict[int, dict[str, str]]]:
     """Return the data to render the bodies of messages, by the messages' ids.
 
-    It consists of their texts, the addresses of attached pictures, and the addresses of references.
+    It consists of the texts, the addresses of attached images, and the addresses of references.
     """
     standing = [one for one in messages if one.message.recalled_at is None]
     texts = {one.message.id: one.message.body_md for one in standing}
@@ -149,7 +152,7 @@ def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
 
 
 def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
-    """Return the names of a filter's options and one more, always with the chosen name."""
+    """Return the names that a filter offers, always including the chosen name, and one more."""
     known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
     names = [one.name for one in known]
     return names if not chosen or chosen in names else [chosen, *names]
@@ -158,7 +161,7 @@ def offered_names(reads: MailReads, project: Project | None, chosen: str) -> lis
 def subjects_of(
     reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
 ) -> dict[int, Message]:
-    """Return the messages that started runs, or wait, as far as the project may show them."""
+    """Return the messages that started runs or wait for one, if the project may show them."""
     ids = sorted({*messages, *(number for one in works for number in one.messages)})
     found = conversation.here(reads, project, list(reads.messages(ids).values()))
     return {one.id: one for one in found}
@@ -185,7 +188,7 @@ def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> 
 
 
 def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
-    """Return a page of `limit` rows; one more row in `found` means that there is a next page."""
+    """Return a page of `limit` rows. If `found` has one more row, there is a next page."""
     shown = found[:limit]
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
 
@@ -211,7 +214,7 @@ def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow
 
 
 def shown_messages(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[ShownMessage]:
-    """Return messages with everything around them that a page of a project may show."""
+    """Return messages with all related data that a page of a project may show."""
     ids = [one.id for one in messages]
     known = {one.id: one for one in messages}
     answered = [one.reply_to for one in messages if one.reply_to is not None and one.reply_to not in known]
@@ -238,11 +241,11 @@ def shown_messages(reads: MailReads, project: Project, messages: Sequence[Messag
 
 
 def openly(recipients: Iterable[Recipient]) -> list[Recipient]:
-    """Return the recipients without hidden copies."""
+    """Return the recipients without those of blind copies."""
     return [one for one in recipients if one.kind != "bcc"]
 
 
 def slugs_of(reads: MailReads, project_ids: Iterable[int]) -> dict[int, str]:
-    """Return the slugs of projects by their ids; unknown ids are left out."""
+    """Return the slugs of projects by their ids, without unknown ids."""
     found = {project_id: reads.project_by_id(project_id) for project_id in sorted(set(project_ids))}
     return {project_id: project.slug for project_id, project in found.items() if project is not None}

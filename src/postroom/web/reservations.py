@@ -50,7 +50,7 @@ async def reservations(site: Site, request: Request) -> Response:
 
 
 class ReservationForm(msgspec.Struct):
-    """A person's decision about reservations: which of them ends, or which are shared."""
+    """A person's decision about reservations: which one ends, or which ones become shared."""
 
     do: str = ""
     name: str = ""
@@ -83,7 +83,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
 
 
 def _literal_part(path: str) -> str:
-    """Return the whole segments of a path or pattern before its first wildcard."""
+    """Return the complete segments of a path or pattern before its first wildcard."""
     segments = [segment for segment in path.replace("\\", "/").split("/") if segment not in ("", ".")]
     literal = []
     for segment in segments:

@@ -1,4 +1,4 @@
-"""The page of one run: its state, its use of time, its steps and output, and what delays it."""
+"""The page of one run: its state, how it spent its time, its steps and output, and why it waits."""
 
 import hashlib
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
-"""Messages of a thread, after the message that started a run, in which answers are searched."""
+"""How many messages of a thread, after the one that started a run, are searched for answers."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
     ("not_due", "It is due"),
@@ -61,7 +61,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of a run's time: its activity, and its position in percent of the whole."""
+    """A part of a run's time: the activity, and its position in percent of the whole time."""
 
     shape: Shape
     length: int
@@ -75,7 +75,7 @@ class Stretch:
 
 
 async def run(site: WorkingSite, request: Request) -> Response:
-    """Show one run, or return its output alone; accept a person's decision about it."""
+    """Show one run, or return only its output; accept a person's decision about the run."""
     if request.method == "POST":
         return await decide(site, request)
     named, services = request.path_params["run_id"], site.services
@@ -131,7 +131,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
 
 
 async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) -> Response:
-    """Return the output of a run: the part after a number of its log, or the whole stored output."""
+    """Return the output of a run: the part after a position in its log, or the whole stored output."""
     runs = site.services.runs
     if wanted == "more":
         text, after = await runs.output_after(work.run_id, number(request, "after") or 0)
@@ -189,7 +189,7 @@ def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretc
 
 
 def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:
-    """Return the steps without text that an answer among them repeats, and the answers shown in full."""
+    """Remove text from steps if an answer repeats it; return the steps, and the answers shown in full."""
     ids = {one.id for one in answers if one.id in shown and one.recalled_at is None}
     told = {one.message.id for one in story.steps if one.kind == "wrote" and one.message} & ids
     texts = [one.body_md for one in answers if one.id in told]

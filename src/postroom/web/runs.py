@@ -1,4 +1,4 @@
-"""The page of a project's runs: active runs, waiting messages with reasons, a person's decisions."""
+"""The page of a project's runs: active runs, waiting messages with reasons, and a person's decisions."""
 
 import re
 from typing import Any, Final
@@ -32,7 +32,7 @@ STATES: Final[tuple[RunFilter, ...]] = (
     "failed",
 )
 _BY_WORD: Final[dict[str, RunFilter]] = {SHOWN_STATES.get(one, one): one for one in STATES}
-"""The states by the words that the pages show for them."""
+"""The states, by the words that the pages show for them."""
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 
@@ -115,10 +115,10 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
 
 
 def _state(request: Request) -> RunFilter:
-    """Return the state in an address, by its value or by the word that the pages show for it.
+    """Return the state in an address, given by its value or by the word that the pages show for it.
 
     Raises:
-        InvalidArgument: It is neither.
+        InvalidArgument: The address has an unknown state.
     """
     given = request.query_params.get("state", "")
     if given in _BY_WORD:

@@ -1,4 +1,4 @@
-"""Shared parts of all pages: templates, HTML answers, error pages, parameters of an address.
+"""Shared parts of all pages: templates, HTML responses, error pages, and query parameters.
 
 Everything in a template is escaped unless code marks it as safe.
 """
@@ -61,7 +61,7 @@ _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,20}(?:/[A-Za-z0-9_+-]{1,20}){0,2}")
 _PART = re.compile(r"[a-z_]{1,40}")
 NAME_COOKIE: Final = "postroom_name"
 NAME_KEPT: Final = 365 * 24 * 3600
-"""Seconds for which a browser remembers the name of its person."""
+"""How many seconds a browser remembers the name of its user."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_PARTS = 12
 MAX_QUESTION = 500
@@ -81,7 +81,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def parts_of(request: Request) -> Sequence[str]:
-    """Return the parts of a page that an address asks for; none for the whole page.
+    """Return the parts of a page that an address requests; none means the whole page.
 
     Raises:
         InvalidArgument: A name is not the name of a part.
@@ -97,9 +97,9 @@ def parts_of(request: Request) -> Sequence[str]:
 
 
 def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:
-    """Return a page in the common frame about an error and its remedy.
+    """Return an error page in the common frame, with a remedy.
 
-    The page contains the texts that were `typed` into a form, to copy them.
+    The page shows the texts that were `typed` into a form, so that they can be copied.
     """
     values = {
         **failure_values(status, message, remedy=remedy, typed=typed),
@@ -129,7 +129,7 @@ def failure_values(
 
 
 def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
-    """Return a page that no cache may store; `after` is its position in the project's log."""
+    """Return a page that must not be cached; `after` is its position in the project's log."""
     return Response(
         # Halves of surrogate pairs, which no store but the one in memory can hold, become question marks.
         "".join(pieces).encode("utf-8", "replace"),
@@ -144,9 +144,9 @@ def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
 
 
 def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = None) -> str:
-    """Return the remedy for a person at the pages; a remedy for agents is replaced.
+    """Return the remedy for a person on the pages; a remedy for agents is replaced.
 
-    `here` has the remedies of one page by the code of the error.
+    `here` contains remedies that are specific to one page, by error code.
     """
     if not _TOOLS.search(remedy):
         return remedy
@@ -154,7 +154,7 @@ def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = Non
 
 
 async def zone_of(request: Request) -> tzinfo:
-    """Return the time zone of the reader, as a script reported it; UTC if none did, or if it is unknown."""
+    """Return the viewer's time zone, as reported by the script; UTC if it is missing or unknown."""
     name = request.cookies.get("postroom_zone", "")
     try:
         return await asyncio.to_thread(ZoneInfo, name) if _ZONE.fullmatch(name) else UTC
@@ -168,13 +168,13 @@ def cookies_of(request: Request) -> str:
 
 
 def remembered_name(request: Request) -> str:
-    """Return the name under which this browser's person last wrote; "" if unknown."""
+    """Return the name under which the user of this browser last wrote; "" if unknown."""
     name = request.cookies.get(NAME_COOKIE, "")
     return name if _NAME.fullmatch(name) else ""
 
 
 def remember_name(request: Request, answer: Response, name: str) -> None:
-    """Make the browser remember its person's name; a name that no agent can have is ignored."""
+    """Make the browser remember its user's name. A name that no agent could have is ignored."""
     if _NAME.fullmatch(name):
         answer.set_cookie(
             NAME_COOKIE,
@@ -188,7 +188,7 @@ def remember_name(request: Request, answer: Response, name: str) -> None:
 
 
 def number(request: Request, name: str) -> int | None:
-    """Return a number of the address; None if it is missing.
+    """Return a numeric query parameter; None if it is missing.
 
     Raises:
         InvalidArgument: The parameter is not a number.
@@ -202,10 +202,10 @@ def number(request: Request, name: str) -> int | None:
 
 
 def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
-    """Return the value in the address; the first allowed one if it is missing.
+    """Return a query parameter; if it is missing, return the first allowed value.
 
     Raises:
-        InvalidArgument: The address has another word.
+        InvalidArgument: The value is not allowed.
     """
     given = request.query_params.get(name, allowed[0])
     if given not in allowed:
@@ -218,7 +218,7 @@ def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
 
 
 def _environment() -> Environment:
-    """Return the environment with every template read, so that no request waits for a disk."""
+    """Return the template environment with every template loaded, so that no request reads from disk."""
     files = (one for one in (resources.files("postroom.web") / "templates").iterdir() if one.is_file())
     made = Environment(
         loader=DictLoader({one.name: one.read_text("utf-8") for one in files}),
@@ -260,7 +260,7 @@ def _environment() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """Return a line with the text between backquotes as code."""
+    """Render a line, with text between backticks as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escape(text)
@@ -271,15 +271,15 @@ def _coded(text: str) -> Markup:
 
 
 def _percent(x: float) -> str:
-    """Return a position along a picture, as a percentage."""
+    """Return a horizontal position in a picture as a CSS percentage."""
     return f"{x:g}%"
 
 
 @pass_context
 def _when(context: Context, instant: int) -> Markup:
-    """Render an instant relative to the page's own, with its clock time in the time zone of the reader.
+    """Render a time relative to the page's own time, with the clock time in the viewer's time zone.
 
-    Machines get the instant itself, and a tooltip shows it in UTC.
+    The element also contains the exact time for programs, and a tooltip shows it in UTC.
     """
     now: int = context["now"]
     words = relative(instant, now)
@@ -293,7 +293,7 @@ def _when(context: Context, instant: int) -> Markup:
 
 @pass_context
 def _avatar(context: Context, name: str, size: str = "", is_person: bool | None = None) -> Markup:
-    """Return the face of a name: its initials on its colour, with another shape for a person."""
+    """Render the avatar of a name: its initials on its colour, with a different shape for people."""
     frame: Frame = context["frame"]
     return _face(frame.face(name, is_person=is_person), initials(name), size)
 
@@ -308,7 +308,7 @@ def _face(look: Face, short: str, size: str) -> Markup:
 
 @pass_context
 def _at(context: Context, instant: int, *, is_long: bool) -> Markup:
-    """Return an instant as its time of day; if the page covers several days, with the day."""
+    """Render a time as its time of day, with the date if the page covers several days."""
     told = datetime.fromtimestamp(instant // 1000, tz=context["zone"])
     return Markup(  # noqa: S704 - of digits alone
         f'<span class="tl-when" title="{absolute(instant)}">'

@@ -1,4 +1,4 @@
-"""The parts of each page: one view of the store, one template, and a page in place of a typed error."""
+"""The common process of all pages: one view of the store, one template, and error pages for errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,14 +40,14 @@ from postroom.web.serving import (
 
 _LOG = get_logger(__name__)
 TURN: Final = 400
-"""Pieces of a page that are filled in one turn of the event loop: about a millisecond."""
+"""Pieces of a page that are rendered in one turn of the event loop, which takes about a millisecond."""
 _LISTS: Final[Mapping[str, str]] = {
     "t": "threads",
     "m": "threads",
     **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks")},
     **{name: name for name in ("runs", "questions", "schedules")},
 }
-"""The list to which the page of an error links, by the word after the project in the address."""
+"""The list to which an error page links, by the path segment after the project."""
 _WORKED_ON: Final = ("runs", "questions", "schedules")
 """Lists that exist only if people can change data on the pages."""
 
@@ -78,13 +78,13 @@ S = TypeVar("S", bound="Site")
 Look = Callable[[Transaction, Project], dict[str, Any]]
 """Reads the content of a project's page.
 
-It may return counts for the tabs as `counts` and `conflicts`, so that they are not read again.
+It may return counts for the tabs as `counts` and `conflicts`, to avoid reading them twice.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The parts of any page; without services nothing can be changed on it."""
+    """The common parts of any page. Without services, nothing can be changed on the pages."""
 
     store: SqlStore
     clock: Clock
@@ -99,8 +99,9 @@ class Site:
     ) -> Route:
         """Return the route of a page.
 
-        An address that ends in a slash redirects to the same without it, and `/p` to `/`; a slash within a
-        name is quoted. A typed error becomes a page, of the project in the address if there is one.
+        An address that ends in a slash redirects to the same address without it, and `/p` to `/`. A slash
+        within a name is quoted. An error becomes an error page, in the frame of the project in the address if
+        there is one.
         """
 
         async def answer(request: Request) -> Response:
@@ -154,9 +155,9 @@ class Site:
     async def draw(
         self, request: Request, template: str, shown: Shown, status: int = HTTPStatus.OK, **values: object
     ) -> Response:
-        """Return a page that no cache may store, or the parts that the address asks for.
+        """Return a page that must not be cached, or the parts of it that the address requests.
 
-        A large page takes long to fill: other requests of the event loop are served in between.
+        A large page takes long to render, so other requests are served in between.
 
         Raises:
             InvalidArgument: The page has no such part.
@@ -203,7 +204,8 @@ class Site:
     ) -> Response:
         """Return a page about an error, in the frame of the project `slug` if it exists.
 
-        It is a whole page, whichever parts were requested, and not live: each update would fail again.
+        It is a complete page, whichever parts were requested, and it is not live, because each update would
+        fail again.
         """
         alone = error_page(status, message, remedy=remedy, typed=typed)
         if not slug:

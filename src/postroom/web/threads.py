@@ -1,4 +1,4 @@
-"""The pages of threads: the list with its filters, and one thread from a given message on."""
+"""The pages of threads: the list with its filters, and one thread starting at a given message."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,14 @@ from postroom.web.site import Site
 
 THREADS: Final = 30
 AMONG: Final = 2_000
-"""Threads that are read at most for a filter."""
+"""Maximum number of threads that are read for a filter."""
 MESSAGES: Final = 50
 PAGE_TEXT: Final = 256 * 1024
-"""Characters of message bodies on one page of a thread; a longer message has a separate page."""
+"""Maximum characters of message bodies on one page of a thread. A longer message has a separate page."""
 PARTICIPANTS_AMONG: Final = 1_000
-"""Newest messages of each project on a thread whose writers and readers are counted."""
+"""How many of each project's newest messages on a thread are read for its writers and readers."""
 NOBODY: Final = -1
-"""The id for a name that nobody has: no agent has this id."""
+"""The id for unknown names. No agent has this id."""
 _SHOWN: Final[dict[str, ThreadsSeen]] = {one: one for one in get_args(ThreadsSeen)}
 LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
     "any": (),
@@ -64,7 +64,7 @@ class Wanted:
 
 
 async def threads(site: Site, request: Request) -> Response:
-    """Show a project's threads, those with the newest message first, or those that match a filter."""
+    """Show a project's threads, optionally filtered, most recently active first."""
     before, given = number(request, "before"), request.query_params
     wanted = Wanted(
         show=_SHOWN[choice(request, "show", tuple(_SHOWN))],
@@ -103,7 +103,7 @@ async def threads(site: Site, request: Request) -> Response:
 
 
 async def thread(site: Site, request: Request) -> Response:
-    """Show messages of a thread in order, after an id or the newest; read messages are folded."""
+    """Show messages of a thread in order, after an id or the newest ones; read messages are collapsed."""
     thread_id, services, me = request.path_params["thread_id"], site.services, remembered_name(request)
     after, newest = number(request, "after") or 0, number(request, "newest") == 1
     sent = number(request, "sent")
@@ -151,7 +151,7 @@ async def thread(site: Site, request: Request) -> Response:
 
 
 def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozenset[int]:
-    """Return the read messages; the last message and the requested one are never folded."""
+    """Return the messages to collapse: those that were read, except the last one and the requested one."""
     return frozenset(
         one.message.id for one in messages[:-1] if one.message.id != first and _was_read(one, me)
     )
@@ -160,15 +160,15 @@ def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozens
 def _was_read(one: ShownMessage, me: str) -> bool:
     """Return whether the person `me` has read a message, and acknowledged it if required.
 
-    A message that was sent to agents only is not folded: the server cannot know whether the person has read
-    it.
+    A message that was sent only to agents is not collapsed, because the server cannot know whether the person
+    has read it.
     """
     mine = [reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)]
     return any(reader.read_at is not None for reader in mine) and not awaited(one.message, mine)
 
 
 def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
-    """Return the id of a project's agent, 0 without a name."""
+    """Return the id of a project's agent; 0 if no name is given."""
     if not name:
         return 0
     found: Agent | None = None if project is None else reads.agent(project.id, name)

@@ -1,8 +1,8 @@
-"""The events of a project within a span of time, from one view of the store, within bounds.
+"""Reads the events of a project within a time span, from one view of the store and up to fixed limits.
 
 Successful runs less than three pixels apart become one bar with their number. Failures, questions and
-conflicts always stay separate. Messages are drawn singly up to a number, and counted beyond it; the newest
-are always included. Hidden copies are left out here.
+conflicts always stay separate. Messages are drawn individually up to a limit, and only counted beyond it; the
+newest are always included. Blind copies are omitted here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,20 +35,20 @@ WIDTH: Final = 1_000
 NEAR: Final = 3
 """The distance in pixels below which runs become one bar."""
 GROUPS: Final = 2_000
-"""Maximum groups of successful runs that are read: about three times as many as bars are drawn."""
+"""Maximum number of groups of successful runs that are read, about three times the number of drawn bars."""
 ARROWS: Final = 300
 SAID: Final = 3
-"""Readers of a message that are named singly."""
+"""Maximum number of readers of a message that are named."""
 ALONE: Final = 250
-"""Attempts that are drawn singly: the newest."""
+"""How many of the newest attempts are drawn individually."""
 HELD: Final = 150
 PARTS: Final = 100
 COUNTED: Final = 250
-"""Messages of one part of a span are counted up to here."""
+"""Messages of one part of a span are counted up to this number."""
 TOTAL: Final = 10_000
-"""Messages of a span are counted up to this number, also in long spans."""
+"""Messages of a span are counted up to this number, however long the span is."""
 LOOKED_THROUGH: Final = 2_000
-"""Messages whose senders and readers are read: the newest."""
+"""How many of the newest messages are read with their senders and readers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Sent:
 
     @property
     def words(self) -> str:
-        """Its description for screen readers."""
+        """The description for screen readers."""
         to = ", ".join(one_line(one.name) for one in self.readers[:SAID])
         more = f" and {len(self.readers) - SAID} more" if len(self.readers) > SAID else ""
         wrote = f"{one_line(self.message.sender_name)} wrote #{self.message.id}"
@@ -92,7 +92,7 @@ class _Mail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The events of a project within a span."""
+    """The events of a project within a time span."""
 
     project: Project
     span: Span
@@ -108,14 +108,14 @@ class Window:
     total: int
     """The number of messages."""
     is_counted_out: bool
-    """Whether there were more than are counted."""
+    """Whether there were more messages than are counted."""
     took_part: frozenset[int]
-    """The ids of agents that wrote, or were open recipients."""
+    """The ids of agents that wrote messages or were visible recipients."""
     held: Sequence[Reservation]
     is_cut: bool
-    """Whether further single events were left out."""
+    """Whether further individual events were omitted."""
     day: Span
-    """The time around the span, whose activity a small picture shows."""
+    """The longer span around this one, whose activity is shown in a small overview picture."""
     day_counts: Sequence[int]
 
     @property
@@ -125,7 +125,7 @@ class Window:
 
 
 def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
-    """Return the events of a project within a span, of one of its agents or on one of its threads.
+    """Return the events of a project within a span, optionally of one agent or one thread.
 
     Raises:
         UnknownAgent, UnknownThread: The agent or thread does not exist.
@@ -187,7 +187,7 @@ def _with_tracks(
     sent: Sequence[Sent],
     attempts: Sequence[Attempt | AttemptGroup],
 ) -> Sequence[Agent]:
-    """Return the agents that took part: senders, open recipients, and agents with runs."""
+    """Return the agents that took part: senders, visible recipients, and agents with runs."""
     ids = {one.message.sender_id for one in sent} | {to.agent_id for one in sent for to in one.readers}
     ids |= {one.agent_id for one in attempts}
     found = {one.id: one for one in agents if one.id in ids}
@@ -219,7 +219,7 @@ def nearness(span: Span) -> int:
 
 
 def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
-    """Return the newest single attempts; those of active or asking agents are read additionally."""
+    """Return the newest individual attempts, and additionally those of agents that are active or ask."""
     alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
     if len(alone) < ALONE:
         return alone
@@ -235,7 +235,7 @@ def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attem
 
 
 def reaches(attempt: Attempt, begin: int) -> bool:
-    """Return whether an attempt, or the wait after it, extends beyond an instant."""
+    """Return whether an attempt, or the wait after it, extends beyond this time."""
     if attempt.ended_at is None or attempt.ended_at > begin:
         return True
     return attempt.outcome == "waiting" and (attempt.waited_until is None or attempt.waited_until > begin)
@@ -255,7 +255,7 @@ def _bar_of(attempt: Attempt) -> AttemptGroup:
 
 
 def joined(groups: Sequence[AttemptGroup], step: int) -> list[AttemptGroup]:
-    """Return groups, in order of agent and time; those closer than a step are joined."""
+    """Return groups in order of agent and time, joining those that are closer than a step."""
     bars: list[AttemptGroup] = []
     for group in groups:
         last = bars[-1] if bars else None
@@ -279,7 +279,7 @@ def _messages(
     whose: Agent | None,
     thread_id: str,
 ) -> _Mail:
-    """Return the newest messages, the number of all messages, and everybody who took part."""
+    """Return the newest messages, the total number of messages, and all participants."""
     is_whole = whose is None and not thread_id
     agent_id = None if whose is None else whose.id
     found: list[Written] = []

@@ -1,6 +1,6 @@
-"""Positions of instants along a picture, in percent of its width, and the ticks of its axis.
+"""Positions of times along a picture, in percent of its width, and the ticks of the axis.
 
-Ticks are at round instants of UTC, which repeats no hour.
+Ticks are at round UTC times, because UTC does not repeat any hour.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ PRESETS: Final[Mapping[str, int]] = {
     "1h": HOUR,
     "8h": 8 * HOUR,
 }
-"""Lengths of a span by their names in an address."""
+"""The lengths of a span, by their names in an address."""
 SHORTEST: Final = 200
 LONGEST: Final = 50 * 365 * DAY
 _STEPS: Final = (
@@ -36,7 +36,7 @@ _MOST_TICKS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A span laid out from 0 to 100 percent."""
+    """A time span mapped to 0 to 100 percent."""
 
     span: Span
 
@@ -46,12 +46,12 @@ class Axis:
         return self.span.end - self.span.begin
 
     def at(self, instant: int) -> float:
-        """Return the position of an instant, in percent; outside the span it is at its edge."""
+        """Return the position of a time in percent; a time outside of the span is at its edge."""
         inside = min(max(instant, self.span.begin), self.span.end)
         return round((inside - self.span.begin) * 100 / self.length, 3)
 
     def ticks(self, zone: tzinfo = UTC) -> Iterator[tuple[int, float, str]]:
-        """Return round instants, their positions and their names."""
+        """Yield round times with their positions and labels."""
         step = next((one for one in _STEPS if self.length / one <= _MOST_TICKS), _STEPS[-1])
         instant = -(-self.span.begin // step) * step
         while instant < self.span.end:
@@ -60,7 +60,7 @@ class Axis:
 
 
 def clock(instant: int, step: int, zone: tzinfo) -> str:
-    """Return an instant in a time zone as precisely as the steps between ticks require."""
+    """Return a time in a time zone, as precisely as the distance between ticks requires."""
     moment = datetime.fromtimestamp(instant / 1000, tz=zone)
     if step >= DAY:
         return f"{moment.day} {moment:%b}"

@@ -20,9 +20,9 @@ GROUPS: Final = (
 )
 FOLDED: Final = frozenset({"quiet", "idle"})
 TOGETHER: Final = 20
-"""The number of lanes above which they are grouped; a quiet group with more is folded."""
+"""The number of lanes above which they are grouped. A quiet group with more lanes is collapsed."""
 LANES: Final = 200
-"""Lanes of a group that are drawn; the activity of the others is listed."""
+"""Maximum number of lanes of a group that are drawn. The activity of the others is only listed."""
 BARS: Final = 600
 """Maximum bars of successful runs."""
 LANE: Final = 34
@@ -30,7 +30,7 @@ HEAD: Final = 40
 BAR: Final = 14
 COUNTS: Final = 44
 THINNEST: Final = 0.25
-"""The minimum width in percent, to see and hit a mark."""
+"""The minimum width of a mark in percent, so that it can be seen and clicked."""
 _GROUP_PARTS: Final = 60
 _IDLE: Final = ("idle", "")
 _WORDS: Final[Mapping[Shape, str]] = {
@@ -54,13 +54,16 @@ class Track:
     group: str
     is_person: bool = False
     y: int = 0
-    """The position of its middle; 0 for a lane that is not drawn."""
+    """The vertical position of its middle; 0 for a lane that is not drawn."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Lanes under one heading; `busy` is the relative number of runs in each part of the span, 0 to 1."""
+    """Lanes under one heading.
+
+    `busy` is the relative number of runs in each part of the span, from 0 to 1.
+    """
 
     key: str
     name: str
@@ -73,7 +76,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBar:
-    """One event: a bar of an agent's lane."""
+    """One event, drawn as a bar on an agent's lane."""
 
     key: str
     """`run:<id>`, or `runs:<begin>-<end>` for several."""
@@ -106,7 +109,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """A message; without a leg and at 0 if it is only counted, or no participant has a drawn lane."""
+    """A message. It has no legs and is at 0 if it is only counted, or if no participant has a drawn lane."""
 
     sent: Sent
     x: float
@@ -127,7 +130,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The drawn content of a span of time."""
+    """What is drawn for one time span."""
 
     axis: Axis
     height: int
@@ -138,18 +141,18 @@ class Picture:
     bands: Sequence[Band]
     counts: Sequence[float]
     now: float | None
-    """The position of the present, if it is in the span."""
+    """The position of the current time, if it is within the span."""
 
     @property
     def tracks(self) -> Iterator[Track]:
-        """All participants in the picture, also in folded groups."""
+        """All participants in the picture, including those in collapsed groups."""
         yield from self.people
         for group in self.groups:
             yield from group.lanes
 
 
 def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[str]) -> Picture:
-    """Draw a window; groups in `opened` show their lanes instead of being folded; `-` folds one.
+    """Draw a window. Groups in `opened` are expanded; a `-` before a name collapses the group.
 
     Events of agents without a drawn lane are included for the list.
     """
@@ -177,7 +180,7 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
 
 
 def _people(seen: Window) -> list[Agent]:
-    """Return people who wrote or were recipients; all people while messages are only counted."""
+    """Return the people who wrote or were recipients; if messages are only counted, return all people."""
     if seen.counts:
         return list(seen.people)
     return [one for one in seen.people if one.id in seen.took_part]
@@ -322,7 +325,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
 
 
 def _queued(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
-    """Draw how long an attempt waited to start, if it is visible."""
+    """Draw how long an attempt waited before it started, if this is long enough to be visible."""
     begin = max(one.queued_at, axis.span.begin)
     if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
         yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{number}", run_id=one.run_id)

@@ -1,4 +1,4 @@
-"""The timeline of a project as a picture: zoom, filters and selection are parts of its address."""
+"""The timeline of a project as a picture. Zoom, filters and selection are part of its address."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ from postroom.web.timeline_rows import ROWS, Row, listed, upright
 from postroom.web.timeline_span import DEFAULT, LENGTHS, SHORTEST_ZOOM, ends_by, longest_of, span_of
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
-"""The kinds that can be shown alone, with the part of a picture for each."""
+"""The kinds of marks that can be shown alone, each with its part of the picture."""
 FOLDINGS: Final = ("-idle", "-quiet", "idle", "quiet")
 LONGEST_NAME: Final = 600
 TAIL: Final = 12
-"""Lines of a run's output next to the picture."""
+"""Number of lines of a run's output shown next to the picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Asked:
     slug: str
     now: int
     length: str = ""
-    """The name of a span that follows the present; "" for a fixed span."""
+    """The name of a span that follows the current time; "" for a fixed span."""
     span: Span
     last: int = 0
     """The newest instant of all events, or the end of a fixed span."""
@@ -60,13 +60,13 @@ class Asked:
 
     @property
     def choosing(self) -> str:
-        """The prefix of addresses with a selection: the key follows it."""
+        """The prefix of addresses with a selection, to which the selected key is appended."""
         address = self.to(chosen="")
         return f"{address}{'&' if '?' in address else '?'}sel="
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The shortest and longest length for zooming; a length from a link is kept."""
+        """The shortest and longest length for zooming. A length given in a link is always allowed."""
         length = self.span.end - self.span.begin
         return min(SHORTEST_ZOOM, length), max(self.longest, length)
 
@@ -78,7 +78,7 @@ class Asked:
 
     @property
     def is_past(self) -> bool:
-        """Whether the picture ends before the present."""
+        """Whether the picture ends before the current time."""
         return self.span.end < self.now
 
     def at(self, begin: int, end: int) -> str:
@@ -178,7 +178,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
 
 
 def _further(asked: Asked, rows: Sequence[Row]) -> str:
-    """Return the address of the rest of the list, if the span has more than is listed; else ""."""
+    """Return the address of the rest of the list; "" if everything is listed."""
     if len(rows) <= ROWS:
         return ""
     last = rows[ROWS - 1].at

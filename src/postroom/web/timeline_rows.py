@@ -1,6 +1,7 @@
-"""The picture of a window as a list, and upright: for screen readers, and for narrow screens.
+"""The picture of a window as a list, for screen readers, and in vertical form, for narrow screens.
 
-Upright, time runs down: each row of the list has the same height, and lanes are columns next to it.
+In vertical form, time runs downwards. Each row of the list has the same height, and lanes are columns next to
+it.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from postroom.contracts.mail import Agent
 from postroom.web.timeline_marks import Arrow, Band, Picture, RunBar, Shape
 
 ROWS: Final = 150
-"""Rows of the list: the newest ones."""
+"""Maximum number of rows in the list, which has the newest events."""
 COLUMNS: Final = 8
 ROW: Final = 96
 COLUMN: Final = 24
@@ -20,7 +21,7 @@ COLUMN: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One event as a row: exactly one of the three fields is set."""
+    """One event as a row. Exactly one of the three fields is set."""
 
     at: int
     who: str
@@ -61,7 +62,7 @@ class Upright:
 
 
 def listed(drawn: Picture) -> list[Row]:
-    """Return all drawn events, the newest first."""
+    """Return all drawn events, newest first."""
     rows = [Row(at=_told_at(one), who=one.who, mark=one) for one in drawn.marks]
     rows += [
         Row(at=one.sent.message.created_at, who=one.sent.message.sender_name, arrow=one)
@@ -73,13 +74,13 @@ def listed(drawn: Picture) -> list[Row]:
 
 
 def _told_at(mark: RunBar) -> int:
-    """Return the instant that a mark's words are about: the end of an ended event."""
+    """Return the time to which a mark's description refers: its end if the event has ended."""
     is_of_its_end = mark.count == 1 and mark.shape not in ("asks", "queued")
     return mark.ended if is_of_its_end and mark.ended is not None else mark.at
 
 
 def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
-    """Draw the rows upright, with the columns of the most active participants."""
+    """Draw the rows in vertical form, with columns for the most active participants."""
     shown = rows[:ROWS]
     done = Counter(one.who for one in shown)
     for row in shown:

@@ -1,4 +1,4 @@
-"""The span of time of a project's picture: from its address, or a span that fits the content."""
+"""The time span of a project's picture, from the address or chosen to fit the content."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,17 +18,17 @@ DEFAULT: Final = "8h"
 LAST: Final = "last"
 """The name of a span that ends at the last event, of any age."""
 SHORTEST_ZOOM: Final = min(PRESETS.values())
-"""The limit for zooming in; a link to closer runs may lead to a shorter span."""
+"""The shortest span for zooming in. A link to runs that are close together may lead to a shorter one."""
 GROWING: Final = ("1m", "15m", "1h")
 """Initial lengths for a project without events, by its age."""
 _MARGIN: Final = 50
-"""The margin at each side of a picture of all events is the picture divided by this."""
+"""The margin on each side of a picture of all events is the picture's length divided by this number."""
 
 
 def span_of(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:
     """Return the name of an address's span if it follows the present, the span, and its last instant.
 
-    After that instant the span has only its margin.
+    After this time, the span has only a margin.
 
     Raises:
         InvalidArgument: The address has an invalid span.
@@ -58,16 +58,16 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
 def extent(reads: MailReads, project: Project, now: int) -> Span | None:
     """Return the span from the first to the last event of a project; None without events.
 
-    It extends to the present while a run is active or asks.
+    It extends to the current time while a run is active or waits for an answer.
     """
     found = [*_of_messages(reads, project, now), *_of_work(reads, project, now)]
     return Span(begin=min(found), end=min(max(found), now)) if found else None
 
 
 def _fitting(project: Project, there: Span | None, now: int) -> str:
-    """Return a suitable length: everything, or the newest hours of an old project.
+    """Return the name of a suitable span: everything, or the newest hours of an old project.
 
-    If an old project was inactive in these hours, it is the time of its last activity.
+    If an old project was inactive in these hours, the span covers its last activity.
     """
     if there is None:
         age = now - project.created_at
@@ -96,7 +96,7 @@ def longest_of(reads: MailReads, project: Project, now: int) -> int:
 
 
 def ends_by(now: int, size: int) -> int:
-    """Return the end of a span of this length that shows the present: a moment after it."""
+    """Return the end of a span of this length that includes the current time with a small margin."""
     return now + size // 20
 
 
@@ -106,7 +106,7 @@ def _up_to(now: int, size: int) -> Span:
 
 
 def _around(there: Span, now: int) -> Span:
-    """Return a span with all events, and with the present unless that would make them tiny."""
+    """Return a span with all events, and with the current time unless that would make the events tiny."""
     length = there.end - there.begin
     end = now if now - there.end <= length // 2 else there.end
     end = max(end, there.begin + SECOND)

@@ -1,4 +1,4 @@
-"""The words of the pages: times, sizes, names, excerpts and search hits in them."""
+"""Formats text for the pages: times, sizes, names, excerpts and highlighted search hits."""
 
 import re
 import unicodedata
@@ -37,20 +37,20 @@ _REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2
 
 
 def moment(instant: int) -> str | None:
-    """Return an instant as ISO 8601, or None if no calendar has it."""
+    """Return a time as ISO 8601; None if it is outside the range of the calendar."""
     return iso(instant) if 0 <= instant < _YEAR_10000 else None
 
 
 @lru_cache(4096)
 def absolute(instant: int) -> str:
-    """Return an instant as a date and time in UTC, to the second."""
+    """Return a time as date and time of day in UTC, to the second."""
     if moment(instant) is None:
         return UNKNOWN_TIME
     return f"{datetime.fromtimestamp(instant // _SECOND, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def relative(instant: int, now: int) -> str:
-    """Return how long ago or how far ahead an instant lies; a date beyond a month."""
+    """Return how long ago or how far ahead a time is; if that is more than a month, return the date."""
     if moment(instant) is None:
         return UNKNOWN_TIME
     distance = abs(instant - now)
@@ -64,9 +64,10 @@ def relative(instant: int, now: int) -> str:
 
 
 def clock_time(instant: int, now: int, zone: tzinfo) -> str:
-    """Return the clock time of an instant in a time zone.
+    """Return the time of day in a time zone.
 
-    The day is included, unless it is today or more than a month away: then the preceding words name it.
+    The day is included unless it is today. It is also omitted if it is more than a month away, because the
+    relative text before it is then the date.
     """
     said = datetime.fromtimestamp(instant // _SECOND, tz=zone)
     today = datetime.fromtimestamp(now // _SECOND, tz=zone)
@@ -82,7 +83,7 @@ def _span(distance: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes in a suitable unit."""
+    """Format a number of bytes in a suitable unit."""
     if size < 1024:
         return f"{size} B"
     amount = float(size)
@@ -95,7 +96,7 @@ def size_text(size: int) -> str:
 
 @lru_cache(4096)
 def initials(name: str) -> str:
-    """Return two letters for a name: of `GreenLake` G and L, of `deploy-bot` D and B, of `Ada` A and d."""
+    """Return two letters for a name: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
     parts = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
     if not parts:
         return name[:1].upper() or "?"
@@ -108,7 +109,7 @@ def initials(name: str) -> str:
 
 
 def tone(name: str) -> int:
-    """Return the colour of a name's initials, the same on every page and machine."""
+    """Return the number of the colour for a name's initials, which is the same on every page and machine."""
     return (zlib.crc32(name.casefold().encode("utf-8", "replace")) >> 16) % TONES
 
 
@@ -125,7 +126,7 @@ def lines(text: str) -> str:
 
 
 def clip(text: str, length: int) -> str:
-    """Return a text of at most `length` characters, with a mark at the cut."""
+    """Truncate a text to at most `length` characters, with an ellipsis where it was cut."""
     return text if len(text) <= length else text[:length].rstrip() + "…"
 
 
@@ -142,7 +143,7 @@ def lasting(began: int, ended: int) -> str:
 
 
 def gist(body: str, *, length: int = 180) -> str:
-    """Return the beginning of a Markdown text as one plain line."""
+    """Return the beginning of a Markdown text as one line of plain text."""
     prose = _LINE_MARKS.sub("", _FENCES_AND_RULES.sub("", body[: 4 * length]))
     # Between backquotes stands code, in which a star is a star.
     parts = prose.replace("|", " ").split("`")
@@ -152,13 +153,13 @@ def gist(body: str, *, length: int = 180) -> str:
 
 
 def folder_name(path: str) -> str:
-    """Return the last part of a path, which people use as a project's name."""
+    """Return the last segment of a path, which people use as the project's name."""
     found = re.search(r"[^\\/]+(?=[\\/]*\Z)", path)
     return one_line(path if found is None else found[0])
 
 
 def extension(name: str) -> str:
-    """Return up to four characters for the kind of file that a name indicates."""
+    """Return a file-type label of up to four characters, derived from the file's name."""
     _, dot, last = name.rpartition(".")
     return last.upper() if dot and last.isascii() and last.isalnum() and len(last) <= 4 else "FILE"
 
@@ -168,7 +169,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class Wanted:
-    """The words and word beginnings of a query, normalised as in the index."""
+    """The words and prefixes of a query, normalised as in the index."""
 
     words: set[str] = field(default_factory=set)
     beginnings: tuple[str, ...] = ()
@@ -180,14 +181,14 @@ class Wanted:
 
 
 def wanted(query: Query) -> Wanted:
-    """Return the words of a query, without excluded ones."""
+    """Return the words of a query, without the excluded ones."""
     found = Wanted()
     _gather(query, found)
     return found
 
 
 def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:
-    """Cut an excerpt into pieces, each with whether it is a searched word."""
+    """Split an excerpt into pieces, each flagged if it is a search hit."""
     cut: list[tuple[str, bool]] = []
     end = 0
     for match in _WORD.finditer(excerpt):

@@ -1,9 +1,9 @@
-"""The form with which a person writes to agents of a project or answers a message.
+"""The form with which a person writes to a project's agents or answers a message.
 
-If no person is named yet, the page asks for a name first; `postroom people` names others.
+If nobody has been named yet, the page first asks for a name. `postroom people` names further people.
 
-A refused message comes back as typed, with the reason next to it. The form has a key: a double click sends
-one message.
+If a message is refused, the form shows it as typed, with the reason. The form has a key, so a double click
+sends only one message.
 """
 
 import re
@@ -38,11 +38,11 @@ from postroom.web.serving import number, remedy_at_pages, remember_name, remembe
 from postroom.web.site import WorkingSite
 
 OFFERED = 200
-"""Agents that the form lists; others are typed into its second field."""
+"""Maximum number of agents that the form lists. Others can be typed into the second field."""
 FORM_ROOM = 64 * 1024
-"""Bytes of a form in addition to the text of its message."""
+"""Maximum bytes of a form in addition to the message's text."""
 _PERCENT = 3
-"""The maximum number of form bytes per byte of text."""
+"""The maximum number of form bytes for each byte of text."""
 _REMEDIES: Final = {
     AgentRetired.code: "choose another agent",
     InvalidRecipients.code: "choose at least one agent",
@@ -51,7 +51,7 @@ _REMEDIES: Final = {
     UnknownProject.code: "correct the name of the project after the @",
 }
 _LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
-"""The label of each argument of the sending tool in the form."""
+"""The form's label for each argument of the sending tool."""
 _FIELD: Final = re.compile(r"`(\w+)[^`]*`")
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
 
@@ -71,15 +71,15 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     reply: Number | None = None
     """The message to answer."""
     thread: str = ""
-    """The thread on whose page the answer was written."""
+    """The thread on whose page the person wrote the answer."""
     do: str = ""
     files: tuple[DraftFile, ...] = ()
     is_cut: bool = False
-    """Whether the files were over their limit: files and later fields are missing then."""
+    """Whether the files exceeded their limit; the files and later fields are then missing."""
 
 
 async def write(site: WorkingSite, request: Request) -> Response:
-    """Show the form, with a selected agent or a message to answer; send its content."""
+    """Show the form, with a selected agent or a message to answer, or send its content."""
     if request.method == "POST":
         return await _sent(site, request)
     chosen = request.query_params.get("to", "")[:400]
@@ -130,7 +130,7 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
 async def _form(
     site: WorkingSite, request: Request, typed: MessageForm, refusal: PostroomError | None = None
 ) -> Response:
-    """Return the form, or the form that asks for a name: if there is no person, or a name was refused."""
+    """Return the form, or the form that asks for a name, if there is no person yet or a name was refused."""
     messages, is_name, answers = site.services.messages, typed.do == "name", typed.reply
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _draft(typed: MessageForm) -> Draft:
 
 
 def _told(refusal: PostroomError) -> dict[str, str]:
-    """Return an error and its remedy in the words of the form."""
+    """Return an error and its remedy in terms of the form."""
     message = _FIELD.sub(lambda met: _LABELS.get(met[1], met[0]), refusal.message)
     return {"message": message, "remedy": remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES)}
 

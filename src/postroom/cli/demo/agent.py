@@ -1,6 +1,6 @@
-"""The two agents of the demo: each start of this program is one run, with its mail on standard input.
+"""The two agents of the demo. Each start of this program is one run, which gets its mail on standard input.
 
-They are scripts without a model: this file contains their actions. Everything else is as for any agent: mail
+They are scripts, not models: this file contains their actions. Everything else works as for any agent: mail
 starts them, they call the server's tools over MCP, and their output is mailed back.
 """
 
@@ -54,7 +54,7 @@ class Assignment:
 
 
 def build(assignment: Assignment) -> str:
-    """Fix the bug, have it reviewed, ask, and commit it if permitted; can be repeated."""
+    """Fix the bug, get a review, ask the person, and commit if permitted. This can be repeated safely."""
     if assignment.is_answer and "do not agree" in assignment.word:
         return f"{assignment.sender} and I do not agree: {assignment.word}"
     if assignment.is_answer and assignment.answer is None:
@@ -87,7 +87,7 @@ def build(assignment: Assignment) -> str:
 
 
 def review(assignment: Assignment) -> str:
-    """Review a change: it is small, and the test passes."""
+    """Review a change: check that it is small and that the test passes."""
     if not repository.test_passes(assignment.folder):
         return "I do not agree: the test fails."
     return "I agree. One line is changed, and the test passes."

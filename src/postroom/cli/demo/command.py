@@ -50,11 +50,11 @@ class Play:
 
     @property
     def timeline(self) -> str:
-        """The address of the page that shows it."""
+        """The address of the page that shows the demo."""
         return f"{self.server.endpoint.url}/p/{self.slug}/timeline"
 
     def link(self) -> str:
-        """Return an address that logs in, once, and shows it live."""
+        """Return a one-time login address that leads to the live page of the demo."""
         path = urlsplit(self.timeline).path  # without a span: the page chooses the one that fits the data
         return str(perform(self.server, "make_login_link", path=path)["url"])
 
@@ -74,7 +74,7 @@ class Play:
             perform(self.server, "set_runner", project=str(self.folder), agent=name, runner=runner)
 
     def begin(self) -> None:
-        """Write the message that starts everything."""
+        """Send the message that starts the demo."""
         sent = self.call(
             "send_message",
             sender_name=YOU,
@@ -103,7 +103,7 @@ class Play:
         raise ServerUnavailable("no message came within 2 minutes", remedy="read the server's log")
 
     def answer(self, word: str) -> None:
-        """Answer the question of the agents, unless it was answered elsewhere in the meantime."""
+        """Answer the agents' question, unless it has been answered elsewhere in the meantime."""
         for question in show.items(perform(self.server, "list_questions").get("questions")):
             if question["question"] == agent.MAY_I and self.slug in question["thread_id"]:
                 with suppress(StaleDecision):
@@ -167,7 +167,7 @@ def demo(
 
 
 def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str | None) -> str:
-    """Follow the messages until the end, answer the one question, and return the outcome."""
+    """Follow the messages until the end, answer the question, and return the outcome."""
     for message in play.messages():
         text = message["body_md"].strip()
         told.append({"from": message["from"], "text": text})

@@ -141,8 +141,7 @@ def judge(row: RunDispatch | None, result: Result) -> None:
 
     Raises:
         ResultConflict: The dispatch has ended with another answer.
-        StaleResult: The result is no longer needed, because the run is unknown, cancelled, replaced or a dead
-            letter.
+        StaleResult: The result is no longer needed, because the run is unknown or ended without it.
         ResultTooEarly: The dispatch is not active here at the moment.
     """
     if row is None:

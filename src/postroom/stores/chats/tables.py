@@ -146,7 +146,7 @@ class ChatTables:
         return [rows.session(row) for row in self._tx.all("chats.sessions", {"after": after, "limit": limit})]
 
     def put_session(self, session: ChatSession) -> None:
-        """Store a session, or replace the session with its key."""
+        """Store a session, or replace the session that has its key."""
         self._tx.run("chats.put_session", rows.of_session(session))
 
     def rename_session(self, session_key: str, session: ChatSession) -> None:
@@ -332,7 +332,7 @@ class ChatTables:
         self._tx.run("chats.drop_files", {"thread_ids": list(thread_ids)})
 
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:
-        """Remove bytes without a file that were last stored before an instant; the caller holds `BYTES_LOCK`.
+        """Remove bytes without a file that were stored before an instant; the caller must hold `BYTES_LOCK`.
 
         Return the number of files, at most `limit`. Bytes are stored before the record of their file, and the
         bytes of an upload have no record as long as its message waits. Therefore `before` must be earlier

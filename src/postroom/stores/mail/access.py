@@ -141,7 +141,7 @@ class EventRecorder:
         self._record([project_id], Happening(kind="project.made", at=now))
 
     def project_merged(self, project_id: int, former: str, now: int) -> None:
-        """Record the merge of another project, with its former slug, into this one."""
+        """Record that another project, whose former slug is given, was merged into this one."""
         self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
 
     def agent_registered(self, agent: Agent) -> None:
@@ -1205,7 +1205,7 @@ class ProjectReads(Protocol):
         ...
 
     def projects_unidentified(self, *, limit: int) -> list[Project]:
-        """Return projects whose repository is unknown, the newest first."""
+        """Return projects whose repository is unknown, newest first."""
         ...
 
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
@@ -1213,7 +1213,7 @@ class ProjectReads(Protocol):
         ...
 
     def counts(self, *, unread: bool = True) -> dict[str, int]:
-        """Return the number of rows of each kind of record; counting `unread` rows may take long."""
+        """Return the number of rows of each kind of record; counting `unread` rows may be slow."""
         ...
 
 
@@ -1320,7 +1320,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return self._one(Agent, "mail.agent_by_token", token_hash=token_hash)
 
     def contact(self, from_id: int, to_id: int) -> ContactLink | None:
-        """Return the contact of `from_id` with `to_id`."""
+        """Return the contact of the agent `from_id` with the agent `to_id`."""
         return self._one(ContactLink, "mail.contact", from_id=from_id, to_id=to_id)
 
     def contacts(self, agent_id: int) -> list[ContactLink]:
@@ -1634,7 +1634,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         return {row[0] for row in written}, {row[0] for row in received}
 
     def answer(self, scope: str, key: str) -> StoredAnswer | None:
-        """Return the first answer given under an idempotency key."""
+        """Return the result of the first call with an idempotency key."""
         row = self._tx.one("mail.answer", {"scope": scope, "key": key})
         return StoredAnswer(digest=row[0], answer=bytes(row[1])) if row else None
 
@@ -1759,11 +1759,11 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
             self.wake_later()  # messages may have waited for the agent
 
     def set_agent_token(self, agent_id: int, token_hash: str | None) -> None:
-        """Replace an agent's token; None revokes it."""
+        """Replace the hash of an agent's token; None revokes the token."""
         self._update("mail.set_agent_token", {"id": agent_id, "token_hash": token_hash}, UnknownAgent)
 
     def set_contact_policy(self, agent_id: int, policy: ContactPolicy, *, now: int) -> None:
-        """Set whose mail an agent accepts."""
+        """Set from whom an agent accepts mail."""
         before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("mail.set_contact_policy", {"id": agent_id, "policy": policy}, UnknownAgent)
         self._events.policy_set(before, policy, now)
@@ -1784,7 +1784,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
     def put_contact(
         self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int
     ) -> ContactLink:
-        """Store or replace the contact of `from_id` with `to_id`."""
+        """Store or replace the contact of the agent `from_id` with the agent `to_id`."""
         values = {
             "from_id": from_id,
             "to_id": to_id,
@@ -1860,7 +1860,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         return int(row[0]) if row else None
 
     def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Set the acknowledgement and the read mark unless set; return it, or None for no recipient."""
+        """Mark a message as acknowledged and read, once; return the time, or None for a non-recipient."""
         self.mark_read(message_id, agent_id, now)
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_acked", values):
@@ -2053,12 +2053,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         return self._log.trim(EventScope.project(project_id).key, keep=keep, limit=limit)
 
     def insert_answer(self, scope: str, key: str, digest: str, answer: bytes, now: int) -> None:
-        """Store the first answer given under an idempotency key."""
+        """Store the result of the first call with an idempotency key."""
         values = {"scope": scope, "key": key, "digest": digest, "answer": answer, "now": now}
         self._tx.run("mail.insert_answer", values)
 
     def purge_answers(self, before: int, *, limit: int) -> int:
-        """Delete answers older than an instant; return their number."""
+        """Delete stored results older than an instant; return their number."""
         return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
 
 

@@ -232,7 +232,7 @@ def _around(text: str, asked: list[tuple[str, bool]]) -> str | None:
     return None
 
 
-"""Maximum depth of a query: the parser of FTS5 fails at 32 levels of alternating AND and OR."""
+"""Maximum depth of a query, because FTS5's parser fails at 32 levels of alternating AND and OR."""
 
 _COLUMNS = {"subject": "subject", "body": "body_md", "sender": "sender_name", "topic": "topic"}
 _NOTHING = '""'

@@ -266,7 +266,7 @@ class Address:
 
 
 class Answer:
-    """The answer of one statement, available after `wait`."""
+    """The result of one statement, which is available after `wait`."""
 
     __slots__ = ("changed", "rows", "statement")
 
@@ -398,12 +398,12 @@ class Connection:
         self.wait()
 
     def send(self, text: str, values: Sequence[object] = ()) -> Answer:
-        """Send a statement by its text; the answer is available after `wait`."""
+        """Send a statement given as text; its result is available after `wait`."""
         self._send_writes()
         return self._sent(text, [encoded(value) for value in values], Answer())
 
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
-        """Queue a named query with encoded values; the answer is available after `wait`.
+        """Queue a named query with encoded values; its rows are available after `wait`.
 
         Queries that differ only in their values are sent as one statement. Statements sent in the meantime
         run first, and lock queries run before other queries.
@@ -432,7 +432,7 @@ class Connection:
         return len(self._writes) - 1
 
     def send_named(self, statement: Statement, bound: Bound) -> Answer:
-        """Send a named statement with encoded values; the answer is available after `wait`."""
+        """Send a named statement with encoded values; its result is available after `wait`."""
         self._send_writes()
         return self._send_named(statement, bound, Answer(statement.name))
 

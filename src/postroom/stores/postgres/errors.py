@@ -98,11 +98,11 @@ class Refusal:
 
 
 class ConnectionLost(Exception):
-    """The connection broke, or the server did not answer for too long."""
+    """The connection broke, or the server did not respond for too long."""
 
 
 class Silent(ConnectionLost):
-    """The server did not answer for too long."""
+    """The server did not respond for too long."""
 
 
 class Contended(Exception):

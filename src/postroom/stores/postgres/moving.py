@@ -71,14 +71,14 @@ class PostgresSide:
         return int(found)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this schema is incomplete; None if there is none."""
+        """Return the id of the store whose copy to this schema is unfinished; None if there is none."""
         if not self._is_made:
             return None
         found = self._all("SELECT name FROM schema_migrations WHERE version = $1", (UNFINISHED,))
         return str(found[0][0]) if found else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and record the start of a copy; the transaction also creates a missing schema."""
+        """Empty some tables and record the start of a copy; this also creates a missing schema."""
         emptied = "".join(f"DELETE FROM {table.name};\n" for table in tables)  # noqa: S608
         step = Migration(version=UNFINISHED, name=store_id, sql=emptied)
         migrate(self._connection, self._address, steps=[*shipped_migrations("postgres"), step])

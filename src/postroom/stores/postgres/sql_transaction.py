@@ -275,7 +275,7 @@ class PostgresTransaction(SqlTransaction):
         return self.send(statement, _bound(statement, values))
 
     def send(self, statement: Statement, bound: Bound) -> Answer:
-        """Send a statement with encoded values; the answer is available after `wait`."""
+        """Send a statement with encoded values; its result is available after `wait`."""
         if statement.text.startswith("SELECT"):
             self.refuse_failed()
         else:

@@ -233,7 +233,7 @@ class Dispatches(Tables):
         return self.put(found.superseded(reason=reason, now=self._now()))
 
     def overdue(self, limit: int) -> list[RunDispatch]:
-        """Return claimed dispatches whose lease has expired, the longest overdue first."""
+        """Return claimed dispatches whose lease has expired, longest overdue first."""
         found = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found]
 

@@ -39,7 +39,7 @@ _BOUNDLESS: Final = "\U0010ffff" * 64
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
-"""The places of the response of a dispatch, and of the run that it refers to instead."""
+"""The positions of a dispatch's response, and of the run to which it refers instead."""
 
 
 def dispatch(row: Row) -> RunDispatch:

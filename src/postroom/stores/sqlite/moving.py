@@ -98,12 +98,12 @@ class SqliteSide:
         return int(found)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this file is incomplete; None if there is none."""
+        """Return the id of the store whose copy to this file is unfinished; None if there is none."""
         found = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
         return str(found[0][0]) if found else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and record the start of a copy, in one transaction; a new file has the mark."""
+        """Empty some tables and record the start of a copy, in one transaction; a new file gets the mark."""
         with self._transaction():
             for table in tables:
                 self._connection.execute(f"DELETE FROM {table.name}")  # noqa: S608
@@ -122,7 +122,7 @@ class SqliteSide:
             self._connection.executemany(text, rows)
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, continue the numbering, and remove the mark, in one transaction."""
+        """Fill the indexes, set the number sequences, and remove the mark, in one transaction."""
         with self._transaction():
             for name in ("mail.index_search", "mail.index_threads", "mail.indexed"):
                 self._connection.execute(statements("sqlite")[name].text, {"newest": newest_message})
