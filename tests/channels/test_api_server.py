@@ -18,7 +18,7 @@ from postroom.app.gateway_wiring import open_paths
 from postroom.app.operations import ALL_OPERATIONS
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.drafts import grows_from, settled
-from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
+from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import api_server as api_server_file
 from postroom.gateway.platforms.api_server import (
     LARGEST_BODY,
@@ -669,6 +669,72 @@ async def test_a_streamed_response_tells_each_step(adapter, gateway, client) -> 
     gone = {"id": completed["id"], "object": "response", "deleted": True}
     assert (await client.delete(path)).json() == gone
     assert [(await client.get(path)).status_code, (await client.delete(path)).status_code] == [404, 404]
+
+
+QUESTION = Card(
+    text="It is old.\n\nDelete it?",
+    buttons=(Button(label="Approve", value="approve 4f2a1c"), Button(label="Deny", value="deny 4f2a1c")),
+)
+ASKED = "It is old.\n\nDelete it?\n\nApprove: /approve 4f2a1c\nDeny: /deny 4f2a1c"
+
+
+def asking(adapter: ApiServerAdapter, asked: asyncio.Event, free: asyncio.Event):
+    """Show a draft, ask a question, and answer after `free`."""
+
+    async def reply(event: MessageEvent) -> None:
+        chat, told = event.source.chat_id, {"answers": [event.message_id]}
+        await adapter.send(chat, "It is", None, told)
+        await adapter.send_card(chat, QUESTION, {"read": [event.message_id], "final": True})
+        await adapter.send_card(chat, QUESTION, {"read": [event.message_id], "final": True})
+        asked.set()
+        await free.wait()
+        draft = await adapter.send(chat, "It is", None, told)
+        await adapter.edit_message(chat, draft.message_id, "It is gone.", {**told, "final": True})
+
+    return reply
+
+
+@each_row("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_a_stream_shows_the_question_of_the_agent_before_its_answer(
+    adapter, gateway, client, path
+) -> None:
+    free = asyncio.Event()
+    free.set()
+    gateway.reply = asking(adapter, asyncio.Event(), free)
+    body = said("x", stream=True) if "chat" in path else {"input": "x", "stream": True}
+    answer = await client.post(path, json=body)
+    told = [
+        one["delta"] if "response" in path else one["choices"][0]["delta"].get("content") or ""
+        for one in events_of(answer.text)
+        if "chat" in path or one["type"].endswith("text.delta")
+    ]
+    assert "".join(told) == f"{ASKED}\n\nIt is gone."
+
+
+async def test_a_background_response_that_asks_shows_the_question_until_its_answer(
+    adapter, gateway, client
+) -> None:
+    asked, free = asyncio.Event(), asyncio.Event()
+    tasks = []
+
+    async def begin(event: MessageEvent) -> None:
+        tasks.append(asyncio.create_task(asking(adapter, asked, free)(event)))
+
+    gateway.reply = begin
+    path = (
+        "/v1/responses/"
+        + (await client.post("/v1/responses", json={"input": "x", "background": True})).json()["id"]
+    )
+    async with asyncio.timeout(60):
+        await asked.wait()
+        waits = (await client.get(path)).json()
+        free.set()
+        await asyncio.gather(*tasks)
+    done = (await client.get(path)).json()
+    assert [(one["status"], one["output"][0]["content"][0]["text"]) for one in (waits, done)] == [
+        ("in_progress", ASKED),
+        ("completed", "It is gone."),
+    ]
 
 
 # Answers as they come.

@@ -34,7 +34,14 @@ from postroom.contracts.inference import InferenceResult, InferenceTextDelta, St
 from postroom.contracts.messages import ContentBlock, Role
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadQuery
-from postroom.contracts.runs import TerminationKind, TerminationReason, Usage
+from postroom.contracts.runs import (
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationKind,
+    TerminationReason,
+    Usage,
+    WaitingReason,
+)
 from postroom.executors.requests import prompt_of
 from postroom.gateway import wording
 from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig
@@ -220,6 +227,38 @@ async def test_an_answer_that_a_limit_cut_off_is_no_whole_one(room) -> None:
         assert len(it.asked) == 4
         [choice] = (await it.chat("Say nothing")).choices
         assert (choice.message.content, choice.finish_reason) == ("", "stop")
+
+
+async def test_questions_are_shown_where_the_answer_is_waited_for_and_each_is_shown_once(room) -> None:
+    agent, told = Agent(), set()
+    tickets = [
+        RunWaitingTicket(ticket_id=one, tool_call_id=one, tool_name="ask", reason=f"Delete {one}?")
+        for one in ("aaaaaa", "bbbbbb")
+    ]
+
+    async def act(activation: Any, sink: Any) -> AgentRunResult:
+        told.update(call for call, _ in activation.decisions)
+        if left := tuple(one for one in tickets if one.tool_call_id not in told):
+            return AgentRunResult(
+                run_id=activation.run_id,
+                response="They are old.",
+                termination=TerminationReason.suspended(),
+                waiting=RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=left),
+            )
+        return AgentRunResult(run_id=activation.run_id, response="Both are gone.")
+
+    agent.act = act
+    async with harbour(room, agent=agent) as it:
+        text, open_ones = "", ["bbbbbb", "aaaaaa"]
+        async for piece in await it.chat("Tidy up", stream=True, extra_body=ADA):
+            text += piece.choices[0].delta.content or ""
+            if open_ones and all(f"/approve {one}" in text for one in open_ones):
+                for number in open_ones:
+                    await it.chat(f"/approve {number}", extra_body=ADA)
+                    await until(lambda number=number: number in told)
+                open_ones = []
+    asked = [f"Delete {one}?\n\nApprove: /approve {one}\nDeny: /deny {one}" for one in ("aaaaaa", "bbbbbb")]
+    assert text == "\n\n".join(["They are old.", *asked, "Both are gone."])
 
 
 async def test_two_chats_of_one_user_stay_two_conversations(room) -> None:

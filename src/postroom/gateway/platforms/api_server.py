@@ -70,7 +70,7 @@ from postroom.gateway import wording
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.drafts import grows_from, settled
-from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
+from postroom.gateway.events import Attachment, Card, MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import AdapterState, KnownMessage, Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
@@ -965,8 +965,18 @@ class ResponseShape:
         items = [self.item([self.part(answer.text)], status)] if says else []
         return [*thoughts, *items, *(self.call(call) for call in answer.calls)]
 
-    def whole(self, answer: Answer | None = None, *, unanswered: str = "in_progress") -> dict[str, Any]:
-        """Return the response in its current state. Without an answer, its status is `unanswered`."""
+    def _output_of(self, answer: Answer | None, so_far: str) -> list[dict[str, Any]]:
+        if answer is not None:
+            return self.output(answer)
+        return [self.item([self.part(so_far)], "in_progress")] if so_far else []
+
+    def whole(
+        self, answer: Answer | None = None, *, unanswered: str = "in_progress", so_far: str = ""
+    ) -> dict[str, Any]:
+        """Return the response in its current state.
+
+        Without an answer, its status is `unanswered`, and its text is `so_far`.
+        """
         failure = None if answer is None else answer.failure
         is_done = answer is not None and failure is None
         named = self.asked.get("conversation")
@@ -987,7 +997,7 @@ class ResponseShape:
             "max_output_tokens": self.asked.get("max_output_tokens"),
             "max_tool_calls": None,
             "model": self.model,
-            "output": self.output(answer) if answer is not None and is_done else [],
+            "output": self._output_of(answer if is_done else None, so_far),
             "parallel_tool_calls": self.asked.get("parallel_tool_calls", True),
             "previous_response_id": self.asked.get("previous_response_id"),
             "conversation": {"id": self.chat_id} if named else None,
@@ -1056,6 +1066,8 @@ class Exchange:
         self.reasoning = ""
         """The model's reasoning as far as it has been received."""
         self.waits: set[Wait] = set()
+        self.asked = ""
+        """What the agent has said and asked up to its last question. It is no part of the answer."""
         self._parts: list[tuple[str, str]] = []
 
     @property
@@ -1076,12 +1088,13 @@ class Exchange:
     @property
     def size(self) -> int:
         """The number of characters that the exchange holds in memory."""
-        return len(self.reasoning) + sum(len(text) for _, text in self._parts)
+        return len(self.asked) + len(self.reasoning) + sum(len(text) for _, text in self._parts)
 
     @property
     def sure(self) -> str:
-        """The part of the text that will not change."""
-        return self.answer.text if self.answer is not None else settled(self.text)
+        """What the agent has asked, and the part of the answer that will not change."""
+        text = self.answer.text if self.answer is not None else settled(self.text)
+        return _BETWEEN.join(filter(None, (self.asked, text)))
 
     def holds(self, part_id: str) -> bool:
         """Return whether a part of the answer has this id."""
@@ -1102,11 +1115,22 @@ class Exchange:
             self._parts = [(known, text if known == part_id else old) for known, old in self._parts]
             self._told(final, details)
 
+    def ask(self, text: str) -> None:
+        """Show a question, with the text before it. The answer begins after it."""
+        if self.is_final or self.asked.endswith(text):
+            return
+        if self._parts and grows_from(self._parts[-1][1], text):
+            self._parts.pop()
+        self.asked = _BETWEEN.join(filter(None, (self.asked, self.text, text)))
+        self._parts.clear()
+        self._told(False, _NOTHING)
+
     def cancel(self) -> None:
         """End the answer with the text so far, as cancelled; a final answer is unchanged."""
         if self.answer is None:
             self.is_cancelled = True
-            self.answer = Answer(text=self.text, is_cancelled=True)
+            text = _BETWEEN.join(filter(None, (self.asked, self.text)))
+            self.asked, self.answer = "", Answer(text=text, is_cancelled=True)
             for wait in self.waits:
                 wait.wake()
 
@@ -1300,6 +1324,12 @@ class Exchanges:
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
             exchange.add(part_id, text, final=final, details=details)
+
+    def asked(self, chat_id: str, message_ids: Iterable[str], text: str) -> None:
+        """Show a question to those who wait for the answer to these messages."""
+        for message_id in message_ids:
+            exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
+            exchange.ask(text)
 
     def edited(
         self,
@@ -1787,7 +1817,9 @@ class ApiServerAdapter(HttpAdapter):
                 raise wrong("`starting_after` must be the sequence number of an event", "starting_after")
             wait = await self._watch(chat_id, message_id, known)
             return SseResponse(response_events(wait, shape, int(after)), left=lambda: self._leave(wait))
-        return json_response(shape.whole(self._answer_of(chat_id, message_id, known)))
+        exchange = self._exchanges.find(chat_id, message_id)
+        so_far = "" if exchange is None or not exchange.asked else exchange.sure
+        return json_response(shape.whole(self._answer_of(chat_id, message_id, known), so_far=so_far))
 
     async def _cancel(self, request: Request) -> Response:
         """Cancel the run of a response and return the response.
@@ -1805,7 +1837,7 @@ class ApiServerAdapter(HttpAdapter):
         is_open = answer is None or known.is_cancelled
         if is_open and await self._cancel_run(chat_id, message_id):
             exchange = self._exchanges.find(chat_id, message_id)
-            answer = Answer(text="" if exchange is None else exchange.text, is_cancelled=True)
+            answer = Answer(text="" if exchange is None else exchange.sure, is_cancelled=True)
         return json_response(shape.whole(answer))
 
     def _answer_of(self, chat_id: str, message_id: str, known: KnownMessage) -> Answer | None:
@@ -2061,6 +2093,17 @@ class ApiServerAdapter(HttpAdapter):
         )
         self._said()
         return SendResult.sent(part_id)
+
+    async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
+        """Show a question to the callers who wait, with the commands that answer it; they wait on."""
+        read = (metadata or {}).get("read")
+        if not read:
+            return await super().send_card(chat_id, card, metadata)
+        text = card.text.removeprefix(f"{wording.POSSIBLE_DUPLICATE}\n")
+        choices = "\n".join(f"{one.label}: /{one.value}" for one in card.buttons)
+        self._exchanges.asked(chat_id, [str(one) for one in read], f"{text}\n\n{choices}".strip())
+        self._said()
+        return SendResult.sent(f"msg_{secrets.token_hex(12)}")
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
