@@ -607,6 +607,52 @@ async def test_stop_ends_a_run_that_asks_and_its_question_has_no_answer_any_more
     await all_answered(room, gateway, 2)
 
 
+async def test_a_question_that_is_still_open_is_not_posted_again_and_no_card_keeps_its_buttons(room) -> None:
+    agent = Agent()
+    tickets = tuple(
+        RunWaitingTicket(
+            ticket_id=f"t{one}", tool_call_id=f"c{one}", tool_name="ask", reason=f"Number {one}?"
+        )
+        for one in range(3)
+    )
+
+    async def act(activation, sink):
+        answered = len(activation.decisions)
+        told.update(call for call, _ in activation.decisions)
+        left = tuple(one for one in tickets if one.tool_call_id not in told)
+        words = "Three things." if not answered or len(left) > 1 else "One thing is left."
+        return AgentRunResult(
+            run_id=activation.run_id,
+            response=words,
+            termination=TerminationReason.suspended(),
+            waiting=RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=left),
+        )
+
+    told: set[str] = set()
+    agent.act = act
+    gateway, channel = await room.open(agent)
+    await channel.say("ask")
+    await settled(lambda: len([one for one in channel.said if one.card]) == 3, room.hurry(gateway))
+    for number in (2, 0):
+        [card] = [one for one in channel.said if one.text == f"Number {number}?"]
+        assert await channel.press(card.card.buttons[0].value) == "Approved by U1."
+        await settled(lambda number=number: f"c{number}" in told, room.hurry(gateway))
+    await settled(lambda: "One thing is left." in channel.texts(), room.hurry(gateway))
+    await settled(lambda: len(cards_with_buttons(channel)) == 1, room.hurry(gateway))
+    await channel.say("/stop")
+    await settled(lambda: not cards_with_buttons(channel), room.hurry(gateway))
+    assert len([one for one in channel.said if one.card]) == 3
+    assert [channel.texts().count(one) for one in ("Three things.", "One thing is left.")] == [1, 1]
+    assert [one for one in channel.texts() if "Number 1?" in one] == [
+        f"Number 1?\n\n{wording.NO_LONGER_ASKED}"
+    ]
+
+
+def cards_with_buttons(channel) -> list:
+    """Return the messages with buttons that can still be pressed."""
+    return [one for one in channel.said if one.card and one.card.buttons]
+
+
 async def test_a_command_in_one_session_does_nothing_to_another(room) -> None:
     agent, gateway, channel = await room.with_agent(held=True)
     await channel.say("one", chat="a")

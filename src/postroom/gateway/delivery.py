@@ -11,6 +11,8 @@ as a possible duplicate.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
 
 import msgspec
 
@@ -385,15 +387,21 @@ class Delivery:
         """Return the text to send. It replaces the draft if this adapter shows one.
 
         If the channel can edit messages, the text before a question is a separate message and stays.
-        Otherwise the question's first card begins with that text.
+        Otherwise the question's first card begins with that text. A text that stands above an earlier card of
+        one of these questions is not repeated.
         """
         outgoing = OutgoingMessage(row.outbox_id, address)
         asks, capabilities = bool(reply.questions), adapter.capabilities
         if row.steps_done:  # a process that died has sent the text
             outgoing.steps_sent, outgoing.marks_step = row.steps_done - _TEXT, row.may_have_arrived
             return outgoing
-        if asks and (not reply.text.strip() or capabilities.holds_requests or not shows_drafts(capabilities)):
-            outgoing.opening, outgoing.marks_step = reply.text.strip(), row.may_have_arrived
+        cards = await self._cards(reply.thread_id) if asks else {}
+        shown = [cards[one.number] for one in reply.questions if one.number in cards]
+        is_told = not reply.text.strip() or any(card.get("said") == _said(reply) for card in shown)
+        is_alone = shows_drafts(capabilities) or len(shown) == len(reply.questions)
+        if asks and (is_told or capabilities.holds_requests or not is_alone):
+            outgoing.opening = "" if is_told else reply.text.strip()
+            outgoing.marks_step = row.may_have_arrived
             self._presenter.drafts.pop(reply.run_id or "", None)
             return outgoing
         text = self._text_of(reply, address.source, adapter)
@@ -447,15 +455,23 @@ class Delivery:
         return self._sessions.label(source) + text
 
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
-        """Send a card for each question after the text, and store the ids of the cards."""
+        """Send a card for each question after the text, and store the ids of the cards.
+
+        A run that gets one of several answers waits again for the others: their cards are still there.
+        """
         source, result = outgoing.address.source, SendResult.sent()
+        cards = await self._cards(reply.thread_id)
         if outgoing.parts and not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
         for number, question in enumerate(reply.questions):
             if number < outgoing.steps_sent:
                 continue
-            opening = outgoing.opening if number == 0 else ""
-            text = self._sessions.label(source) + "\n\n".join(filter(None, (opening, question.text)))
+            if (shown := cards.get(question.number)) is not None:
+                outgoing.steps_sent += 1
+                if shown.get("said") != (said := _said(reply)):
+                    await self._remember_card(reply.thread_id, question.number, {**shown, "said": said})
+                continue
+            text = self._sessions.label(source) + "\n\n".join(filter(None, (outgoing.opening, question.text)))
             if outgoing.marks_step:
                 text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
             buttons = (
@@ -473,11 +489,11 @@ class Delivery:
             outgoing.marks_step = result.error_kind is not None and result.error_kind.may_have_arrived
             if not result.success:
                 return result
-            outgoing.steps_sent += 1
+            outgoing.steps_sent, outgoing.opening = outgoing.steps_sent + 1, ""
             if outgoing.steps_sent < len(reply.questions):
                 await self._stores.note_sent(outgoing.key, _TEXT + outgoing.steps_sent)
             if result.message_id is not None:
-                card_id = {"id": result.message_id, "source": source.to_dict()}
+                card_id = {"id": result.message_id, "source": source.to_dict(), "said": _said(reply)}
                 await self._remember_card(reply.thread_id, question.number, card_id)
         return result
 
@@ -485,10 +501,8 @@ class Delivery:
         """Show the answer or the choice on its card. Do nothing if there is no card."""
         if reply.card is not None and reply.source is not None:
             return await self._change_card(row, SessionSource.from_dict(reply.source), reply.card, reply.text)
-        found = await self._sessions.address(reply.thread_id)
-        session = None if found is None else await self._sessions.load(found[0])
-        cards = {} if session is None else session.settings.get("cards", {})
-        if reply.question not in cards:
+        cards = await self._cards(reply.thread_id)
+        if reply.question is None or reply.question not in cards:
             return SendResult.sent()
         asked = cards[reply.question]
         source = SessionSource.from_dict(asked["source"])
@@ -504,6 +518,12 @@ class Delivery:
         card = Card(text=text)
         result = await adapter.update_card(source.chat_id, card_id, card, send_metadata(source))
         return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
+
+    async def _cards(self, thread_id: str) -> Mapping[str, Any]:
+        """Return the known cards of a thread's session, by the numbers of their questions."""
+        found = await self._sessions.address(thread_id)
+        session = None if found is None else await self._sessions.load(found[0])
+        return {} if session is None else session.settings.get("cards", {})
 
     async def _remember_card(self, thread_id: str, number: str, card_id: Json) -> None:
         address = await self._sessions.address(thread_id)
@@ -560,6 +580,11 @@ class Delivery:
         self._metrics.gave_up()
         self._presenter.seen.clear(closes.inbound_ids)
         return NotPerformed(error=why, final=True, also=closes.change(f"it could not be delivered: {why}"))
+
+
+def _said(reply: Reply) -> str:
+    """Return a name for the text above questions, by which its repetition is recognized."""
+    return sha256(reply.text.strip().encode()).hexdigest()[:16]
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
