@@ -333,7 +333,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def growing(self) -> Path:
-        """The path that fills this machine's disk: the database, or with a remote one the data folder."""
+        """The path whose disk fills up: the database file, or the data folder if the database is remote."""
         return self.data_dir if self.database_url else self.database
 
     @property

@@ -43,7 +43,7 @@ _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 
 def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
-    """Write all logs of this process to `stream` (default: standard error) in the configured format."""
+    """Write all logs of this process to `stream` (default: stderr) in the configured format; repeatable."""
     target = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     handler = _Lines(target)

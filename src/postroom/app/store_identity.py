@@ -110,7 +110,7 @@ class Kept:
 
     @contextmanager
     def telling_where(self, found: str | None = None) -> Iterator[None]:
-        """Add the location of the store to a refusal if it is elsewhere: then nothing needs to be restored.
+        """Add the store's location to a refusal if it is elsewhere, so that nothing needs to be restored.
 
         `found` is the id of the refused store; the store that belongs here may have moved.
 

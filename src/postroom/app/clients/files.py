@@ -121,7 +121,7 @@ def missing_folders(found: Found) -> list[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The new text of a file, on the disk next to it: only a rename remains, which needs no space."""
+    """The new text of a file, already on disk next to it. Only a rename remains, which needs no space."""
 
     found: Found
     path: Path

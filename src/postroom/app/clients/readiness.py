@@ -177,7 +177,7 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
 
 
 def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether a user is logged in, else the expected and found output; empty if it was not asked."""
+    """Return whether a user is logged in (None if unknown), and the expected and the actual output."""
     ask = partial(asked, target.environment, program, silent=target.silent)
     code, said = ask("auth", "status", "--help")
     if "auth status" not in said:
