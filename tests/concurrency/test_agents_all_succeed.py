@@ -11,6 +11,7 @@ import pytest
 from fastmcp import Client
 from sqlalchemy import text
 
+from machine import LONGEST
 from mcp_agent_mail.app import build_mcp_server
 from mcp_agent_mail.config import clear_settings_cache
 from mcp_agent_mail.db import ensure_schema, get_session, reset_database_state
@@ -71,7 +72,7 @@ async def a_session(server: Any) -> AsyncIterator[Tool]:
 
 async def at_once(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all of them concurrently, within a bound; one failure fails the test."""
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE * LONGEST), asyncio.TaskGroup() as group:
         tasks = [group.create_task(call) for call in calls]
     return [task.result() for task in tasks]
 

@@ -131,6 +131,13 @@ def test_administration_answers_what_its_document_says(
     ask("POST", "/admin/runs/discard", run=dead["run_id"])
     ask("DELETE", "/admin/runners", project=project, agent="Bo")
     ask("GET", "/admin/gateway/dead")
+    ask("PUT", "/admin/people", name="Ana")
+    named = {"project_key": project, "agent_name": "Ada"}
+    administration.call("add_task", **named, title="Mend it", acceptance="person")
+    administration.call("claim_task", **named)
+    administration.call("done_task", **named, task_id=1, epoch=1)
+    ask("GET", "/admin/tasks")
+    ask("POST", "/admin/tasks/decide", project=project, task=1, answer="yes", person="Ana")
 
     described = {
         operation["operationId"]

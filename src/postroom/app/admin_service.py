@@ -1,4 +1,4 @@
-"""The server for its operator: status, readiness, examination, backup, tokens, rebuilding."""
+"""The server's administration for its operator: status, health checks, backups, tokens, rebuilding."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 class AdminService:
-    """Answers the operator's routes for one application."""
+    """Implements the operator's routes for one application."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class AdminService:
         """The service of the gateway, if there is one."""
 
     async def status(self) -> StatusView:
-        """Return the parts that run, the place of the data, and counts."""
+        """Return the running parts of the server, the location of the data, and counts."""
         application = self._application
         counts = await application.store.read(lambda tx: tx.counts())
         backlogs = await application.backlogs()
@@ -149,11 +149,11 @@ class AdminService:
         return [{"slug": one.slug, "human_key": one.human_key} for one in found]
 
     async def move_project(self, project: str, folder: str) -> ProjectPath:
-        """Give a project another folder of the server's machine; the former folder still names it.
+        """Move a project to another folder on the server's machine. The former folder still identifies it.
 
         Raises:
             UnknownProject, InvalidPath: There is no such project, or no such folder.
-            StateError: The folder is another project's.
+            StateError: The folder belongs to another project.
         """
         read = await asyncio.to_thread(read_folder, checked_path(folder))
         home = read.lasting
@@ -190,14 +190,14 @@ class AdminService:
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
     ) -> MergeView:
-        """Merge one project into another in one change, or only count what that would do; may take long.
+        """Merge one project into another in one transaction, or only count the changes; may take long.
 
-        `renames` gives agents of the source new names, by the old ones; `rename_equal` finds a name for each
-        other agent whose name the target has.
+        `renames` maps agents of the source to new names. `rename_equal` chooses a name for each other agent
+        whose name exists in the target.
 
         Raises:
-            UnknownProject, InvalidArgument: These are not two projects.
-            InvalidName: A new name breaks the rule, or is reserved.
+            UnknownProject, InvalidArgument: The arguments are not two different projects.
+            InvalidName: A new name is invalid or reserved.
             StateError: The projects cannot be merged; nothing was changed.
         """
         application = self._application
@@ -231,7 +231,7 @@ class AdminService:
         }
 
     async def ready(self) -> Readiness:
-        """Check every part that the server needs, within seconds; a failed check never raises."""
+        """Check every part that the server needs, within seconds. A failed check never raises an error."""
         application = self._application
         now = application.clock.now()
         return Readiness(
@@ -248,7 +248,7 @@ class AdminService:
         )
 
     async def health(self) -> ServerHealth:
-        """Return whether the server can do its work, and the state of the gateway."""
+        """Return whether the server is ready, and the state of the gateway."""
         gateway: dict[str, Json] = {"state": "off"} if self.chats is None else await self.chats.health()
         return {**(await self.ready()).as_dict(), "gateway": gateway}
 
@@ -265,9 +265,9 @@ class AdminService:
         )
 
     async def doctor(self, *, full: bool = False) -> ChecksView:
-        """Examine the store by a write and a read of all, the archive by Git, and the set-up; may take long.
+        """Check the store by a write and a full read, the archive by Git, and the set-up; may take long.
 
-        With `full` the content of every record is compared with its file in the archive.
+        With `full`, the content of every record is compared with its file in the archive.
         """
         found = await Doctor(self._application, self.chats, full=full).findings()
         return {
@@ -276,14 +276,14 @@ class AdminService:
         }
 
     async def repair(self, *, full: bool, dry_run: bool) -> RepairsView:
-        """Repair what can be repaired without a loss, or only list it, and examine again; may take long."""
+        """Make all repairs that lose no data, or only list them, and run the checks again; may take long."""
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
         done = await performed(doctor.repairs, dry_run=dry_run)
         return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
 
     async def support_bundle(self) -> Mapping[str, str]:
-        """Return diagnostics that may be shown to others, as texts by file name; may take long."""
+        """Return diagnostics that can be shared with others, as texts by file name; may take long."""
         application = self._application
         found = await Doctor(application, self.chats).findings()
         await self.refresh_metrics()
@@ -297,11 +297,11 @@ class AdminService:
         }
 
     async def back_up(self, target: Path | None) -> BackupView:
-        """Write a whole, verified copy of the database to an absolute path, or to the folder of backups.
+        """Write a complete, verified copy of the database to an absolute path, or to the backup folder.
 
         Raises:
             InvalidPath: The target exists or cannot be written.
-            StoreError: The copy failed; nothing is left of it.
+            StoreError: The copy failed; no partial file remains.
         """
         application = self._application
         if application.settings.database_url:
@@ -327,7 +327,7 @@ class AdminService:
         """Delete the messages that no rule keeps, or only count them; may take long.
 
         Raises:
-            UnknownProject: A rule that holds names no project; nothing was deleted.
+            UnknownProject: A rule with `hold` names an unknown project; nothing was deleted.
         """
         retention = self._application.retention
         found = await retention.preview()
@@ -340,7 +340,9 @@ class AdminService:
         }
 
     async def issue_agent_token(self, project: str, agent: str) -> str:
-        """Give an agent a new token; the one before ends. It is not kept and cannot be shown again.
+        """Issue a new token for an agent and revoke the old one.
+
+        The new token is not stored and cannot be shown again.
 
         Raises:
             UnknownProject, UnknownAgent: There is no such project or agent.
@@ -350,7 +352,7 @@ class AdminService:
         return token
 
     async def revoke_agent_token(self, project: str, agent: str) -> bool:
-        """End an agent's token; return True, also if it had none.
+        """Revoke an agent's token; return True, even if it had none.
 
         Raises:
             UnknownProject, UnknownAgent: There is no such project or agent.
@@ -359,7 +361,7 @@ class AdminService:
         return True
 
     async def rebuild_archive(self, project: str | None) -> Mapping[str, int]:
-        """Write the records of one project, or of all, into the archive; existing records stay.
+        """Write the records of one project, or of all projects, to the archive. Existing records stay.
 
         Raises:
             UnknownProject: There is no such project.

@@ -1,4 +1,4 @@
-"""The agents that a server runs itself: their waking and their answers.
+"""Runs the agents that the server itself starts: wakes them for mail, and mails their answers.
 
 start: the mailbox resumes earlier runs, then mail wakes agents again stop: no agent is woken, active runs are
 stopped and released without counting an attempt
@@ -71,7 +71,7 @@ _MOST_PROJECTS: Final = 200
 
 
 class ExecutorsByRunner(SeveralExecutors):
-    """Reads the runner of a run's agent, and executes the run with the executor of that kind."""
+    """Executes each run with the executor for the kind of its agent's runner."""
 
     def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
         """Keep the source of runners, and the executor of each kind."""
@@ -87,7 +87,7 @@ class ExecutorsByRunner(SeveralExecutors):
         self._of(runner)
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return the executor of an agent's run, by its present runner.
+        """Return the executor for a run, according to its agent's current runner.
 
         Raises:
             AgentNotFound: The agent does not exist.
@@ -133,11 +133,11 @@ class ExecutorRegistry:
         server: str = "",
         alone_at: Sequence[str] = (),
     ) -> None:
-        """Create an executor for each kind of runner; none is started.
+        """Create an executor for each kind of runner, without starting them.
 
-        `address` is this server's listening address, and `tokens` give runs access to it; each token has the
-        name `server`. `in_chats` returns the agent, slug of its project and name, that answers on a chat's
-        thread. If no other server uses the database, `alone_at` lists the places of this one.
+        `address` is this server's listening address. `tokens` gives runs access to it; each token contains
+        the name `server`. `in_chats` returns the project's slug and the name of the agent that answers on a
+        chat's thread. If no other server uses the database, `alone_at` lists the places of this one.
         """
         self._settings, self._address = settings, address
         self._alone_at = alone_at
@@ -205,7 +205,7 @@ class ExecutorRegistry:
             check_installed()
 
     def looked_at(self, runner: AnyRunner) -> str:
-        """Return the command or address that a runner would use, without using it. Blocks.
+        """Return the command or address that a runner would use, without running it. Blocks.
 
         Raises:
             InvalidRunner: Its kind has no executor here.
@@ -249,7 +249,7 @@ class ExecutorRegistry:
         return None if kept is None else read_runner(kept)
 
     def _agent_on(self, thread_id: str) -> str | None:
-        """Return the agent (`name@project`) that runs a thread; None if none does."""
+        """Return the agent (`name@project`) that executes a thread's runs; None if there is none."""
         whose = agent_of(thread_id) or self._in_chats(thread_id)
         return None if whose is None else f"{whose[1]}@{whose[0]}"
 
@@ -265,7 +265,7 @@ class ExecutorRegistry:
 
     @asynccontextmanager
     async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-        """Give a run of an agent access to this server, by a token that ends with the run's program."""
+        """Give a run access to this server, with a token that becomes invalid when the run's program ends."""
         name, _, slug = (activation.agent_id or "").partition("@")
         control = activation.control
         addressed = control.agent if isinstance(control, RunControl) and self._address else None
@@ -287,7 +287,7 @@ class ExecutorRegistry:
             self._tokens.revoke(token)
 
     async def untold(self, run_id: str) -> str:
-        """Return the messages that came for a run here, for the answer of a tool that its program called."""
+        """Return the messages that have arrived for a run, to add them to the answer of its tool call."""
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
     async def close(self) -> None:
@@ -330,7 +330,7 @@ _OPERATOR = Caller(operator=True)
 
 
 class AgentSupervisor:
-    """Runs agents when mail comes for them."""
+    """Runs agents when mail arrives for them."""
 
     def __init__(  # noqa: PLR0913 - what it joins
         self,
@@ -342,7 +342,7 @@ class AgentSupervisor:
         schedules: MailSchedules,
         declared: Sequence[DeclaredAgent] = (),
     ) -> None:
-        """Create all parts; none is started. `declared` are the agents of the configuration file."""
+        """Create all parts without starting them. `declared` are the agents in the configuration file."""
         self._declared = declared
         self._mail = mail
         self._runs = runs
@@ -354,7 +354,7 @@ class AgentSupervisor:
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
         self.is_waking = False
-        """Whether messages wake their recipients: from the start on."""
+        """Whether messages wake their recipients, which they do after `start`."""
 
     async def start(self) -> None:
         """Resume the work of an earlier server, and wake recipients again.
@@ -422,7 +422,7 @@ def mail_runs(
 
 
 def _introduced(runner: AnyRunner) -> dict[str, str]:
-    """Return program and model with which an agent of the configuration file is registered."""
+    """Return the program and the model with which an agent in the configuration file is registered."""
     match runner:
         case Runner():
             return {"program": runner.recipe.value, "model": "unknown"}

@@ -34,7 +34,7 @@ class DeclaredAgent:
     runner: AnyRunner
 
     def refused(self, error: PostroomError) -> ConfigError:
-        """Return the refusal of the server to run this agent, with the file and the table."""
+        """Return the error that the server cannot run this agent, with the file and the table."""
         return _wrong(self.file, self.name, error.message, error.remedy)
 
 

@@ -1,7 +1,7 @@
 """Compares the messages of a project with those of its archive, while a server changes both.
 
-The archive follows the database, and the two are read one after the other. A difference is a failure only if
-both reads of the database show it, the one before the archive was read and the one after.
+The archive lags behind the database, and the two cannot be read at the same time. So the database is read
+before and after the archive, and a difference is a failure only if both reads show it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.stores import Stores
 
 PAGE = 500
-"""Number of messages in one read of the database."""
+"""Number of messages that one read of the database fetches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class _Known:
 
 @dataclass(slots=True)
 class _Difference:
-    """Ids of messages that are in only one of the two."""
+    """Ids of messages that are only in the database or only in the archive."""
 
     unknown: set[int]
-    """Messages of the archive that the database neither has nor had."""
+    """Messages in the archive that the database does not contain and never contained."""
     missing: set[int]
     """Messages of the database that are neither in the archive nor waiting for it."""
 
@@ -51,7 +51,7 @@ class ArchiveCheck:
     """Checks archives, one project at a time."""
 
     def __init__(self, store: Stores, archive: Archive, clock: Clock, *, full: bool) -> None:
-        """With `full` every record is compared with its file."""
+        """With `full`, every record is compared with its file."""
         self._store, self._archive, self._clock = store, archive, clock
         self._full = full
         self.repairs: list[Repair] = []
@@ -108,11 +108,11 @@ class ArchiveCheck:
         return None
 
     async def _settled(self, project: Project, known: _Known, written: set[int]) -> _Difference:
-        """Return the differences that do not depend on the order of the reads.
+        """Return the differences that are not caused by changes between the reads.
 
-        Messages that reached both since the first read of the database are in the second; messages deleted
-        since are not. Messages that came and were deleted in between are in neither read, and no longer in
-        the archive.
+        Messages that were added since the first read of the database are in the second read; messages that
+        were deleted since are not. Messages that were added and deleted in between are in neither read, and
+        no longer in the archive.
         """
         differs = _Difference(
             unknown=written - known.stored - known.going, missing=known.stored - written - known.coming

@@ -1,10 +1,10 @@
-"""Daily backups of the database: a complete database, verified before it gets its name.
+"""Daily backups: each is a complete copy of the database that is verified before it gets its final name.
 
     due ──▶ copied ──▶ verified by a separate process ──▶ named ──▶ older daily backups removed
              └──failed: logged, shown, retried after a growing pause
 
 Backups that a person made with `postroom backup` are in the same folder and stay until `postroom backup
-prune`. A daily backup with a date in the future stays too: the clock is or was wrong, so its age is unknown.
+prune`. A daily backup with a date in the future also stays: the clock is or was wrong, so its age is unknown.
 """
 
 import asyncio
@@ -47,19 +47,19 @@ from postroom.stores.sqlite.restoring import reading
 from postroom.stores.stores import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
-"""Pause after the start before the first check."""
+"""The delay between the start and the first check."""
 LONGEST_WAIT: Final = timedelta(minutes=10)
-"""Maximum time in which a clock change, or a machine's sleep, goes unnoticed."""
+"""The maximum time until a clock change, or a wake-up of the machine, is noticed."""
 FIRST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
-"""Factor of the database's size that must be free: once for the copy, and once for new mail."""
+"""The required free space, as a multiple of the database's size: once for the copy, once for new mail."""
 _SOME: Final = 2
-"""Fewest backups of which one may be deleted."""
+"""The number of backups that must exist before one may be deleted."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
 SUFFIX: Final = ".db"
 COPY: Final = ".copy"
-"""The suffix of a copy that is not verified yet."""
+"""The suffix of a copy that has not been verified yet."""
 _LOG = get_logger(__name__)
 
 
@@ -83,10 +83,10 @@ class BackupState:
     interval_ms: int
     """0 if the timer is off."""
     newest: Backup | None
-    """The newest existing backup, daily or by a person."""
+    """The newest existing backup, whether a daily one or one made by a person."""
     age_ms: int | None
     damaged: tuple[str, ...]
-    """Names of damaged backups, as far as they were checked."""
+    """The names of the backups that were found to be damaged."""
     failure: PostroomError | None
     """Why the last attempt failed, or why the next one will; None if there is no obstacle."""
     tries: int
@@ -94,7 +94,7 @@ class BackupState:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the newest is older than two intervals."""
+        """Whether the newest backup is older than two intervals."""
         return bool(self.interval_ms) and self.age_ms is not None and self.age_ms > 2 * self.interval_ms
 
 
@@ -127,7 +127,7 @@ class Backups:
     def start(self) -> None:
         """Start the timer that checks whether a backup is due.
 
-        The first check is after one minute; without a timer, do nothing.
+        The first check is after one minute. Without a timer, do nothing.
 
         PostgreSQL must be backed up by its own tools.
         """
@@ -135,7 +135,7 @@ class Backups:
             self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """Stop; an active copy is stopped when the store closes."""
+        """Stop the timer. A copy in progress is stopped when the store closes."""
         await self._tasks.close()
 
     async def make(self, name: str) -> Backup:
@@ -174,7 +174,7 @@ class Backups:
         )
 
     async def examined(self, *, full: bool) -> BackupState:
-        """Return the state of the backups with a check of each: of its length, or with `full` of all of it.
+        """Return the state of the backups after checking each one: its length, or with `full` all of it.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -272,7 +272,7 @@ def remove(backup: Backup) -> None:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove the copies, and the digests without a backup, that a killed process left. Blocks.
+    """Remove unfinished copies, and digests without a backup, that a killed process has left. Blocks.
 
     No other process may write a backup to the folder.
 
@@ -308,7 +308,7 @@ def folder_of(settings: Settings) -> Path:
 
 
 def backups_in(folder: Path) -> list[Backup]:
-    """Return the backups in a folder by postroom's names, unordered; none without the folder. Blocks.
+    """Return the backups with postroom's names in a folder, unordered; none if it does not exist. Blocks.
 
     Other files, folders and links in the folder are ignored.
 
@@ -346,7 +346,7 @@ def _newest(found: Sequence[Backup], now: int) -> Backup | None:
 
 
 def stamp(instant: int) -> str:
-    """Return an instant in the form for the names of backups."""
+    """Return a time in the format used in names of backups."""
     return iso(instant).replace(":", "").replace(".", "")
 
 
@@ -399,7 +399,7 @@ def _instant(text: str) -> int | None:
 
 
 def _sizes(database: Path) -> tuple[int, int]:
-    """Return the bytes of a database, and of its log, which may contain much of it."""
+    """Return the size of a database, and of its log, which may contain much of the data."""
     log = database.with_name(f"{database.name}-wal")
     return database.stat().st_size, log.stat().st_size if log.exists() else 0
 

@@ -1,4 +1,4 @@
-"""The lifecycle of a server's gateway, and the server's reaction if the gateway cannot start."""
+"""Starts and stops a server's gateway, and handles a gateway that cannot start."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class ChatAdministration:
         return await self.gateway.pair(platform, code, role)
 
     async def people(self) -> ChatPeopleView:
-        """Return the people who may write, and those who ask to."""
+        """Return the people who may write, and those who ask for access."""
         return await self.gateway.people()
 
     async def remove_person(self, platform: str, user_id: str) -> RemovedChatPerson:
@@ -61,12 +61,12 @@ class ChatAdministration:
         thread_id: str | None,
         key: str | None,
     ) -> StoredEffect | Response:
-        """Send a message to a chat, at the server that serves the channel."""
+        """Send a message to a chat, through the server that has the channel."""
         there = await self.gateway.passed_on(platform, request)
         return there or await self.gateway.send(platform, text, chat_id, thread_id, key)
 
     async def reconnect(self, request: Request, platform: str) -> Mapping[str, Json] | Response:
-        """Reconnect a channel at the server that serves it; return its state."""
+        """Reconnect a channel, at the server that has it; return its state."""
         return await self.gateway.passed_on(platform, request) or await self.gateway.reconnect(platform)
 
 
@@ -74,7 +74,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Chats:
-    """Starts a gateway, possibly after everything else, and stops it; `end` stops the server."""
+    """Starts a gateway, possibly later than the rest of the server, and stops it; `end` stops the server."""
 
     def __init__(self, gateway: "ChatService", *, end: Callable[[], None]) -> None:
         self._gateway = gateway
@@ -83,10 +83,13 @@ class Chats:
         self._hurrying = Tasks("chats in a hurry")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: PostroomError | None = None
-        """Why it could not start; a failure that a person must fix stops the server."""
+        """Why the gateway could not start. A failure that a person must fix stops the server."""
 
     async def start(self, *, patience: float, told_to_stop: Callable[[], bool]) -> None:
-        """Start it; return when it runs or has failed, or after `patience` seconds while it continues."""
+        """Start the gateway.
+
+        Return when it runs or has failed; after `patience` seconds, it continues to start in the background.
+        """
         self._loop = asyncio.get_running_loop()
         starting = self._tasks.start(self._start(), name="start")
         until = self._loop.time() + patience
@@ -94,13 +97,13 @@ class Chats:
             await asyncio.wait({starting}, timeout=_LOOK_SECONDS)
 
     async def stop(self) -> None:
-        """Stop it cleanly, even while it starts."""
+        """Stop the gateway cleanly, even while it is starting."""
         await self._tasks.close()
         await self._gateway.stop()
         await self._hurrying.close()
 
     def hurry(self) -> None:
-        """Make a stop skip its wait for runs; a signal handler may call this."""
+        """Make a stop no longer wait for runs. A signal handler may call this."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._hurry)
 

@@ -1,4 +1,4 @@
-"""Results of an examination: one check of one part with its remedy; and checks of the machine."""
+"""The results of checks, each about one part and with a remedy, and the checks of the machine."""
 
 import resource
 import shutil
@@ -16,20 +16,20 @@ _SHOWN_MESSAGES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One check of one part. A part that could not be checked is `unknown`, never `ok`."""
+    """The result of checking one part. A part that could not be checked is `unknown`, never `ok`."""
 
     part: str
-    """A word from a fixed list, so that it contains no names."""
+    """A word from a fixed list, so that it cannot contain names."""
     state: CheckState
     detail: str
     remedy: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers, codes and words from fixed lists, without paths and names, because others may see them."""
+    """Numbers, codes and words from fixed lists, without paths or names, because others may see them."""
     about: str = ""
-    """The checked project or agent, if there are several. Never leaves the installation by itself."""
+    """The checked project or agent, if there are several. It is never included in a support bundle."""
 
     def as_dict(self) -> CheckView:
-        """Return it as plain JSON data, for the operator."""
+        """Return the result as plain JSON data, for the operator."""
         name = f"{self.part} {self.about}" if self.about else self.part
         return {"name": name, "state": self.state, "detail": self.detail, "remedy": self.remedy}
 
@@ -43,7 +43,7 @@ def backed_up_elsewhere() -> CheckResult:
 
 
 def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
-    """Return the result for a part with an error."""
+    """Return the result for a part whose check raised an error."""
     return CheckResult(
         part=part,
         state="failed",
@@ -78,9 +78,9 @@ def span(milliseconds: int) -> str:
 
 
 LEAST_FREE: Final = 256 * 1024 * 1024
-"""Minimum free bytes; below, the next large message or backup may not fit."""
+"""The minimum free space in bytes. Below it, the next large message or backup may not fit."""
 MOST_USED: Final = 0.8
-"""Share of the permitted descriptors above which the check fails."""
+"""The share of the permitted file descriptors above which the check fails."""
 _FOLDERS: Final = ("/proc/self/fd", "/dev/fd")
 
 
@@ -98,7 +98,7 @@ def open_descriptors() -> int | None:
 
 
 def most_descriptors() -> int | None:
-    """Return the maximum number of descriptors of this process; None without a limit."""
+    """Return the maximum number of file descriptors of this process; None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -113,7 +113,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
-    """Return the free space next to the database, or in a folder given instead. Blocks."""
+    """Check the free space on the disk of the database, or of another given folder. Blocks."""
     try:
         there = next(one for one in (database, *database.parents) if one.exists())
         is_folder = there.is_dir()  # also without a database, which another check reports
@@ -132,7 +132,7 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
 
 
 def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
-    """Return the number of open files and sockets against the limit."""
+    """Check the number of open files and sockets against the limit."""
     if used is None:
         detail = "this system does not report the number of open files"
         return CheckResult(part="descriptors", state="unknown", detail=detail, remedy="check with lsof")

@@ -1,9 +1,9 @@
 """Settings: one frozen object, read once at start from defaults, a TOML file, the environment and flags.
 
-Later sources win, in that order; in the environment `POSTROOM_*` wins over the older names without prefix.
-Every setting has the origin of its value. The reader never guesses: an unknown name, a value out of range or
-a duration without a unit stops the start with a `ConfigError` that names the setting, the value, its source
-and the remedy.
+Later sources in this order take precedence. In the environment, `POSTROOM_*` takes precedence over the older
+names without a prefix. Every setting records the origin of its value. The reader never guesses: an unknown
+name, a value out of range or a duration without a unit prevents the start with a `ConfigError` that names the
+setting, the value, its source and the remedy.
 """
 
 import difflib
@@ -36,7 +36,7 @@ _TAKEN_PATH: Final = re.compile(
     r"/(\.well-known|admin|attachments|authorize|callbacks|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
     r"|static|token|v1|watch)(/.*)?"
 )
-"""The paths at which pages and other routes begin."""
+"""The path prefixes of pages and other routes."""
 _WHOLE: Final = re.compile(r"([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?")
 _MOST_DIGITS: Final = 100
 _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | dict.fromkeys(
@@ -45,7 +45,7 @@ _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | d
 
 
 def _interval(value: object) -> timedelta:
-    """Read a duration, or 0 for never."""
+    """Parse a duration; 0 means never."""
     if value in (0, "0") and not isinstance(value, bool):
         return timedelta(0)
     found = duration_of(value)
@@ -321,7 +321,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def verified(self) -> bool:
-        """Whether agents must prove their identity; always true if other machines can call."""
+        """Whether agents must prove their identity. It is always true if other machines can connect."""
         return self.identity == "verified" or not self.is_loopback
 
     @property
@@ -333,19 +333,19 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def growing(self) -> Path:
-        """The path that fills this machine's disk: the database, or with a remote one the data folder."""
+        """The path whose disk fills up: the database file, or the data folder if the database is remote."""
         return self.data_dir if self.database_url else self.database
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can call."""
+        """Whether only this machine can connect."""
         return self.host == "localhost" or (
             _is_address(self.host) and ipaddress.ip_address(self.host).is_loopback
         )
 
     @property
     def max_request_bytes(self) -> int:
-        """The maximum size of a request for a message within its limits.
+        """The maximum size of a request that contains a message within the limits.
 
         JSON can need six bytes for one byte of a body, and base64 four for three bytes of an attachment.
         """
@@ -377,15 +377,15 @@ class _Found:
     value: object
     origin: str
     base: Path
-    """The base folder of a relative path."""
+    """The folder against which a relative path is resolved."""
 
 
 def load_settings(
     *, environment: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None
 ) -> Settings:
-    """Return the settings of this start; `overrides` are flags, of which None means not given.
+    """Return the settings for this start. `overrides` are command-line flags; None means not given.
 
-    Relative paths begin at the current folder, those in the file at the file's folder.
+    Relative paths are resolved against the current folder; those in the file, against the file's folder.
 
     Raises:
         ConfigError: A name is unknown, a value is invalid, or the file or the data folder cannot be read.
@@ -519,7 +519,7 @@ def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
 
 
 def _choose_database(found: dict[str, _Found]) -> None:
-    """Choose between a database file and a database URL: the one from the later source wins.
+    """Choose between a database file and a database URL: the one from the later source takes precedence.
 
     Raises:
         ConfigError: Both are from the same source; or the URL is empty, as an unset variable leaves it, and
@@ -559,7 +559,7 @@ def _check_known(name: str, known: list[str], where: str) -> None:
 
 
 def _sqlite_file(name: str, url: str) -> str:
-    """Return the file of a database address; its other parts may contain a password and are never shown."""
+    """Return the file in a database URL. Its other parts may contain a password and are never shown."""
     scheme, _, rest = url.partition("://")
     path = rest.removeprefix("/").partition("?")[0]
     if scheme in ("sqlite", "sqlite+aiosqlite") and rest.startswith("/") and path not in ("", ":memory:"):

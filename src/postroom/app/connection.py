@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's protocol, corrected for slow, broken and too many clients.
+"""One HTTP connection: uvicorn's protocol, hardened against slow, broken and too many clients.
 
 The time limits for a client:
 
@@ -16,21 +16,24 @@ from typing import Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 PATIENCE: Final = 30.0
-"""Seconds that a client has."""
+"""The time limit for a client in seconds."""
 WANTED: Final = 4096
-"""Wanted limit of files and sockets for the process; usual defaults are 256 and 1024."""
+"""The desired limit of open files and sockets for the process. Usual defaults are 256 and 1024."""
 RESERVED: Final = 192
-"""Part of the limit for everything else: the database, Git, and a burst of uncounted connections."""
+"""The part of the limit that is reserved for the database, Git, and a burst of uncounted connections."""
 ACCEPTED_AT_ONCE: Final = 50
-"""Connections that asyncio accepts at once; about three such bursts may be open before they are counted."""
+"""How many connections asyncio accepts at once.
+
+About three such bursts may be open before they are counted.
+"""
 QUEUE: Final = 1024
-"""Connections that wait in the system to be accepted; a crowd of agents may come at once."""
+"""How many connections may wait in the system to be accepted, because many agents may connect at once."""
 LONGEST_HEAD: Final = 64 << 10
-"""Maximum bytes of a request's address and headers, and of the bytes between pieces of a body."""
+"""Maximum bytes of a request's address and headers, and of the data between pieces of a body."""
 _AT_ONCE: Final = 8 << 10
-"""Bytes passed to the parser at once: up to that many can follow a complete part uncounted."""
+"""Bytes passed to the parser at once. After a complete part, up to this many bytes are not counted."""
 MOST_BEHIND: Final = 32
-"""Maximum number of requests that wait after an active one."""
+"""Maximum number of pipelined requests that wait behind an active one."""
 
 _HEAD_TOO_LARGE: Final = (
     f"The head of the request exceeds {LONGEST_HEAD} bytes. Send a shorter URL or fewer headers."
@@ -47,9 +50,9 @@ class _Refused(Exception):
 
 @cache
 def room() -> int:
-    """Return the maximum number of connections of this process, after asking the system for more.
+    """Raise the system's limit of open files if possible; return the maximum number of connections.
 
-    Above the system's limit nothing could be opened, and asyncio would log each failed accept with a
+    Beyond the system's limit, nothing could be opened, and asyncio would log each failed accept with a
     traceback, tens of thousands per second.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,8 +68,8 @@ def room() -> int:
 class Connection(HttpToolsProtocol):
     """One HTTP/1.1 connection.
 
-    The parser has no limits, accepts proxy addresses, and reports trailers as headers; all of this is refused
-    or ignored here, and a refusal ends the connection.
+    The parser itself has no limits, accepts proxy addresses, and reports trailers as headers. All of this is
+    refused or ignored here. A refusal ends the connection.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -87,12 +90,12 @@ class Connection(HttpToolsProtocol):
             self._wait_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop the time limit."""
         self._wait_no_more()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the received bytes in pieces, up to the limit of unfinished bytes; wait for missing ones."""
+        """Parse received bytes in pieces, up to the limit of unfinished data; then wait for the rest."""
         while data and not self._is_deaf and not self.transport.is_closing():
             allowed = min(LONGEST_HEAD - self._unfinished, _AT_ONCE)
             piece, data = data[:allowed], data[allowed:]
@@ -103,7 +106,10 @@ class Connection(HttpToolsProtocol):
         self._wait_for_the_rest()
 
     def on_message_begin(self) -> None:
-        """Start to count a head; of too many requests at once only the first are answered."""
+        """Start counting the bytes of a head.
+
+        If there are too many requests at once, only the first are answered.
+        """
         if len(self.pipeline) >= MOST_BEHIND:
             raise _Refused
         super().on_message_begin()
@@ -121,7 +127,7 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Start to serve the request, if it asks in HTTP/1 for a path of this server."""
+        """Start serving the request, if it is HTTP/1 and for a path of this server."""
         self._in_head, self._unfinished = False, 0
         coded = any(
             name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers
@@ -144,7 +150,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Continue with the next request.
 
-        Close the connection of a client that still sends an answered one.
+        Close the connection if the client is still sending a request that has been answered.
         """
         if self.cycle.response_complete and self.cycle.more_body:
             self.transport.close()
@@ -153,7 +159,7 @@ class Connection(HttpToolsProtocol):
             self._wait_for_the_rest()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse invalid HTTP and close; complete requests before it are answered first."""
+        """Refuse invalid HTTP and close the connection, after answering the complete requests before it."""
         self._is_deaf = True
         last = self.pipeline[0][0] if self.pipeline else self.cycle
         if self._is_serving() and not last.more_body:
@@ -168,7 +174,10 @@ class Connection(HttpToolsProtocol):
             super().send_400_response(msg if msg == _HEAD_TOO_LARGE else _NO_HTTP)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Answer in HTTP/1.1, as every server may; later bytes may be anything."""
+        """Ignore the upgrade and answer in HTTP/1.1, as every server may.
+
+        Later bytes may be of any protocol.
+        """
         self._is_deaf = True
         self.cycle.keep_alive = False
 
@@ -181,7 +190,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait_for_the_rest(self) -> None:
-        """Start the time limit for the rest of a body again; a running time limit of a head continues."""
+        """Restart the time limit for the rest of a body. A running time limit for a head continues."""
         if self._is_serving():
             self._wait_no_more()
         if not self._is_serving() or self.cycle.more_body:

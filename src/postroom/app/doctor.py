@@ -1,4 +1,4 @@
-"""The checks of `postroom doctor`: store, archive, backups, runs, agents, channels, the machine."""
+"""The checks of `postroom doctor`: store, archive, backups, runs, agents, channels and the machine."""
 
 import asyncio
 import shutil
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 PAGE: Final = 500
 _SHOWN_RECORDS: Final = 5
 LONGEST_UNTAKEN: Final = timedelta(minutes=5)
-"""Maximum wait of a run that nothing holds back."""
+"""The maximum time that a run may wait if nothing blocks it."""
 _LONGEST_UNEXECUTED: Final = timedelta(seconds=10)
-"""Time after which a claim that no slot of this server executes should have been released."""
+"""The time after which a claim that this server does not execute should have been released."""
 
 Look = Callable[[], Awaitable[list[CheckResult]]]
 
 
 class Doctor:
-    """Checks every part of a server; it repairs nothing, and starts no program except Git."""
+    """Checks every part of a server. It repairs nothing, and starts no program except Git."""
 
     def __init__(
         self, application: "Application", chats: "GatewayService | None", *, full: bool = False
@@ -74,7 +74,10 @@ class Doctor:
         """Repairs of the faults found."""
 
     async def findings(self) -> list[CheckResult]:
-        """Return the results, part by part; a part that cannot be checked is reported and ends nothing."""
+        """Return the results of all checks.
+
+        A part that cannot be checked is reported and does not stop the others.
+        """
         looks: dict[str, Look] = {
             "store writes": self._store_writes,
             "store reads": self._store_reads,
@@ -173,7 +176,7 @@ class Doctor:
             self.repairs += check.repairs
 
     async def _holder(self, name: str) -> str:
-        """Return the server that has a lease; empty if none has."""
+        """Return the server that holds a lease; empty if none does."""
 
         def look(tx: Transaction) -> str:
             return next(
@@ -195,7 +198,7 @@ class Doctor:
         return [told_of_backups(await self._application.backups.examined(full=self._full))]
 
     async def _runs(self) -> list[CheckResult]:
-        """Check the queue: a dead letter needs a person, and a run without an obstacle must not wait."""
+        """Check the queue. A dead letter needs a person, and a run that nothing blocks must not wait."""
         counts = await self._application.runs.counts()
         told = ", ".join(f"{counts.get(one, 0)} {one.label}" for one in RunDispatchStatus)
         state: CheckState = "ok"
@@ -234,7 +237,7 @@ class Doctor:
         return [CheckResult(part="outbox", state=state, detail=told, remedy=remedy, facts=facts)]
 
     async def _longest_waiting(self) -> tuple[str, str]:
-        """Return a note about the run that waits longest, and a remedy if it should not wait."""
+        """Return a note about the longest waiting run, and a remedy if it should not be waiting."""
         runs, now = self._application.runs, self._application.clock.now()
         longest = await runs.longest_waiting(now)
         if longest is None:
@@ -290,11 +293,11 @@ class Doctor:
 
 
 async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
-    """Check a part. A failing store is reported at its own parts; other parts are unknown then.
+    """Check a part. A failing store is reported for its own parts only; other parts are then unknown.
 
-    A store that does not belong to its archive is reported at the part that notices it.
+    A store that does not belong to its archive is reported for the part that notices it.
 
-    The reason of the store's failure is reported once, and is then in `told`.
+    The reason for the store's failure is reported only once, which `told` records.
     """
     try:
         return await look()

@@ -1,4 +1,4 @@
-"""The contents of `gateway.toml`: the respondents, the channels, and their settings.
+"""The contents of `gateway.toml`: the agents and people who answer, the channels, and their settings.
 
     [agent]              the respondent: a model behind an endpoint that supports the OpenAI chat protocol
     [gateway]            settings for all channels
@@ -6,9 +6,9 @@
     [agents.<name>]      another model that answers; omitted settings are those of [agent]
     [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
-Without the file there is no gateway. The reader never guesses, as in `config`: an unknown name, a value out
-of range, a duration without a unit or a secret in the file stops the start with a `ConfigError` that names
-the file, the table, the name, the value unless it is secret, and the remedy.
+Without the file, there is no gateway. As in `config`, the reader never guesses: an unknown name, a value out
+of range, a duration without a unit or a secret in the file prevents the start with a `ConfigError` that names
+the file, the table, the name, the value (unless it is secret) and the remedy.
 """
 
 import re
@@ -55,7 +55,7 @@ _ROUTES: Final = "routes"
 T = TypeVar("T", bound=Table)
 _OWN_NAME: Final = re.compile(r"[\w-]{1,64}")
 _NOT_NAMES: Final = (DEFAULT_AGENT, "main")
-"""These names stand for `[agent]`."""
+"""The names that stand for `[agent]`."""
 
 
 def _address(value: object) -> object:
@@ -84,7 +84,7 @@ Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
 class ModelPrices(Table, frozen=True, kw_only=True):
-    """A model that /model offers, with the prices in USD of a million tokens read and written."""
+    """A model that /model offers, with its prices in USD for a million tokens read and written."""
 
     input_price: Price = 0
     output_price: Price = 0
@@ -94,7 +94,7 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     """A respondent: a model behind an endpoint of the OpenAI chat protocol, or an agent of mail.
 
     Raises:
-        ConfigError: The table names neither, or both.
+        ConfigError: The table configures neither, or both.
     """
 
     base_url: Address = ""
@@ -111,7 +111,7 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     context_window: Annotated[int, Meta(ge=1_000, le=100_000_000)] | None = None
     silence: Duration = timedelta(minutes=2)
     send_files: bool = False
-    """Whether a model gets the tool that sends files."""
+    """Whether the model gets the tool for sending files."""
     api_key: Secret | None = None
     transcription_url: Address | None = None
     """The speech-to-text endpoint for voice messages; None for no transcripts."""
@@ -148,7 +148,7 @@ class GatewayFile:
     """The agents that routes name, in addition to that of `[agent]`."""
 
     def agent_on(self, thread_id: str) -> AgentConfig | None:
-        """Return the respondent of a chat's thread; None if it no longer answers chats."""
+        """Return the agent that answers on a chat's thread; None if it is no longer configured."""
         name = agent_on(thread_id)
         return self.agent if name is None else self.others.get(name)
 
@@ -227,7 +227,7 @@ def _rules(source: _Source, told: object) -> GatewayRules:
 def _models(
     source: _Source, default: Mapping[str, Any], told: Mapping[str, Any]
 ) -> Mapping[str, AgentConfig]:
-    """Return the other models; omitted settings are those of `[agent]`, a key only for its endpoint."""
+    """Return the other models. Omitted settings come from `[agent]`, the key only for the same endpoint."""
     table = source.place("agents")
     found: dict[str, AgentConfig] = {}
     for key, rest in told.items():
@@ -300,7 +300,7 @@ def _routes(
 
 
 def _check_person(table: TableName, person: str, route: Route, connected: Sequence[Platform]) -> None:
-    """Refuse a route to a person whose answer could not reach the asker."""
+    """Refuse a route to a person from a chat that the person's answer could not reach."""
     if not RULE.fullmatch(person.removeprefix(PERSON)):
         table.refuse(
             f"{person!r} names nobody",
@@ -367,7 +367,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
 
 
 def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a channel's table with the busy modes of single chats in their present place."""
+    """Return a channel's table with the busy modes of individual chats moved to their current place."""
     former = told.pop("busy_chats", None)
     if former is None:
         return told
@@ -381,7 +381,7 @@ def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the contents of its `extra` among the others."""
+    """Return a table with the contents of its `extra` table merged into it."""
     rest = dict(told)
     extra = rest.pop("extra", {})
     if not isinstance(extra, dict):

@@ -1,4 +1,4 @@
-"""The gateway for its operator: health, people, notices."""
+"""The gateway's administration for its operator: health, people, notices."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -34,7 +34,7 @@ _HOLDERS: Final = "everybody with the channel's secret"
 
 
 class GatewayService(UndeliveredService):
-    """Answers the operator's questions about one gateway."""
+    """Implements the operator's operations on one gateway."""
 
     def __init__(self, chats: ChatService) -> None:
         super().__init__(chats.runs.stores, chats.adapters)
@@ -76,9 +76,9 @@ class GatewayService(UndeliveredService):
         }
 
     async def _held(self) -> int:
-        """Count the messages of agents that wait for the end of quiet hours, of the oldest 500 that wait.
+        """Count the agents' messages that wait for the end of quiet hours, among the oldest 500 waiting ones.
 
-        Messages after the first of a chat wait for it and are not attempted.
+        In each chat, later messages wait for the first one and are not attempted.
         """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MOST_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
@@ -92,7 +92,7 @@ class GatewayService(UndeliveredService):
         """Admit the person who was given this code.
 
         Raises:
-            InvalidArgument: No person has it, or there is no such platform or role.
+            InvalidArgument: The code is unknown, or there is no such platform or role.
             QueueFull: Too many wrong codes were tried.
         """
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
@@ -223,7 +223,7 @@ class GatewayService(UndeliveredService):
     async def _destination(
         self, adapter: BasePlatformAdapter, chat_id: str | None, thread_id: str | None
     ) -> SessionSource:
-        """Return the chat that is named, or the chat that was made home, or the home channel of the file."""
+        """Return the named chat, or else the chat chosen as home, or else the home channel in the file."""
         platform, account = adapter.platform, adapter.account
         if chat_id is None:
             made = await self._gateway.stores.sessions.load(f"home:{platform.value}:{account}")

@@ -1,4 +1,4 @@
-"""The health of the server in sentences for people, from the checks of `/readyz` and its queue."""
+"""Describes the health of the server in sentences for people, from the checks of `/readyz` and the queue."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ class ServerHealth:
     def __init__(
         self, application: Application, ready: Callable[[], Awaitable[Readiness]], *, started_at: int
     ) -> None:
-        """`ready` checks every part of the server, and may return a result of a moment ago."""
+        """`ready` checks every part of the server, and may return a recent result."""
         self._application = application
         self._ready = ready
         self._started_at = started_at

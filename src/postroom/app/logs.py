@@ -1,7 +1,7 @@
-"""Logs: structured events on standard error, postroom's and the libraries' in one form, with secrets masked.
+"""Writes structured logs of postroom and its libraries to standard error, in one format, with secrets masked.
 
-Standard output belongs to the stdio transport and to commands' answers; nothing is logged there. Events have
-names, ids and counts, never the text of a message.
+Nothing is logged to standard output, which is for the stdio transport and the output of commands. Events
+contain names, ids and counts, never the text of a message.
 """
 
 import json
@@ -27,15 +27,15 @@ _MESSAGE_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _DEEPEST: Final = 6
 _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn.error")
-"""Loggers of which only warnings and errors are written.
+"""Loggers that write only warnings and errors.
 
 The HTTP clients write whole addresses, which may contain a key. The HTTP server writes four lines at each
 start.
 """
 TOLD_AGAIN: Final = timedelta(minutes=1)
-"""Interval at which a continuing failure is logged again."""
+"""The interval at which a persistent failure is logged again."""
 _MOST_REPEATS: Final = 1_000
-"""Maximum number of failures that are remembered; beyond it each is logged."""
+"""Maximum number of failures that are remembered. Beyond it, each failure is logged."""
 _FIRST: Final = ("timestamp", "level", "event", "logger")
 """The first fields of a line on a console."""
 _COLORS: Final = {"warning": 33, "error": 31, "critical": 31}
@@ -43,7 +43,7 @@ _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 
 def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
-    """Send every log of this process to `stream` (standard error) in the configured form; repeatable."""
+    """Write all logs of this process to `stream` (default: stderr) in the configured format; repeatable."""
     target = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     handler = _Lines(target)
@@ -77,7 +77,7 @@ def log_failure() -> OSError | None:
 class _Lines(logging.StreamHandler[TextIO]):
     """Writes the lines of the log.
 
-    Callers continue if a line cannot be written, and the health check reports it.
+    If a line cannot be written, callers continue, and the health check reports it.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -92,7 +92,7 @@ class _Lines(logging.StreamHandler[TextIO]):
         self.failure = self._refused
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Record a refusal of the system; its traceback would go to the same full disk."""
+        """Record that a line could not be written. A traceback would go to the same full disk."""
         error = sys.exception()
         if isinstance(error, OSError):
             self._refused = error
@@ -101,14 +101,14 @@ class _Lines(logging.StreamHandler[TextIO]):
 
 
 class Repeats(logging.Filter):
-    """Omits warnings that repeat one of the last minute.
+    """Suppresses warnings that repeat a warning from the last minute.
 
     Periodic work (renewing leases, looking for due runs) fails with the store in each round, several times a
     second. Only lines with a `reason` count as equal, because two refused logins are two events.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        """`seconds` is a clock that only goes forward."""
+        """`seconds` is a monotonic clock."""
         super().__init__()
         self._seconds = seconds
         self._told: dict[object, tuple[float, int]] = {}
@@ -118,7 +118,7 @@ class Repeats(logging.Filter):
         return len(self._told)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is written; a repetition after a minute has the count (`times`)."""
+        """Return whether to write a record. A repetition after a minute includes the count (`times`)."""
         line: object = record.msg
         if not isinstance(line, LogLine) or record.levelno != logging.WARNING or "reason" not in line.facts:
             return True

@@ -1,7 +1,7 @@
-"""Spans by OpenTelemetry, with its conventions for generative AI.
+"""Traces with OpenTelemetry spans, following its conventions for generative AI.
 
-The library's global state stays unset, so that spans of other libraries go nowhere. An ended span goes to a
-queue, from which a thread of the library sends it; spans that a collector refuses are dropped.
+The library's global state is not set, so spans of other libraries are not exported. An ended span is put into
+a queue, from which a thread of the library sends it. Spans that a collector refuses are dropped.
 """
 
 import threading
@@ -81,7 +81,7 @@ class OtelTracing:
         return self._watched(f"invoke_agent {agent}", attributes, [_place(one) for one in follows])
 
     def traceparent(self) -> str | None:
-        """Return the place of the present span in the trace; None if it is not traced."""
+        """Return the traceparent of the current span; None if there is none."""
         return _written(trace.get_current_span())
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class OtelTracing:
     def _watched(
         self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
     ) -> "_Watched":
-        """Start a span below the first place, with links to the others, each once."""
+        """Start a span as a child of the first traceparent, with links to the others, each once."""
         places = list({(one.trace_id, one.span_id): one for one in follows if one is not None}.values())
         above = (
             trace.set_span_in_context(trace.NonRecordingSpan(places[0]), Context()) if places else Context()
@@ -103,7 +103,7 @@ class OtelTracing:
 
 
 class _Watched(AbstractContextManager[Span]):
-    """A span that is current inside, and ends with the context."""
+    """A span that is the current one inside the context, and ends with the context."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -111,11 +111,11 @@ class _Watched(AbstractContextManager[Span]):
 
     @property
     def traceparent(self) -> str | None:
-        """The place of the span in the trace."""
+        """The traceparent of the span."""
         return _written(self._span)
 
     def failed(self, kind: str) -> None:
-        """Record a failure without its text, which may quote what a person wrote."""
+        """Record a failure without its text, which may quote text from a person."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(trace.StatusCode.ERROR)
 
@@ -137,7 +137,7 @@ class _Watched(AbstractContextManager[Span]):
 
 
 def _place(traceparent: str | None) -> trace.SpanContext | None:
-    """Return the place that a traceparent names; None if it is invalid."""
+    """Return the span context of a traceparent; None if it is invalid."""
     if traceparent is None:
         return None
     found = _FORM.extract({_TRACEPARENT: traceparent}, Context())

@@ -1,4 +1,4 @@
-"""Keeps the server's files private to its user, even in folders that were created readable for all."""
+"""Keeps the server's files private to its user, even in folders that everybody can read."""
 
 import os
 import stat
@@ -28,7 +28,7 @@ def private_places(settings: Settings) -> list[Path]:
 
 
 def keep_private(settings: Settings) -> None:
-    """Remove the rights of other users from postroom's files; no effect if there are none. Blocks.
+    """Remove other users' permissions on postroom's files; no effect if there are none. Blocks.
 
     Raises:
         ConfigError: A file that other users may use belongs to one of them.

@@ -1,4 +1,4 @@
-"""One process: MCP, pages, health and administration on one port, with the same middleware."""
+"""Runs the server process: MCP, pages, health and administration on one port, behind the same middleware."""
 
 import asyncio
 import gc
@@ -91,10 +91,10 @@ CHANNELS_SECONDS: Final = 10
 
 
 class Site:
-    """The application and all its services; enter it to run the background work."""
+    """The application and all its services. Entering it starts the background work."""
 
     def __init__(self, application: Application, token: str, *, short_way: bool = True) -> None:
-        """Without `short_way` every MCP message goes through the SDK, as benchmarks compare."""
+        """Without `short_way`, every MCP message goes through the SDK. Benchmarks compare the two."""
         settings, clock = application.settings, application.clock
         self._application = application
         self._short_way = short_way
@@ -240,7 +240,7 @@ def _door(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server; once it listens, it writes its address for clients."""
+    """Uvicorn's server, which writes its address for clients once it is listening."""
 
     def __init__(self, config: uvicorn.Config, application: Application, site: Site) -> None:
         super().__init__(config)
@@ -290,10 +290,10 @@ class _Server(uvicorn.Server):
             await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; endless streams are ended first, because the whole grace period would be spent on them.
+        """Stop the server. Endless streams are ended first, because they would use up the whole grace period.
 
-        Chats are stopped before: active runs and answers get time to finish while pages and health still
-        answer.
+        Chats are stopped before that: active runs and answers get time to finish while pages and health
+        checks still work.
         """
         await self._tasks.close()
         await self._application.backups.stop()
@@ -313,7 +313,7 @@ class _Server(uvicorn.Server):
         return _CHATS_STOPPING.format(chats.gateway.config.drain.total_seconds()) + _AGAIN
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; at a second signal, wait for no run."""
+        """Stop the server. At a second signal, do not wait for runs."""
         with suppress(OSError, RuntimeError):  # RuntimeError: the signal came in the middle of a line
             print(_HURRYING if self.should_exit else self._stopping(), file=sys.stderr, flush=True)
         if self.should_exit:  # uvicorn's own way would leave the rest of the server at work, and log that
@@ -420,7 +420,7 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
 
 
 class _StoppedBySignal(Exception):
-    """The server was asked to stop, and did."""
+    """The server has stopped because of a signal."""
 
 
 def _raise_stopped(_number: int, _frame: object) -> None:
@@ -428,7 +428,7 @@ def _raise_stopped(_number: int, _frame: object) -> None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bind the port before anything else is changed."""
+    """Bind the port, before anything else is changed."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # With the protocol named, asyncio turns Nagle's algorithm off; else every answer waits for 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -454,7 +454,7 @@ def _address(listener: socket.socket) -> str:
 
 
 async def _leave_note_later(application: Application) -> None:
-    """Write the note as soon as that is possible; on a full disk when there is space."""
+    """Write the note as soon as possible; if the disk is full, when there is space again."""
     timer = SystemTimer()
     is_left = False
     while not is_left:
@@ -488,7 +488,7 @@ def _leave_note(application: Application, *, is_again: bool = False) -> bool:
 
 
 def _greet(application: Application, code: str, *, chat: bool) -> None:
-    """Print the addresses; a person at a terminal gets a link that logs in, once."""
+    """Print the addresses. On a terminal, also print a one-time login link."""
     settings, url = application.settings, application.address
     endpoint = f"{url}{settings.mcp_path}"
     token_file = places.token_file(settings.data_dir)

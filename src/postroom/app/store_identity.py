@@ -1,4 +1,6 @@
-"""The check that a store belongs here: its id is in the store, next to the token and in the archive.
+"""Checks that a store belongs to this data folder.
+
+The same id is in the store, next to the token and in the archive.
 
     no id anywhere              ─▶ the store gets an id, if it has none, and it is written to all three places
     the same id                 ─▶ the server starts
@@ -6,8 +8,9 @@
     empty, older than the archive
     or another one              ─▶ WrongStore, nothing changed; `new_store` continues with the present store
 
-A data folder of a release without ids has none in any of the places, and gets one here. If the store of a
-data folder is on PostgreSQL, a start with another database is refused too: the address was lost, or is wrong.
+A data folder from a release without ids has no id in any of these places, and gets one here. If the store of
+a data folder is on PostgreSQL, a start with another database is refused too, because the address was lost or
+is wrong.
 """
 
 import asyncio
@@ -44,7 +47,7 @@ _ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The facts outside of the store about the store that belongs here."""
+    """The information outside of the store about the store that belongs here."""
 
     beside: StoreMark | None
     """The mark next to the token."""
@@ -54,7 +57,7 @@ class Kept:
     made: Mapping[str, int] = field(default_factory=dict)
     """When each project was created, from its repository; read only if no mark identifies the store."""
     has_backups: bool = False
-    """Whether it has backups, which the server makes on SQLite only."""
+    """Whether there are backups, which the server makes only on SQLite."""
     elsewhere: str = ""
     """The location of the PostgreSQL store of the data folder, if the settings name another."""
 
@@ -91,7 +94,7 @@ class Kept:
 
     @property
     def expects_a_store(self) -> bool:
-        """Whether the data folder had a store, which a new store would silently replace."""
+        """Whether the data folder had a store, which a new one would silently replace."""
         return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property
@@ -107,7 +110,7 @@ class Kept:
 
     @contextmanager
     def telling_where(self, found: str | None = None) -> Iterator[None]:
-        """Add the location of the store to a refusal if it is elsewhere: then nothing needs to be restored.
+        """Add the store's location to a refusal if it is elsewhere, so that nothing needs to be restored.
 
         `found` is the id of the refused store; the store that belongs here may have moved.
 
@@ -195,7 +198,7 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
 
 
 def _awaited(asked: Coroutine[Any, Any, T]) -> T:
-    """Return the store's answer; on a separate thread, because an event loop may be running here."""
+    """Wait for the store's result on a separate thread, because an event loop may be running on this one."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, asked).result()
 
@@ -239,7 +242,7 @@ def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
-    """Return a record of the archive that the store lacks, or has in another form."""
+    """Return a description of a record in the archive that the store lacks or has in a different form."""
     for slug, made in found.made.items():
         if kept.made.get(slug, made) != made:
             return (

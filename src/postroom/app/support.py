@@ -1,7 +1,7 @@
-"""The contents of a support bundle: schemas, counts, states and codes, by file name.
+"""The contents of a support bundle by file name: schemas, counts, states and codes.
 
-All contents are selected rather than filtered: texts of people, names, paths and tokens have no field here.
-Settings show only values of numbers and fixed words, log lines only the event.
+The contents are selected rather than filtered: there are no fields for texts of people, names, paths or
+tokens. Of settings, only numbers and words from fixed lists are shown; of log lines, only the event.
 """
 
 import hashlib
@@ -150,7 +150,7 @@ def _facts_of_program(runner: Runner) -> dict[str, object]:
 
 
 def _program(runner: Runner) -> str:
-    """Return the program's own name, as far as it cannot be a person's text."""
+    """Return the program's name, if it cannot be text written by a person."""
     name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
     return name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
 
@@ -162,7 +162,7 @@ def _id(value: object) -> str:
 
 
 def _log(file: Path) -> str:
-    """Return time, level, event and code of the last lines of a server that wrote to a file."""
+    """Return the time, level, event and code of the last lines in a server's log file."""
     try:
         with file.open("rb") as opened:
             opened.seek(max(0, file.stat().st_size - _LOG_BYTES))

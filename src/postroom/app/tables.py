@@ -1,6 +1,6 @@
 """Reads tables of TOML files into structs.
 
-One reader decides which values are refused, and with which message.
+All tables share one reader, which decides which values are refused, and with which message.
 
 A struct declares the names of its table with their types, limits and defaults, and the tables within it.
 `postroom.toml_files` documents further options of a field.

@@ -1,7 +1,7 @@
-"""Tokens: made at random, stored in a private file or as a hash, compared in constant time, shown once.
+"""Tokens: random, stored in a private file or as a hash, compared in constant time, and shown only once.
 
-A token is 256 random bits, so that its plain SHA-256 is as good as a slow password hash: there is nothing to
-guess from. The prefix identifies a token for people, secret scanners and postroom's own logs.
+A token has 256 random bits. It cannot be guessed, so a plain SHA-256 is as secure as a slow password hash.
+The prefix identifies a token for people, secret scanners and postroom's own logs.
 """
 
 import errno
@@ -83,7 +83,7 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def new_run_token(server: str) -> str:
-    """Return a new token for a run; it is only in memory and in its program's environment.
+    """Return a new token for a run. It exists only in memory and in the environment of the run's program.
 
     It contains the tag of the issuing server.
     """
@@ -97,7 +97,7 @@ def new_agent_token() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A new named token at its holder; of the three fields only the token is secret."""
+    """A new named token for its holder. Only the field `token` is secret."""
 
     id: str
     token: str = field(repr=False)
@@ -105,14 +105,14 @@ class NewToken:
 
 
 def new_named_token() -> NewToken:
-    """Return a new token: a public id, by which it can be found, and 256 random bits."""
+    """Return a new token with a public id, by which it can be found, and 256 random bits."""
     token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     token = f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
     return NewToken(id=token_id, token=token, hash=_digest(token).hex())
 
 
 def token_check(expected: str) -> Callable[[str], bool]:
-    """Return a function that checks a token and cannot reveal it."""
+    """Return a function that verifies a token without revealing the expected one."""
     digest = _digest(expected)
     return lambda given: hmac.compare_digest(_digest(given), digest)
 
@@ -128,7 +128,7 @@ def redact(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value in the form for errors: without tokens and passwords, at most 200 characters."""
+    """Return a value for use in errors, without tokens and passwords, of at most 200 characters."""
     return _PASSWORD.sub("://***@", redact(str(value)))[:200]
 
 

@@ -1,4 +1,4 @@
-"""Undelivered chat messages: list, retry, discard. Also works if chats are no longer configured."""
+"""Lists, retries and discards undelivered chat messages, even if chats are no longer configured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -23,7 +23,7 @@ class UndeliveredService:
     """The dead letters of chats."""
 
     def __init__(self, stores: RunStores, adapters: Sequence[BasePlatformAdapter] = ()) -> None:
-        """List the dead letters in these stores; `adapters` are the channels that could deliver them."""
+        """`adapters` are the channels that could deliver the dead letters in these stores."""
         self._kept, self._outbox = stores.store, stores.outbox
         self._speakers = adapters
 

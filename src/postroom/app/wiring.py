@@ -1,4 +1,4 @@
-"""The one place where objects are created and connected."""
+"""The only module that creates the application's objects and connects them."""
 
 import asyncio
 import socket
@@ -83,7 +83,7 @@ class Application:
         *,
         address: str = "",
     ) -> None:
-        """Create and connect all parts; none is started. `address` is the server's listening address."""
+        """Create and connect all parts without starting them. `address` is the server's listening address."""
         self.settings, self.store, self.clock, self.address = settings, store, clock, address
         self.metrics = Metrics(store, clock)
         self.mail = Mail(
@@ -138,10 +138,10 @@ class Application:
         address: str = "",
         new_store: bool = False,
     ) -> "Application":
-        """Own the database and create all parts; none is started. Call it off the event loop.
+        """Lock the database and create all parts without starting them. Do not call it on the event loop.
 
-        `declared` has the contents of the configuration files. Without `clock` the database's clock is used.
-        `address` is the server's listening address. With `new_store` the present database, or a new one,
+        `declared` has the contents of the configuration files. Without `clock`, the database's clock is used.
+        `address` is the server's listening address. With `new_store`, the present database, or a new one,
         replaces the earlier one, whose archive is moved to another folder.
 
         Raises:
@@ -181,7 +181,7 @@ class Application:
         return [socket.gethostname(), *self.settings.labels]
 
     def _leases(self) -> Leases:
-        """Create the leases, which decide the work of this server."""
+        """Create the leases, which decide what work this server does."""
         host, this = socket.gethostname(), own_process(programs_dir(self.settings.data_dir))
         leases = Leases(
             self.store.store,
@@ -300,9 +300,9 @@ class Application:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Perform effects while a caller is inside.
+        """Perform outbox effects while any caller is inside this context.
 
-        One of the callers inside does it; when it leaves, the next one continues.
+        One of the callers performs them. When it leaves, the next one takes over.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 
@@ -337,7 +337,7 @@ class Application:
 
 
 def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | None]:
-    """Return the function that returns the agent of mail that answers on a chat's thread."""
+    """Return a function that finds the mail agent that answers on a chat's thread."""
 
     def whose(thread_id: str) -> tuple[str, str] | None:
         is_chat = chats is not None and thread_id.startswith(CHAT_THREAD)

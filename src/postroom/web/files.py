@@ -1,4 +1,4 @@
-"""The bytes that pages fetch: attachments, stored and never run by a browser; the style sheet, the icon."""
+"""The files that pages fetch: attachments, which browsers never execute, the style sheet, and the icon."""
 
 import hashlib
 from collections.abc import Mapping

@@ -131,7 +131,7 @@ async def preview(site: Site, request: Request) -> Response:
 
 
 async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], bytes | None]:
-    """Return a SHA-256, the attachments with these bytes, and the bytes unless the browser has them."""
+    """Return a SHA-256, its attachments, and the bytes, which are None if the browser has them already."""
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
         raise UnknownMessage("no message with this file is given", remedy="open the file from its message")

@@ -146,7 +146,7 @@ def bodies_of(
 
 
 def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
-    """Return the readers of a message that may be shown, each with how it will see the message."""
+    """Return the recipients of a message that may be shown, each with how they will see the message."""
     seen = sending.how_seen(reads, shown.message, shown.recipients)
     return [(one.name, seen[one.agent_id]) for one in shown.recipients]
 

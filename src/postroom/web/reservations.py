@@ -22,7 +22,7 @@ ENDED_FOR: Final = "another agent holds the same file; ended on the pages"
 
 
 async def reservations(site: Site, request: Request) -> Response:
-    """Show live reservations (with a path: those that may touch it) and the last ended ones."""
+    """Show active reservations (with a path, those that may match it) and the last ones that ended."""
     path = request.query_params.get("path", "").strip()[:MAX_QUESTION]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

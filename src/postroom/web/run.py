@@ -145,7 +145,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return the conditions that a queued run has met, the condition that stops it, and the later ones."""
+    """Return the conditions to start a queued run: those it has met, the blocking one, and the rest."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [

@@ -146,7 +146,7 @@ class Site:
         return await self.store.read(view)
 
     async def settle(self) -> None:
-        """Let later reads see the newest messages in search and threads, unless the disk is full."""
+        """Make search and threads include the newest messages in later reads, unless the disk is full."""
         try:
             await self.store.settle()
         except StoreFull as error:

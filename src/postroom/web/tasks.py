@@ -21,7 +21,7 @@ ENDED: Final = 30
 
 
 async def tasks(site: Site, request: Request) -> Response:
-    """Show the open tasks, those to claim first, and the last ended ones; or one task with its texts."""
+    """Show open tasks (claimable ones first) and the last ones that ended, or one task with its texts."""
     asked, after = number(request, "task"), request.query_params.get("after", "")[:64]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

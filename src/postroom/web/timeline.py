@@ -104,7 +104,7 @@ class Window:
     alone: Sequence[Attempt]
     sent: Sequence[Sent]
     counts: Sequence[int]
-    """The number of messages in each part, if `sent` has only the newest, and none is drawn."""
+    """The number of messages in each part, if there are too many to draw; `sent` then has only the newest."""
     total: int
     """The number of messages."""
     is_counted_out: bool

@@ -1,4 +1,4 @@
-"""The picture of a window: lanes in groups, and marks with positions in percent across and pixels down."""
+"""Draws a window: lanes in groups, and marks positioned by percent across and by pixels down."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class RunBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """The line of a message to one reader: down at `x` from `y0` to `y1`, and on to `wake` if it woke it."""
+    """The line of a message to a reader: down at `x` from `y0` to `y1`, then to `wake` if it woke them."""
 
     y1: int
     wake: float | None

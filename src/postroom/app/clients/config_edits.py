@@ -1,8 +1,8 @@
-"""The edits of setup: the wanted content of a file, and the record of written parts, which undoes them.
+"""The edits by setup: the wanted content of a file, and a record of the written parts, used to undo them.
 
 The record is in a private file of this user, so that `setup remove` removes exactly those parts. It is
-written before the file is: a crash in between leaves a record of missing parts, whose removal changes
-nothing.
+written before the client's file. A crash in between leaves a record of parts that do not exist, and removing
+them changes nothing.
 """
 
 import json
@@ -35,11 +35,11 @@ class ConfigEdit:
     """Its name in an object; empty for an item of an array."""
     value: object
     sign: str = ""
-    """Words that identify postroom's item of an array, even after other parts of it changed."""
+    """A text that identifies postroom's item in an array, even after other parts of the item have changed."""
     only_new: bool = False
-    """Whether it is written only if there is no value yet; any existing value is accepted."""
+    """Whether the edit is made only if there is no value yet. Any existing value is accepted."""
     goes_with: tuple[str, ...] = ()
-    """The path of the part that needs it; it is removed only with that part."""
+    """The path of the part that needs this one. It is removed only together with that part."""
 
     @property
     def foreign(self) -> frozenset[str]:
@@ -51,7 +51,7 @@ class ConfigEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedEdit:
-    """The undo record of one written part: enough to remove it, whatever else changed since."""
+    """The undo record of one written part, with which it can be removed whatever else has changed since."""
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
@@ -87,7 +87,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def mended(found: object, edit: ConfigEdit) -> object:
-    """Return the value to write in place of `found`: postroom's, with the additions of people."""
+    """Return the value that replaces `found`: postroom's value with the additions by people."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
     kept = {key: value for key, value in found.items() if key not in edit.foreign}
@@ -100,7 +100,7 @@ def mended(found: object, edit: ConfigEdit) -> object:
 
 
 def bears(found: object, sign: str) -> bool:
-    """Return whether a text anywhere in the value contains the words."""
+    """Return whether any text within the value contains this text."""
     if isinstance(found, Mapping):
         return any(bears(value, sign) for value in found.values())
     if isinstance(found, list):
@@ -191,7 +191,7 @@ class Records:
     def put(self, path: Path, record: Record) -> None:
         """Store the record of a file.
 
-        Without clients it is dropped, and with the last record the file of records.
+        A record without clients is deleted, and the file is deleted with its last record.
 
         Raises:
             ConfigError: The records cannot be written.
@@ -214,7 +214,7 @@ class Records:
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Pass folders to the record of a file in them, which removes them later.
+        """Move created folders to the record of another file in them, whose removal then deletes them.
 
         Raises:
             ConfigError: The records cannot be written.

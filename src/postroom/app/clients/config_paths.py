@@ -32,14 +32,17 @@ class SetupScope:
     project: Path = field(default_factory=Path.cwd)
     platform: str = sys.platform
     silent: set[str] = field(default_factory=set)
-    """The programs that did not answer, which are not asked again."""
+    """The programs that did not answer in time, which are not asked again."""
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Exit code and output of `--version`, for each program that was asked."""
     is_dry_run: bool = False
-    """Whether nothing may be written in the user's folders, even by a client that is asked."""
+    """Whether nothing may be written to the user's folders, not even by a client program that is asked."""
 
     def ask(self, *words: str) -> tuple[int, str]:
-        """Return a client's exit code and output; in a dry run it has an empty home, deleted afterwards."""
+        """Run a client program; return its exit code and output.
+
+        In a dry run, it has a temporary empty home.
+        """
         if not self.is_dry_run:
             return asked(self.environment, *words, silent=self.silent)
         kept = {
@@ -53,7 +56,7 @@ class SetupScope:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file, and the folder that it must not lead out of."""
+    """A file, and the folder within which it must be after links are followed."""
 
     path: Path
     base: Path
@@ -63,7 +66,7 @@ def servers_file(client: Client, target: SetupScope) -> ConfigFile:
     """Return the file with a client's MCP servers.
 
     Raises:
-        InvalidArgument: The client has none for the scope.
+        InvalidArgument: The client has no such file for this scope.
     """
     if target.scope == "user":
         return config_file(client.user, target)
@@ -143,10 +146,10 @@ def _stands_in(client: Client, target: SetupScope) -> bool:
 
 
 def chosen(names: list[str], target: SetupScope) -> list[Client]:
-    """Return the named clients, or without names the installed ones.
+    """Return the named clients; without names, return the installed ones.
 
     Raises:
-        InvalidArgument: A name is not that of a client.
+        InvalidArgument: There is no client with this name.
     """
     known = {one.name: one for one in CLIENTS}
     for name in names:

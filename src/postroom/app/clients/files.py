@@ -1,7 +1,7 @@
 """Reads and replaces a client's file atomically: readers and a crash see the old file or the new one.
 
-A file is refused before anything is changed if it leads elsewhere, is not a regular file, is not text, or was
-made read-only by its owner.
+Before anything is changed, a file is refused if its links lead elsewhere, if it is not a regular text file,
+or if its owner has made it read-only.
 """
 
 import errno
@@ -17,7 +17,7 @@ from typing import Final
 from postroom.contracts.errors import ClientFileRefused, VersionConflict
 
 LARGEST: Final = 64 * 1024 * 1024
-"""Maximum bytes of a file; a client's file with a long history has a few million."""
+"""Maximum bytes of a file. A client's file with a long history has a few million bytes."""
 _PRIVATE: Final = 0o600
 _BACKUP: Final = ".postroom-backup-"
 
@@ -40,7 +40,10 @@ class Found:
 
 
 def real(path: Path) -> Path:
-    """Return a path with all links followed; for a loop, which `Path.resolve` refuses, one of its links."""
+    """Return a path with all links followed.
+
+    For a loop of links, which `Path.resolve` refuses, return one of them.
+    """
     return Path(os.path.realpath(path))
 
 
@@ -118,7 +121,7 @@ def missing_folders(found: Found) -> list[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The new text of a file, on the disk next to it: only a rename remains, which needs no space."""
+    """The new text of a file, already on disk next to it. Only a rename remains, which needs no space."""
 
     found: Found
     path: Path
@@ -126,7 +129,7 @@ class Draft:
     """The folders that were created for it."""
 
     def put(self) -> None:
-        """Replace the file with it.
+        """Replace the file with the draft.
 
         Raises:
             VersionConflict: The file was changed by another process since it was read.
@@ -138,7 +141,10 @@ class Draft:
             _sync_folder(self.path.parent)
 
     def drop(self) -> None:
-        """Remove it with the folders created for it; no effect if it has replaced the file."""
+        """Remove the draft and the folders created for it.
+
+        It has no effect if the draft has replaced the file.
+        """
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         remove_folders(self.made)
@@ -147,10 +153,10 @@ class Draft:
 def drafted(found: Found, text: str) -> Draft:
     """Write a text next to a file, synced to the disk, and create the folders that it needs.
 
-    Only one process at a time may do so, because drafts of a killed process are removed.
+    Only one process may do this at a time, because it removes all other drafts as left by killed processes.
 
     Raises:
-        ClientFileRefused: It could not be written; nothing of it is left.
+        ClientFileRefused: The draft could not be written; no part of it remains.
     """
     draft = Draft(found=found, path=_drafts(found)[0], made=missing_folders(found))
     try:
@@ -232,7 +238,7 @@ def remove_folders(folders: list[Path]) -> list[Path]:
 
 
 def remove_same(backups: list[Path], content: bytes | None) -> list[Path]:
-    """Remove the backups that equal the content; return the others."""
+    """Remove the backups that are identical to the content; return the others."""
     left = []
     for backup in backups:
         try:

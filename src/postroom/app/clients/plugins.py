@@ -1,9 +1,9 @@
-"""Claude Code's other form.
+"""The plugin form of the set-up for Claude Code.
 
-A plugin in a marketplace folder of postroom, with MCP server, hooks and commands.
+The plugin is in a marketplace folder of postroom, with an MCP server, hooks and commands.
 
-The folder belongs to postroom; in the client's files only the two entries that name the folder and enable the
-plugin are written, so that their removal restores the file.
+The folder belongs to postroom. Only two entries are written to the client's files, to name the folder and to
+enable the plugin, so removing them restores the files.
 """
 
 import json
@@ -77,7 +77,7 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
 AS_PLUGINS: Final = {
     one.name: _as_plugin(one, one.hooks) for one in CLIENTS if one.name == "claude" and one.hooks is not None
 }
-"""The other forms, by the client's name."""
+"""The alternative forms of the set-up, by the client's name."""
 
 
 def forms(client: Client, target: SetupScope) -> list[Client]:
@@ -88,7 +88,7 @@ def forms(client: Client, target: SetupScope) -> list[Client]:
 
 
 def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
-    """Return the form in which setup wrote a client; its default form if it did not."""
+    """Return the form in which setup has configured a client; if it has not, return the default form."""
     for form in forms(client, target):
         if client.name in records.get(real(servers_file(form, target).path)).clients:
             return form
@@ -96,7 +96,7 @@ def form_in_place(client: Client, target: SetupScope, records: Records) -> Clien
 
 
 def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tuple[Client, str]:
-    """Return the form in which to set a client up, and why it is not the plugin if that exists."""
+    """Return the form in which to set up a client, and the reason if an existing plugin form is not used."""
     plugin, *others = forms(client, target)
     if not others or no_plugin:
         return client, ""
@@ -105,7 +105,7 @@ def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tup
 
 
 def _why_no_plugin(client: Client, target: SetupScope) -> str:
-    """Return why a client of this machine accepts no plugin; empty if it does."""
+    """Return why the installed client does not accept plugins; empty if it does."""
     program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
     if program is None:
         return f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
@@ -119,7 +119,7 @@ def _why_no_plugin(client: Client, target: SetupScope) -> str:
 
 
 def _holds_list(said: str) -> bool:
-    """Return whether an answer contains a list in JSON, possibly below lines of warnings."""
+    """Return whether an output contains a JSON list, possibly after lines with warnings."""
     for begin in re.finditer(r"^\[", said, re.MULTILINE):
         with suppress(ValueError, RecursionError):
             json.JSONDecoder().raw_decode(said, begin.start())
@@ -128,10 +128,10 @@ def _holds_list(said: str) -> bool:
 
 
 def make_known(client: Client, target: SetupScope) -> str:
-    """Make the client read the marketplace now, so that its first session starts with the plugin.
+    """Make the client load the marketplace now, so that its first session already has the plugin.
 
-    It is declared in a temporary folder, because the client would rewrite its user's settings. Return the
-    expected and the found output if it refused.
+    The marketplace is declared in a temporary folder, because the client would otherwise rewrite its user's
+    settings. If the client refuses, return the expected and the actual output.
     """
     assert client.market is not None  # noqa: S101 - a form as a plugin has one
     folder = config_file(client.market, target).path
@@ -143,10 +143,10 @@ def make_known(client: Client, target: SetupScope) -> str:
 
 
 def forget(client: Client, target: SetupScope) -> None:
-    """Make the client forget the marketplace; otherwise it lists a missing folder without effect.
+    """Make the client forget the marketplace. Otherwise it would list a folder that no longer exists.
 
-    It would delete every entry of that name, so nothing is done if the file has one, which belongs to the
-    user.
+    The client would delete every entry with that name. So nothing is done if the file has such an entry,
+    which belongs to the user.
     """
     switched = switch(client, target)
     if switched is None or _is_any_there(*switched):

@@ -1,7 +1,7 @@
-"""Whether a client can be set up, and what its user still has to do, as the client itself reports.
+"""Asks a client whether it can be set up, and what its user still has to do.
 
-A client that is missing or too old is refused before anything is written, because set-up would be useless or
-break it. A missing login, or an untrusted folder, is reported with the written files.
+A client that is missing or too old is refused before anything is written, because the set-up would be useless
+or break the client. A missing login or an untrusted folder is reported together with the written files.
 """
 
 import json
@@ -24,18 +24,18 @@ _NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
 _HELD_BACK: Final = re.compile(r"pending approval|disabled", re.IGNORECASE)
 _SHOWN: Final = 200
 _TRIED: Final = json.loads(Path(__file__).with_name("tried.json").read_text(encoding="utf-8"))
-"""The date of the last passed run of all tests with real clients, and the release of each package."""
+"""The date of the last successful run of all tests with real clients, and the release of each client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The installed release of a client, with the release that the tests with real clients used."""
+    """The installed release of a client, and the release that was tested."""
 
     installed: str
     """Empty if the client does not report its version."""
     tried: str
     tried_on: str
-    """The date of that run, as YYYY-MM-DD."""
+    """The date of the tests, as YYYY-MM-DD."""
     warning: str = ""
     """Why the installed release is not known to work; empty for the tested release."""
     remedy: str = ""
@@ -51,7 +51,7 @@ class ToDo:
 
 
 def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToDo]:
-    """Refuse a client that is not on this machine, or too old for the files to write.
+    """Refuse a client that is not installed, or too old for the files that would be written.
 
     Return the task for a client that does not report its version.
 
@@ -79,7 +79,8 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
 def to_do(client: Client, target: SetupScope) -> list[ToDo]:
     """Return the tasks that a client reports for its user after set-up wrote its files.
 
-    Empty if the client cannot be asked, and in a dry run, because a client that is asked writes files.
+    The result is empty if the client cannot be asked, and in a dry run, because a client writes files when it
+    is asked.
     """
     if target.is_dry_run:
         return []
@@ -176,7 +177,7 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
 
 
 def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether a user is logged in, else the expected and found output; empty if it was not asked."""
+    """Return whether a user is logged in (None if unknown), and the expected and the actual output."""
     ask = partial(asked, target.environment, program, silent=target.silent)
     code, said = ask("auth", "status", "--help")
     if "auth status" not in said:

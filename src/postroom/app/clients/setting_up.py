@@ -3,7 +3,8 @@
     read every file ─▶ compute every text ─▶ record, backup and draft of each ─▶ rename each
     (obstacles are refused here, before anything is changed)
 
-A full disk shows before the first rename. If a later rename fails, the earlier files are restored.
+A full disk is detected before the first rename. If a later rename fails, the files renamed before are
+restored.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -28,7 +29,7 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, VersionCon
 from postroom.jsonc import NotJson, require_form
 
 TRIES: Final = 3
-"""Maximum plans if a running client changes a file in between."""
+"""How often changes are planned again if a running client changes a file in between."""
 _OURS: Final = ("entry", "item", "table")
 _CONTENT: Final = (*_OURS, "replaced")
 
@@ -42,7 +43,7 @@ class Part:
     own: OwnFile | None = None
     """The file, or block of a file, that belongs to postroom as a whole."""
     is_wanted: bool = True
-    """False for a part that an earlier set-up may have written and this one omits."""
+    """False for a part that an earlier set-up may have written but this one does not need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
 
 
 def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
-    """Return the changes of setting a client up; nothing is written.
+    """Return the changes that set up a client, without writing anything.
 
     Raises:
         ClientFileRefused: A file cannot be read or changed.
@@ -121,7 +122,7 @@ def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Chang
 
 
 def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
-    """Return the changes of removing a client's part; nothing is written.
+    """Return the changes that remove postroom's parts for a client, without writing anything.
 
     Raises:
         ClientFileRefused: A file cannot be read or changed.
@@ -136,7 +137,7 @@ def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> li
 
 
 def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]:
-    """Write the changes and return them with their backups: all of them, or after a failure none.
+    """Write the changes, and return them with their backups. If one fails, none is made.
 
     Raises:
         ClientFileRefused: A file could not be written; every file is unchanged.
@@ -176,7 +177,7 @@ def give_back(changes: list[Change], records: Records) -> None:
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
-    """Plan changes and write them; plan again if a running client changed a file in between.
+    """Plan changes and write them. Plan again if a running client has changed a file in between.
 
     Raises:
         ClientFileRefused: A file cannot be read, changed or written; every file is unchanged.
@@ -228,7 +229,7 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block(client: Client, part: Part, records: Records) -> Change:
-    """Put postroom's block in place of an earlier one, or after the text of others."""
+    """Plan postroom's block, in place of an earlier one or after the existing text."""
     assert part.own is not None  # noqa: S101 - the caller looked
     found = files.look(part.file.path, part.file.base)
     old, text = records.get(found.path), found.text
@@ -254,7 +255,7 @@ def _planned_block(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block_removal(client: Client, part: Part, records: Records) -> Change:
-    """Remove postroom's block, unless another client was set up with it too."""
+    """Plan the removal of postroom's block, unless another client also uses it."""
     assert part.own is not None  # noqa: S101 - the caller looked
     found = files.look(part.file.path, part.file.base)
     old = records.get(found.path)
@@ -278,7 +279,7 @@ def _planned_block_removal(client: Client, part: Part, records: Records) -> Chan
 
 
 def _block_in(text: str, own: OwnFile) -> tuple[int, int]:
-    """Return start and end of postroom's block in a text; two equal positions if it is missing."""
+    """Return the start and the end of postroom's block in a text; both are equal if it is missing."""
     first, last = own.text.splitlines()[0], own.text.splitlines()[-1]
     begin = text.find(first)
     end = text.find(last, begin)
@@ -390,7 +391,10 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 
 
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
-    """Write the record, backup and draft of a change, which need space, before any file is changed."""
+    """Write the record, backup and draft of a change.
+
+    All of these need space, so no file is changed before.
+    """
     if change.is_none or change.after is None:
         if not change.is_removal:
             records.put(change.found.path, change.record)
@@ -438,7 +442,7 @@ def _forget(change: Change, records: Records) -> None:
 
 
 def _give_back(change: Change, records: Records) -> None:
-    """Undo a change that was written; the caller restores its record."""
+    """Undo a written change. The caller restores its record."""
     if change.is_none:
         return
     present = replace(change.found, content=None if change.after is None else change.after.encode("utf-8"))

@@ -1,4 +1,4 @@
-"""The status of a client's set-up: whether its files have the wanted content, and the differences."""
+"""The status of a client's set-up: whether its files have the expected content, and the differences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class ClientStatus:
     state: State
     way: Way | None = None
     tools: Tools | None = None
-    """None also for an entry without a choice of tools, as earlier releases wrote it."""
+    """None also if the entry does not choose tools, as in earlier releases."""
     hooks: bool = False
     extras: tuple[Extra, ...] = ()
     """The optional parts that a person accepted."""
@@ -69,7 +69,7 @@ class ClientStatus:
 
 
 def status_of(client: Client, target: SetupScope, address: str, records: Records) -> ClientStatus:
-    """Return the status of a client; changes nothing, and an unreadable file is a finding.
+    """Return the status of a client without changing anything. An unreadable file is reported as a finding.
 
     Raises:
         InvalidArgument: The client has no configuration for the scope.
@@ -156,7 +156,7 @@ def tools_of(entry: Mapping[str, object]) -> Tools | None:
 
 
 def _asked(entry: Mapping[str, object] | None) -> str:
-    """Return the option with which setup writes the same choice of tools again."""
+    """Return the option of setup that preserves the entry's choice of tools."""
     return " --tools full" if entry is not None and tools_of(entry) == "full" else ""
 
 
@@ -225,7 +225,7 @@ class _Look:
         ]
 
     def trust(self) -> list[Finding]:
-        """Return the client's own objections to running postroom's hooks."""
+        """Return the reasons that the client itself gives for not running postroom's hooks."""
         said, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
         if said is None or file is None:
             return []
@@ -250,7 +250,7 @@ class _Look:
         ]
 
     def own(self) -> tuple[bool, list[Finding]]:
-        """Return whether files of postroom replace hooks here, and the differences in postroom's files."""
+        """Return whether postroom's own files replace hooks here, and the differences in these files."""
         serves, findings = False, []
         for own, where in own_files(self.client, self.target):
             expected = self.client.name in self.records.get(files.real(where.path)).clients
@@ -275,7 +275,7 @@ class _Look:
         return serves, findings + self._switched_off()
 
     def _switched_off(self) -> list[Finding]:
-        """Return the finding of a plugin that is written but not enabled."""
+        """Return the finding if a plugin is written but not enabled."""
         switched = switch(self.client, self.target)
         if switched is None:
             return []
