@@ -162,7 +162,7 @@ def test_the_commands_send_what_was_said_and_print_what_came(fake: FakePostroom,
     assert (code, out, err) == (0, "standup: next message at 2026-11-30T08:00:00.000Z\n", "")
     assert fake.seen[-1].body == {
         **{"name": "standup", "project": str(tmp_path), "sender": "Ana", "to": ["Ada", "Bo@x"]},
-        **{"subject": "Plan", "body": "What?", "cron": None, "every_seconds": 1800, "zone": "UTC"},
+        **{"subject": "Plan", "body": "What?", "every_seconds": 1800, "zone": "UTC"},
         **{"missed": "once", "overlap": "skip", "jitter_seconds": 90, "replaces": False},
     }
     for words, printed in (

@@ -83,7 +83,7 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
     """
     row = TABLE[name]
     method, path = str(row["method"]), str(row["path"])
-    body = {key: one for key, one in given.items() if one is not None} or None
+    body = {key: one for key, one in given.items() if one is not None} if given else None
     if method == "GET":
         asked = {key: "yes" if one is True else one for key, one in given.items() if one not in (None, False)}
         path, body = f"{path}?{urlencode(asked)}" if asked else path, None
