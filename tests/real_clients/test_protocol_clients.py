@@ -59,6 +59,9 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
             line.tool("send_message", **place, **message, to=["Ben"], attachments=[plan])
             line.tool("send_message", **place, **message, to=["Ben", "Cyd"])
             line.tool("file_reservation_paths", **place, agent_name="Ben", paths=["p", "q"])
+            for title in ("Place the lamp", "Switch it on"):
+                line.tool("add_task", **place, agent_name="Ada", title=title)
+            line.tool("claim_task", **place, agent_name="Ben", task_id=2)
         yield running
 
 
