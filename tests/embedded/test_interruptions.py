@@ -248,6 +248,17 @@ async def test_a_run_that_started_in_time_is_tried_again_after_its_deadline(manu
         assert await handle.result(timeout=30) == "done"
 
 
+@on("memory", "postgres")
+async def test_a_run_that_a_killed_server_had_started_in_time_goes_on_after_its_deadline(manual):
+    work = LongWork(1)
+    async with manual(work) as mailbox:
+        handle = await mailbox.enqueue("t", "go", deadline=from_now(mailbox, 10))
+        await killed(mailbox, work, 1)
+        mailbox.clock.advance(timedelta(minutes=2))
+        await mailbox.run_until_idle()
+        assert await handle.result(timeout=30) == "done"
+
+
 async def test_what_was_accepted_before_its_deadline_keeps_its_run_when_it_is_enqueued_again(manual):
     async with manual(echo) as mailbox:
         deadline = from_now(mailbox, 5)
