@@ -37,10 +37,10 @@ class FakeZulip:
         """What happens to the next new messages: `limit`, `refuse` or `lose`."""
         self._next_event = self._next_queue = 0
 
-    def feed(self, kind: str, **told: Any) -> int:
-        """Add an event to the queue and return its id."""
+    def feed(self, type: str, *, again: bool = False, **told: Any) -> int:
+        """Add an event to the queue and return its id; one that is sent `again` is in the next queue too if unread."""
         number, self._next_event = self._next_event, self._next_event + 1
-        self.events.append({"id": number, "type": kind, **told})
+        self.events.append({"id": number, "type": type, "again": again, **told})
         return number
 
     def store(self, sender: int, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +82,12 @@ class FakeZulip:
             case "GET", ["users", "me"]:
                 return _done(user_id=BOT, full_name="Post Bot")
             case "POST", ["register"]:
+                again = [one for one in self.events if one["again"] and one["id"] > self.acknowledged]
                 self._next_queue += 1
                 self.queue, self.events, self.acknowledged = f"q{self._next_queue}", [], -1
                 self._next_event = 0
+                for event in again:
+                    self.feed(**{name: value for name, value in event.items() if name != "id"})
                 newest = max(self.messages, default=0)
                 return _done(queue_id=self.queue, last_event_id=-1, max_message_id=newest)
             case "GET", ["events"]:
@@ -107,10 +110,12 @@ class FakeZulip:
         if told["queue_id"] != self.queue:
             return _error(400, "BAD_EVENT_QUEUE_ID", "Bad event queue id")
         self.acknowledged = max(self.acknowledged, int(told["last_event_id"]))
+        # Turns of the event loop, not seconds: the clock of a test advances by the turn, and a poll that lasted longer
+        # than `poll_seconds` by that clock would be given up.
         for _ in range(20):
             if found := [one for one in self.events if one["id"] > self.acknowledged]:
                 return _done(events=found)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         self.feed("heartbeat")
         return _done(events=self.events[-1:])
 
@@ -164,7 +169,7 @@ class ZulipDriver(ChannelDriver):
         return Sent(text, person, str(stored["id"]), stored, event)
 
     async def redeliver(self, sent: Sent) -> None:
-        self.fake.feed("message", message=sent.raw, flags=[])
+        self.fake.feed("message", again=True, message=sent.raw, flags=[])
 
     def acknowledged(self, sent: Sent) -> bool:
         return self.fake.acknowledged >= sent.number

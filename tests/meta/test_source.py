@@ -22,7 +22,7 @@ BROAD_EXCEPTS = {
     "postroom/app/clients/trial.py:try_out": "the edge around one trial call: whatever the library raises is what was seen",
     "postroom/cli/stdio.py:Proxy._run": "the edge around one request of a client",
     "postroom/dispatch/worker.py:Commands._hand_over": "the edge around one executor that is told something",
-    "postroom/dispatch/worker.py:isolated": "the worker around one run: whatever an executor raises is its result",
+    "postroom/dispatch/worker.py:Dispatcher._isolated": "the worker around one run: whatever an executor raises is its result",
     "postroom/dispatch/worker.py:_Held.__await__": "hands what comes on to the executor, which it stands around",
     "postroom/dispatch/worker.py:Dispatcher._guarded": "the worker around one run, for what nobody foresaw: it is put back",
     "postroom/dispatch/recovery.py:Lifecycle._kept_up": "the edge around one of the mailbox's rounds, callbacks included",

@@ -741,7 +741,10 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _isolated(self, job: Job) -> None:
-        """Run the executor in this task until it ends or its lease is lost."""
+        """Run the executor in this task until it ends or its lease is lost; keep its result or its exception.
+
+        A cancellation is raised only if it cancels the task without stopping the job.
+        """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine is run by a task
         alarms: list[asyncio.Task[None]] = []
@@ -757,15 +760,27 @@ class Dispatcher:
             return
         job.is_executing = job.has_executed = True
         job.stops = stop
+        run = partial(self._core.executor.run, job.activation, job.told)
+        ended: AgentRunResult | BaseException
         try:
-            run = partial(self._core.executor.run, job.activation, job.told)
-            job.ended = await isolated(_Held(run, job, self._leases), job)
+            result: object = await _Held(run, job, self._leases)
+            odd = f"the executor returned a {type(result).__name__} and no result"
+            ended = result if isinstance(result, AgentRunResult) else ExecutorMisbehaved(odd)
+        except asyncio.CancelledError:
+            if task.cancelling() > (0 if job.end is None else 1):
+                raise
+            ended = ExecutorFailed("the executor cancelled itself")
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            ended = error
         finally:
             job.is_executing, job.stops = False, None
             for alarm in alarms:
                 task.uncancel()
                 if not job.is_left_behind:
                     alarm.cancel()
+        job.ended = ended if job.end is None else None
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
         """Abandon an executor that ignores its cancellation; its task is no longer awaited."""
@@ -853,30 +868,6 @@ class Dispatcher:
     def _over(self) -> None:
         self._executing -= 1
         self._idle.set()
-
-
-async def isolated(run: Awaitable[AgentRunResult], job: Job) -> AgentRunResult | BaseException | None:
-    """Await an executor and return its result or the exception that it raised; None if the job was stopped.
-
-    A cancellation is raised only if it cancels the task without stopping the job.
-    """
-    try:
-        result: object = await run
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        ours = 0 if job.end is None else 1
-        if task is not None and task.cancelling() > ours:
-            raise
-        return ExecutorFailed("the executor cancelled itself") if job.end is None else None
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        return error if job.end is None else None
-    if job.end is not None:
-        return None
-    if not isinstance(result, AgentRunResult):
-        return ExecutorMisbehaved(f"the executor returned a {type(result).__name__} and no result")
-    return result
 
 
 class LeaseKeeper:
