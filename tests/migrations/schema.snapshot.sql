@@ -520,7 +520,7 @@ CREATE TABLE questions (
   question_id TEXT NOT NULL,
   text        TEXT NOT NULL,
   asked_at    INTEGER NOT NULL, timeout_ms INTEGER CHECK (timeout_ms > 0), on_timeout TEXT NOT NULL DEFAULT 'wait'
-  CHECK (on_timeout IN ('wait', 'cancel', 'no') AND (timeout_ms IS NULL) = (on_timeout = 'wait')),
+  CHECK (on_timeout IN ('wait', 'cancel', 'no') AND (timeout_ms IS NULL) = (on_timeout = 'wait')), asked TEXT NOT NULL DEFAULT '{}',
   PRIMARY KEY (run_id, question_id)
 ) WITHOUT ROWID;
 
@@ -710,6 +710,14 @@ CREATE TABLE "search_index_progress" (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
   indexed_to INTEGER NOT NULL
 );
+
+CREATE TABLE snoozed_questions (
+  run_id      TEXT NOT NULL,
+  question_id TEXT NOT NULL,
+  until       INTEGER NOT NULL,
+  snoozed_by  TEXT NOT NULL,
+  PRIMARY KEY (run_id, question_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE sqlite_sequence(name,seq);
 

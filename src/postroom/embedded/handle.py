@@ -1,7 +1,7 @@
 """A program's handle of a run, enqueued by this process or another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,12 +19,14 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
+from postroom.contracts.questions import Given, QuestionKind, decision_on, person
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS, Watch
-from postroom.embedded.items import T, refuse_other_text, refuse_other_type
+from postroom.embedded.items import T, plain, refuse_other_text, refuse_other_type
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.stores.runs.ports import LOOK_AGAIN_AFTER
 from postroom.stores.store import refuse_forked
@@ -218,9 +220,17 @@ class RunHandle:
 
     @_needs_question_id
     async def answer(
-        self, text: str = "", *, question_id: str, approved: bool | None = None, by: str = ""
+        self,
+        text: str = "",
+        *,
+        question_id: str,
+        approved: bool | None = None,
+        by: str = "",
+        values: Mapping[str, Any] | None = None,
     ) -> None:
         """Answer the question with this id; the run resumes with the answer.
+
+        If the question has choices, `text` is one of them. If it has a form, `values` are its fields.
 
         While the database is unavailable, the call waits.
 
@@ -228,8 +238,8 @@ class RunHandle:
         the id, a late answer to an earlier question is never taken as the answer to a later one.
 
         Raises:
-            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing, or
-                there is neither a text nor `approved`.
+            InvalidArgument, TooLarge: An argument has the wrong type or cannot be stored, `question_id` is
+                missing, there is neither a text nor `approved`, or the question takes another answer.
             StaleDecision: The run does not ask this question now, or the question has an answer.
         """
         refuse_other_text("the answer", text)
@@ -241,14 +251,22 @@ class RunHandle:
                 value=repr(approved)[:80],
                 remedy="pass True for yes, False for no, or leave out approved",
             )
-        if not text and approved is None:
+        if not text and approved is None and values is None:
             raise InvalidArgument("the answer is empty", remedy="pass a text, or approved=True or False")
         run = await self._retried(self._loaded)
         asked = open_questions(run)
         if all(one.tool_call_id != question_id for one in asked):
             raise _not_asked(run, question_id, asked)
-        result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
-        decision = ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
+        [ticket] = [one for one in asked if one.tool_call_id == question_id]
+        if ticket.asked.kind is QuestionKind.YES_NO and values is None:
+            result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
+            decision = ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
+        else:
+            value = text if values is None else plain(values, "the values")
+            given = Given(value=value, by=person(by), at="embedded")
+            now = self._mailbox.stores.clock.now()
+            decision = decision_on(ticket.asked, question_id, ticket.question, given, now)
+            decision = replace(decision, decision_id=uuid4().hex)
         request = RunActivation.new(
             self.thread_id, [], continue_run_id=self.id, decisions=[(question_id, decision)]
         )

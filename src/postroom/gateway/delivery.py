@@ -28,11 +28,12 @@ from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import GatewayConfig
-from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
+from postroom.gateway.events import Card, SendErrorKind, SendResult
 from postroom.gateway.files import attached, attachment_of, content_of
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter, send_metadata
+from postroom.gateway.questions import card_of
 from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.gateway.splitting import split
@@ -471,13 +472,10 @@ class Delivery:
                 if shown.get("said") != (said := _said(reply)):
                     await self._remember_card(reply.thread_id, question.number, {**shown, "said": said})
                 continue
-            text = self._sessions.label(source) + "\n\n".join(filter(None, (outgoing.opening, question.text)))
+            card = card_of(question)
+            text = self._sessions.label(source) + "\n\n".join(filter(None, (outgoing.opening, card.text)))
             if outgoing.marks_step:
                 text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
-            buttons = (
-                Button(label="Approve", value=f"approve {question.number}"),
-                Button(label="Deny", value=f"deny {question.number}"),
-            )
             metadata = send_metadata(
                 source,
                 dedupe_key=f"{outgoing.key}/question/{number}",
@@ -485,7 +483,7 @@ class Delivery:
                 final=True,
             )
             outgoing.marks_step = True
-            result = await adapter.send_card(source.chat_id, Card(text=text, buttons=buttons), metadata)
+            result = await adapter.send_card(source.chat_id, replace(card, text=text), metadata)
             outgoing.marks_step = result.error_kind is not None and result.error_kind.may_have_arrived
             if not result.success:
                 return result

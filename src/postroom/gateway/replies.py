@@ -16,6 +16,7 @@ from postroom.contracts.inference import CALLER_TOOLS
 from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
+from postroom.contracts.questions import YES_OR_NO, Asked, Given, decision_on
 from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import (
     CUT_OFF,
@@ -25,6 +26,7 @@ from postroom.contracts.runs import (
     TerminationKind,
     WaitingReason,
 )
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
 from postroom.gateway.events import Button
@@ -57,6 +59,16 @@ class Question(Record, frozen=True, kw_only=True):
     run_id: str
     call_id: str
     text: str
+    asked: Asked = YES_OR_NO
+
+    def decision(self, given: Given, now: int) -> ToolCallResume:
+        """Return the decision that an answer makes.
+
+        Raises:
+            NotPermitted: This person may not answer the question.
+            InvalidArgument, TooLarge: The question does not take such an answer.
+        """
+        return decision_on(self.asked, self.number, self.text, given, now)
 
 
 class Reply(Record, frozen=True, kw_only=True):
@@ -212,6 +224,7 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
         run_id=run.run_id,
         call_id=ticket.tool_call_id,
         text=ticket.question,
+        asked=ticket.asked,
     )
 
 

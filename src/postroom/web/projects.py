@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
+from postroom.contracts.questions import LONGEST_TEXT
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.tasks import tasks_page
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
 from postroom.web.frame import count_overlaps, count_unread
-from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import cut
 from postroom.web.serving import choice, number, remembered_name
 from postroom.web.site import Shown, Site, WorkingSite
@@ -80,8 +80,8 @@ async def projects(site: Site, request: Request) -> Response:
         after=after,
         counted=COUNTED,
         at_once=AT_ONCE,
-        longest_why=LONGEST_WHY,
-        done=choice(request, "done", ("", "yes", "no", "replay", "discard")),
+        longest_why=LONGEST_TEXT,
+        done=choice(request, "done", ("", "yes", "no", "answered", "replay", "discard")),
         skipped=number(request, "skipped") or 0,
         address=address if _ADDRESS.fullmatch(address) else DEFAULT_ADDRESS,
     )
