@@ -123,13 +123,15 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
         InvalidArgument, TooLarge: The form is not complete, or has too many characters.
         StaleDecision: The question is not open.
     """
-    by = form.by.strip()
-    if len(by) > LONGEST_NAME:
+    why, by = form.why.strip(), form.by.strip()
+    if len(why) > LONGEST_TEXT or len(by) > LONGEST_NAME:
         raise TooLarge(
-            f"a name can have at most {LONGEST_NAME} characters", value=len(by), remedy="shorten it"
+            f"a comment can have at most {LONGEST_TEXT} characters, a name at most {LONGEST_NAME}",
+            value=max(len(why), len(by)),
+            remedy="shorten it; nothing was answered",
         )
     if not by:
         raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
     filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MOST_FIELDS])}
-    given = Given(value=filled or form.answer, by=person(by), at=PAGES, why=form.why.strip())
+    given = Given(value=filled or form.answer, by=person(by), at=PAGES, why=why)
     await site.services.questions.decide(slug, form.run, form.number, given)

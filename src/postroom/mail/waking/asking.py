@@ -44,7 +44,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
             remedy="give both, or neither to wait without a timeout",
         )
     run_id = _run_of(context, asked)
-    question = _question(context, asked, home, run_id)
+    question = _question(context, asked, home, agent, run_id)
     before = context.tx.questions(run_id)
     same = [one for one in before if one.text == question.text]
     for one in same:
@@ -73,7 +73,7 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     run_id = _run_of(context, asked)
     if not context.tx.has_asked(run_id, kept["question_id"]):
         home, agent = acting_active(context, asked.project_key, asked.agent_name)
-        question = _question(context, asked, home, run_id)
+        question = _question(context, asked, home, agent, run_id)
         _keep(context, agent, run_id, replace(question, id=kept["question_id"]))
 
 
@@ -92,7 +92,9 @@ def _keep(context: WriteContext, agent: Agent, run_id: str, question: AskedQuest
         raise IllegalTransition(f"{agent.name} has no active run {run_id!r}", value=run_id, remedy=_OWN_RUN)
 
 
-def _question(context: WriteContext, asked: AskPerson, home: Project, run_id: str) -> AskedQuestion:
+def _question(
+    context: WriteContext, asked: AskPerson, home: Project, agent: Agent, run_id: str
+) -> AskedQuestion:
     """Return the question that a call asks, without its id."""
     kind = asked_for(
         choices=asked.choices,
@@ -113,8 +115,12 @@ def _question(context: WriteContext, asked: AskPerson, home: Project, run_id: st
         )
     to = tuple(_address(context, one, home, run_id) for one in asked.to)
     not_by = tuple(_address(context, one, home, run_id) for one in asked.not_by)
-    if to and set(to) <= set(not_by):
-        raise InvalidArgument("to and not_by leave nobody who may answer", value=asked.to, remedy="change to")
+    if to and set(to) <= {*not_by, full_address(home, agent)}:
+        raise InvalidArgument(
+            "to leaves nobody who may answer: its names are yours or in not_by",
+            value=asked.to,
+            remedy="name somebody else",
+        )
     return AskedQuestion(
         id="",
         text=asked.question,
