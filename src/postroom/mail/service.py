@@ -222,12 +222,17 @@ class Mail:
             readers = context.active | ({caller.agent_id} if caller.agent_id is not None else set())
             return answer, [one for one in readers if may_renew and tx.is_renewal_due(one, context.now)]
 
-        answer, readers = await self.store.read(look)
-        for agent_id in readers:
+        answer, due = await self.store.read(look)
+
+        def renew(tx: MailWrites) -> None:
+            for agent_id in due:
+                tx.touch_agent(agent_id, tx.now())
+
+        if due:
             try:
-                await self.store.write(lambda tx, one=agent_id: tx.touch_agent(one, tx.now()))
+                await self.store.write(renew)
             except StoreError as error:
-                _LOG.warning("claim.not_renewed", agent_id=agent_id, code=error.code, reason=error.message)
+                _LOG.warning("claim.not_renewed", agent_ids=due, code=error.code, reason=error.message)
         return answer
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
