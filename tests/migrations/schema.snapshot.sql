@@ -148,6 +148,8 @@ CREATE INDEX runs_waiting ON runs (run_id) WHERE status = 'waiting';
 
 CREATE INDEX schedules_due ON schedules (kind, next_at);
 
+CREATE INDEX snoozed_until ON snoozed_questions (until);
+
 CREATE INDEX task_dependents ON task_dependencies (depends_on);
 
 CREATE INDEX tasks_ended ON tasks (project_id, state, changed_at, id) WHERE state IN ('done', 'cancelled');

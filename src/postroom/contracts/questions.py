@@ -8,7 +8,7 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, Literal
 
-from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
+from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.quoting import one_line
 from postroom.contracts.records import Record
@@ -34,6 +34,10 @@ _FIELD_KEYS: Final = {
     *("minimum", "maximum", "minLength", "maxLength"),
 }
 _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+
+
+class _Misfit(ValueError):
+    """An answer that a question does not take; its text says why."""
 
 
 class QuestionKind(StrEnum):
@@ -145,17 +149,17 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
 
     Raises:
         NotPermitted: This person may not answer the question.
-        InvalidArgument, TooLarge: The question does not take such an answer.
+        InvalidArgument: The question does not take such an answer.
     """
     named = f"question {number} ({one_line(question)[:80]})"
     _refuse_others(asked, number, named, given.by)
     try:
         result, words = _read(asked, given.value)
         _refuse_long("a comment", given.why)
-    except (InvalidArgument, TooLarge) as error:
-        raise type(error)(
-            f"{named} is still open: {error.message}; it takes {asked.takes}, from {asked.who}",
-            value=error.value,
+    except _Misfit as error:
+        raise InvalidArgument(
+            f"{named} is still open: {error}; it takes {asked.takes}, from {asked.who}",
+            value=_shown(given.value),
             remedy="answer it again; nothing was changed",
         ) from error
     if asked.digest:
@@ -199,13 +203,13 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
         case QuestionKind.YES_NO:
             approved = given if isinstance(given, bool) else _YES_NO.get(text.casefold())
             if approved is None:
-                raise InvalidArgument(f"{_shown(given)} is neither yes nor no", value=_shown(given))
+                raise _Misfit(f"{_shown(given)} is neither yes nor no")
             return {"approved": approved}, ""
         case QuestionKind.CHOICE:
             return _choice(asked.choices, text or given)
         case QuestionKind.TEXT:
             if not text:
-                raise InvalidArgument("the answer has no text", value=_shown(given))
+                raise _Misfit("the answer has no text")
             _refuse_long("an answer", text)
             return {"text": storable(text)}, storable(text)
     values = _values(asked.fields, given)
@@ -219,7 +223,7 @@ def _choice(choices: Sequence[str], given: Json) -> tuple[dict[str, Json], str]:
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
         chosen = choices[int(text[:3]) - 1]
     if chosen is None:
-        raise InvalidArgument(f"{_shown(given)} is not a choice", value=_shown(given))
+        raise _Misfit(f"{_shown(given)} is not a choice")
     return {"choice": chosen}, chosen
 
 
@@ -227,15 +231,15 @@ def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
     """Return the values of a form. Texts are read as numbers and booleans, as people type them."""
     told = _typed(fields, given) if isinstance(given, str) else given
     if not isinstance(told, Mapping):
-        raise InvalidArgument(f"{_shown(given)} is not a form", value=_shown(given))
+        raise _Misfit(f"{_shown(given)} is not a form")
     if unknown := [name for name in told if name not in {one.name for one in fields}]:
-        raise InvalidArgument(f"the form has no field {_shown(unknown[0])}", value=_shown(unknown[0]))
+        raise _Misfit(f"the form has no field {_shown(unknown[0])}")
     values: dict[str, Json] = {}
     for field in fields:
         value = told.get(field.name)
         if value is None or (isinstance(value, str) and not value.strip()):
             if field.is_required:
-                raise InvalidArgument(f"the field {field.name} is missing", value=field.name)
+                raise _Misfit(f"the field {field.name} is missing")
             continue
         values[field.name] = _value(field, value)
     return values
@@ -247,14 +251,14 @@ def _typed(fields: Sequence[FormField], text: str) -> Json:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InvalidArgument("the form is not valid JSON", value=_shown(text)) from error
+            raise _Misfit("the form is not valid JSON") from error
     pairs = [_PAIR.fullmatch(line) for line in re.split(r"[\n;]", text) if line.strip()]
     known = {one.name for one in fields}
     if all(found is not None and found[1] in known for found in pairs) and pairs:
         return {found[1]: found[2] for found in pairs if found is not None}
     if len(fields) == 1:
         return {fields[0].name: text}
-    raise InvalidArgument("write each field as `name = value`, one in a line", value=_shown(text))
+    raise _Misfit("write each field as `name = value`, one in a line")
 
 
 def _value(field: FormField, given: Json) -> Json:
@@ -273,17 +277,14 @@ def _value(field: FormField, given: Json) -> Json:
         value = _number(value, is_integer=field.type == "integer")
         size = value or 0.0
     if value is None:
-        raise InvalidArgument(
-            f"{_shown(given)} is no value of the field {field.described}", value=_shown(given)
-        )
+        raise _Misfit(f"{_shown(given)} is no value of the field {field.described}")
     if field.type == "boolean":
         return value
     if (field.least is not None and size < field.least) or (field.most is not None and size > field.most):
         least, most = field.least, field.most
-        raise InvalidArgument(
+        raise _Misfit(
             f"{field.name} must be between {'any' if least is None else f'{least:g}'} and "
-            f"{'any' if most is None else f'{most:g}'}{' characters' if field.type == 'string' else ''}",
-            value=_shown(given),
+            f"{'any' if most is None else f'{most:g}'}{' characters' if field.type == 'string' else ''}"
         )
     return value
 
@@ -303,7 +304,7 @@ def _number(given: Json, *, is_integer: bool) -> float | int | None:
 
 def _refuse_long(what: str, text: str) -> None:
     if len(text) > LONGEST_TEXT:
-        raise TooLarge(f"{what} can have at most {LONGEST_TEXT} characters", value=len(text))
+        raise _Misfit(f"{what} can have at most {LONGEST_TEXT} characters")
 
 
 def _word(value: Json) -> str:
@@ -325,7 +326,7 @@ def asked_for(
     """Return the kind of a question from the arguments of its asker, checked.
 
     Raises:
-        InvalidArgument, TooLarge: The arguments do not describe a kind of question.
+        InvalidArgument: The arguments do not describe a kind of question.
     """
     if (len(choices) > 0) + wants_text + (form is not None) > 1:
         raise InvalidArgument(
@@ -348,7 +349,14 @@ def asked_for(
             value=_shown(default),
             remedy="leave out default; use on_timeout 'no' or 'cancel'",
         )
-    _read(asked, default)
+    try:
+        _read(asked, default)
+    except _Misfit as error:
+        raise InvalidArgument(
+            f"the question does not take its default: {error}",
+            value=_shown(default),
+            remedy=f"give {asked.takes}",
+        ) from error
     return Asked(kind=kind, choices=tuple(choices), fields=fields, action=action, default=default)
 
 

@@ -238,7 +238,7 @@ class RunHandle:
         the id, a late answer to an earlier question is never taken as the answer to a later one.
 
         Raises:
-            InvalidArgument, TooLarge: An argument has the wrong type or cannot be stored, `question_id` is
+            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is
                 missing, there is neither a text nor `approved`, or the question takes another answer.
             StaleDecision: The run does not ask this question now, or the question has an answer.
         """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError, TooLarge
+from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
 from postroom.contracts.questions import Given, QuestionKind, person
 from postroom.contracts.quoting import one_line, readable
 from postroom.contracts.run_stores import RunQuery
@@ -97,7 +97,7 @@ class Questions:
         )
         try:
             decision = chosen.decision(given, self._clock.now())
-        except (NotPermitted, InvalidArgument, TooLarge) as error:
+        except (NotPermitted, InvalidArgument) as error:
             return Decided(f"Not answered: {error.message}.")
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
             return Decided(ANSWERED_ALREADY)

@@ -66,7 +66,7 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
         for row in islice(dispatches_of(tx, status, prefix), _MOST_RUNS)
     }
     why, asked = _Why(runs, rows, now), asked_in(runs)
-    snoozed = tx.mail.snoozed(now) if asked else {}
+    snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], now) if asked else {}
     works = [work_of(run, rows.get(run.run_id) or dispatch_of(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
     dead = list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), _MOST_RUNS))

@@ -101,7 +101,7 @@ class QuestionService:
 
         Raises:
             StaleDecision: The question is not open; the error names the questions that are.
-            InvalidArgument, TooLarge: Several numbers have this prefix, several open questions have this
+            InvalidArgument: Several numbers have this prefix, several open questions have this
                 number, or the question does not take such an answer.
             NotPermitted: This person may not answer the question.
         """
@@ -161,7 +161,7 @@ class QuestionService:
 
     def _as_open(self, tx: Transaction, prefix: str) -> list[OpenQuestion]:
         asked = _open(tx, prefix)
-        snoozed = tx.mail.snoozed(self._clock.now()) if asked else {}
+        snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], self._clock.now()) if asked else {}
         return [
             open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
             for run, question in asked
@@ -190,7 +190,7 @@ class QuestionService:
 
         Raises:
             StaleDecision: The question is not open, or no longer open; no run gets the answer.
-            InvalidArgument, TooLarge, NotPermitted: The question does not take such an answer, or not from
+            InvalidArgument, NotPermitted: The question does not take such an answer, or not from
                 this person.
         """
         await self._hand_over(*await self._asked_in(slug, run_id, number), given)

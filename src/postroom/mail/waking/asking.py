@@ -32,7 +32,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
     Raises:
         IllegalTransition: The agent has no such active run.
-        InvalidArgument, TooLarge: Only one of a timeout and its effect is given, the kind of answer is
+        InvalidArgument: Only one of a timeout and its effect is given, the kind of answer is
             invalid, or the call neither names a run nor comes from one.
         UnknownAgent: Somebody who may or may not answer does not exist.
     """

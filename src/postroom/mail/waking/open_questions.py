@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
+from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.mail import Agent, Message, Recipient
 from postroom.contracts.questions import LONGEST_TEXT, Answerer, Given, QuestionKind, decision_on
 from postroom.contracts.records import replace
@@ -63,7 +63,7 @@ def given_by_reply(
 
     Raises:
         NotPermitted: The sender may not answer one of the questions.
-        InvalidArgument, TooLarge: One of the questions does not take such an answer.
+        InvalidArgument: One of the questions does not take such an answer.
     """
     by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:LONGEST_TEXT]
     found = list[tuple[str, ToolCallResume]]()
@@ -111,7 +111,7 @@ def held(
             try:
                 given_by_reply(tx, run, message, message.created_at)
                 continue
-            except (NotPermitted, InvalidArgument, TooLarge) as error:
+            except (NotPermitted, InvalidArgument) as error:
                 why = f"; this reply does not answer it: {error.message}"
         found[one.agent_id] = (
             f"{one.name} has an open question since {iso(run.open_tickets[0].updated_at)}{why}"

@@ -18,7 +18,6 @@ from postroom.contracts.errors import (
     NotPermitted,
     PostroomError,
     QueueFull,
-    TooLarge,
 )
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
@@ -145,7 +144,7 @@ class OpenChange:
                 if asking is not None:
                     try:
                         answers_given = given_by_reply(self.tx.mail, asking, message, self.tx.now())
-                    except (NotPermitted, InvalidArgument, TooLarge):
+                    except (NotPermitted, InvalidArgument):
                         asking = None  # its sender is told why; the message waits
                 text = as_prompt(message, origin, reader=one[1].name, nonce=self.tx.new_id()[:_NONCE])
                 mode = DeliveryMode(

@@ -422,9 +422,9 @@ class WakingReads:
         row = self._tx.one("threads.run", {"run_id": run_id})
         return None if row is None else rows.run(row)
 
-    def snoozed(self, now: int) -> dict[tuple[str, str], int]:
-        """Return until when open questions are put off, by the ids of their run and their call."""
-        rows_found = self._tx.all("mail.snoozed", {"now": now})
+    def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
+        """Return until when questions of these runs are put off, by the ids of their run and their call."""
+        rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def answering_run(self, message_id: int) -> str | None:
@@ -570,7 +570,8 @@ class WakingWrites(WakingReads):
     def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
         """Put an open question off until an instant; an instant in the past ends that."""
         values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
-        self._tx.run("mail.drop_snoozed", {**values, "now": now})
+        self._tx.run("mail.drop_snoozed", {"now": now})
+        self._tx.run("mail.unsnooze", values)
         if until > now:
             self._tx.run("mail.snooze", values)
 

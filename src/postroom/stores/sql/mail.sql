@@ -861,10 +861,13 @@ SELECT question_id, text, timeout_ms, on_timeout, asked FROM questions WHERE run
 DELETE FROM questions WHERE run_id = :run_id AND question_id = :question_id;
 
 -- snoozed
-SELECT run_id, question_id, until FROM snoozed_questions WHERE until > :now;
+SELECT run_id, question_id, until FROM snoozed_questions WHERE run_id IN {texts :run_ids} AND until > :now;
 
 -- drop_snoozed
-DELETE FROM snoozed_questions WHERE until <= :now OR (run_id = :run_id AND question_id = :question_id);
+DELETE FROM snoozed_questions {index snoozed_until} WHERE until <= :now;
+
+-- unsnooze
+DELETE FROM snoozed_questions WHERE run_id = :run_id AND question_id = :question_id;
 
 -- snooze
 INSERT INTO snoozed_questions (run_id, question_id, until, snoozed_by) VALUES (:run_id, :question_id, :until, :snoozed_by);

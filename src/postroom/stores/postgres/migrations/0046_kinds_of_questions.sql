@@ -9,3 +9,4 @@ CREATE TABLE snoozed_questions (
   snoozed_by  text COLLATE "C" NOT NULL,
   PRIMARY KEY (run_id, question_id)
 );
+CREATE INDEX snoozed_until ON snoozed_questions (until);
