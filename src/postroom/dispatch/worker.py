@@ -77,7 +77,6 @@ from postroom.dispatch.completion import (
     Workers,
     WorkerStatus,
     claimed_next,
-    claimed_within,
     classify,
     finish_event,
     is_left_open,
@@ -450,12 +449,10 @@ class Dispatcher:
 
     async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
         """Write the claim for a reserved slot, and start the claimed dispatch."""
-        core, limits, asks = self._core, self._core.config.limits, self.asks()
+        core, asks = self._core, self.asks()
 
         def claim(tx: Transaction) -> Claimed | Held | None:
-            if core.counts_all:
-                return claimed_within(tx, thread_id, asks, limits, core.budgets)
-            tx.lock(thread_lock(thread_id))
+            tx.lock(thread_lock(thread_id), *core.limits_lock)
             return claimed_next(tx, thread_id, asks)
 
         try:
@@ -552,16 +549,19 @@ class Dispatcher:
     def asks(self, *, is_now: bool = False) -> ClaimAsk:
         """Return a claim for this process; the run starts with it unless the tenant must be checked first.
 
-        `is_now`: a caller waits for it, and it is claimed before its budgets are checked.
+        `is_now`: a caller waits for the run, which starts even if a limit is reached.
         """
         core = self._core
         return ClaimAsk(
             consumer=core.consumer_id,
             lease_ms=core.config.lease_ms,
             instance_id=core.new_id(),
-            begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.has_budgets),
+            begins=core.config.max_concurrent_runs_per_tenant is None,
             effects=core.effects,
             places=None if core.config.places is None else core.places,
+            limits=core.config.limits,
+            budgets=core.budgets if core.has_budgets else None,
+            is_now=is_now,
         )
 
     def asks_next(self, job: Job) -> ClaimAsk | None:
@@ -575,7 +575,7 @@ class Dispatcher:
         job.has_followers |= worker.is_wanted
         if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
             return None
-        if core.counts_all:
+        if core.config.limits:  # others that count to the same limit come first
             return None
         kept_ms = core.now() - job.kept_since
         if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
@@ -1098,12 +1098,12 @@ class Execution:
                 ),
             )
             return False
-        if begun.is_held:
+        if begun.start is not None and begun.start.held is not None:
             await completion.release(job.dispatch)
             job.comes_again = True
             return False
-        if begun.asks:
-            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.asks)
+        if begun.start is not None and begun.start.asks:
+            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.start.asks)
             paused = TerminationReason.suspended()
             await completion.end(job, AgentRunResult(run_id=run.run_id, termination=paused, waiting=waiting))
             return False
