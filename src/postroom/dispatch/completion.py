@@ -689,9 +689,7 @@ class Completion:
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = None
         is_done = not asked and run.status is RunStatus.DONE
-        if (
-            state.queued and asks is not None and is_done and asks.budgets is None
-        ):  # they count this run first
+        if asks is not None and asks.budgets is None and state.queued and is_done:  # budgets see this end
             due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
             following = _next(tx, thread_id, asks, due)
         step = ThreadCommit(
@@ -715,10 +713,8 @@ class Completion:
             core.effects.write(tx, run, accept)
         tells, unasked = self._resumed(tx, dispatch, run, asked) if asked else (None, ())
         claimed: Claimed | Held | None = None
-        if following is not None and asks is not None:
-            claimed = following.noted(tx, asks)
-        elif asks is not None and (done.leaves_queued or tells is not None):
-            claimed = claimed_next(tx, run.thread_id, asks)
+        if asks is not None and (following is not None or done.leaves_queued or tells is not None):
+            claimed = following.noted(tx, asks) if following else claimed_next(tx, thread_id, asks)
         return Ending(
             run=run,
             leaves_waiting=done.leaves_waiting,

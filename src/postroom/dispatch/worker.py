@@ -507,9 +507,7 @@ class Dispatcher:
 
     def claim_tokens(self) -> frozenset[str]:
         """Return the tokens of the claims whose runs execute here and may continue."""
-        return frozenset(
-            job.dispatch.claim_token or "" for job in self._leases.jobs.values() if job.end is None
-        )
+        return frozenset(token for token, job in self._leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
         """Return the dispatches that are claimed in the name of this process and are not executed in it.
@@ -517,7 +515,7 @@ class Dispatcher:
         Raises:
             StoreError: The store cannot be read.
         """
-        consumer, tokens = self._core.consumer_id, self._leases.claim_tokens()
+        consumer, tokens = self._core.consumer_id, tuple(self._leases.jobs)
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
     def reserve(
@@ -880,17 +878,13 @@ class LeaseKeeper:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.jobs: dict[int, Job] = {}
-        """The jobs that execute here."""
+        self.jobs: dict[str, Job] = {}
+        """The jobs that execute here, by claim token."""
         self._keeper: asyncio.Task[None] | None = None
-
-    def claim_tokens(self) -> list[str]:
-        """Return the tokens of the claims whose runs execute here."""
-        return [job.dispatch.claim_token or "" for job in self.jobs.values()]
 
     def keep(self, job: Job) -> None:
         """Renew this claim until `let_go` is called."""
-        self.jobs[id(job)] = job
+        self.jobs[job.dispatch.claim_token or ""] = job
         if (most := self._core.config.max_run_ms) is not None:
             ends_at = self._core.now() + most
             job.alarm = self._core.tasks.start(self._end_at(job, ends_at), name="longest run")
@@ -901,7 +895,7 @@ class LeaseKeeper:
 
     def let_go(self, job: Job) -> None:
         """Stop renewing this claim; a repeated call has no effect."""
-        self.jobs.pop(id(job), None)
+        self.jobs.pop(job.dispatch.claim_token or "", None)
         if job.alarm is not None:
             job.alarm.cancel()
 
@@ -1007,7 +1001,7 @@ class LeaseKeeper:
         await self._core.store.write(supersede, key=thread_id)
 
     def _lost(self, job: Job, reason: str) -> None:
-        if job.end is not None or id(job) not in self.jobs:
+        if job.end is not None or self.jobs.get(job.dispatch.claim_token or "") is not job:
             return
         self._core.metrics.lease_lost()
         _LOG.warning("lease.lost", dispatch_id=job.dispatch.dispatch_id, reason=reason)
