@@ -574,7 +574,7 @@ class ListTasks(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ClaimTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take the next ready task whose files nobody holds; its files are reserved for you.
 
-    Keep its `epoch` for done_task. Your messages, reservations and other changes renew the claim; else it
+    Keep its `epoch` for done_task. Your calls as this agent renew the claim; else it
     ends after `ttl_seconds`.
     """
 
@@ -606,7 +606,8 @@ class AddTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class UpdateTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change a task, give it back (ready), block it with a reason or `depends_on`, or cancel it.
 
-    To give back or block a task that you hold, send its `epoch`.
+    Only the agent that added a task or holds it may cancel it. To give back or block a task that you hold,
+    send its `epoch`.
     """
 
     project_key: ProjectKey

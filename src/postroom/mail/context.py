@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
@@ -101,6 +101,8 @@ class OperationContext(Generic[Records, Projects]):
     """Whether calls and runs are traced; if not, trace positions are not looked up."""
     waking: "OpenChange | None" = None
     """Wakes recipients within this change; without it, they are found later."""
+    active: set[int] = field(default_factory=set)
+    """The agents that this call acts as: each operation that checks an agent's identity adds the agent."""
 
 
 ReadContext = OperationContext[RecordReads, ProjectReads]

@@ -133,7 +133,7 @@ class Site:
 
         def view(tx: Transaction) -> Shown:
             project = known_project(tx.mail, slug)
-            after, values = tx.mail.log_bounds(project.id).newest, look(tx, project)
+            after, values = tx.mail.newest_entry(project.id), look(tx, project)
             counts = values.get("counts") or (
                 WorkCounts() if services is None else services.runs.counts(tx, slug)
             )

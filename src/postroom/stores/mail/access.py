@@ -948,6 +948,15 @@ class TaskReads:
         """Return the tasks that an agent holds, by id, including those whose lease has meanwhile expired."""
         return self._tasks("tasks.held", agent_id=agent_id)
 
+    def is_renewal_due(self, agent_id: int, now: int) -> bool:
+        """Whether a quarter of the lease has passed since one of the agent's claims was renewed."""
+        return self._tx.one("tasks.is_renewal_due", {"agent_id": agent_id, "now": now}) is not None
+
+    def count_reviews(self, project_id: int, *, limit: int) -> int:
+        """Count the tasks that wait for a person's check, up to a limit."""
+        [count] = self._tx.one("tasks.count_reviews", {"project_id": project_id, "limit": limit}) or (0,)
+        return count
+
     def tasks_claimed_in(self, run_id: str) -> list[Task]:
         """Return the tasks that were claimed in a run and are still held, by id."""
         return self._tasks("tasks.in_run", run_id=run_id)
