@@ -1719,11 +1719,13 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
     """Return when a queued run may resume with a submission's answers, in milliseconds since the epoch.
 
     Each answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
-    once, so it resumes after the longest of these delays.
+    once, so it resumes after the longest of these delays. Answers to questions that it asked before do not
+    count: without earlier answers the queued dispatch is due at the timeout of the question.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own
-    given = plan.run.activation.seeded_decisions if plan.run.activation is not None else ()
+    asked = plan.run.waiting.tickets if plan.run.waiting is not None else ()
+    given = [one for one in plan.run.answered if one.ticket in asked]
     waits_for_earlier = plan.joins is not None and len(given) > len(plan.answers)
     return max(due, plan.joins.available_at or 0) if plan.joins and waits_for_earlier else due
 
