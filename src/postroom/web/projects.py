@@ -21,6 +21,7 @@ from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
+from postroom.web.frame import MOST_REVIEWS
 from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import cut
 from postroom.web.serving import NAME_KEPT, choice, number, remembered_name
@@ -88,7 +89,10 @@ async def projects(site: Site, request: Request) -> Response:
             for one in page.rows
             if (live := mail.live_reservations(one.id, now=now, limit=LEASES))
         }
-        needs = {one.slug: len(overlaps.get(one.slug, ())) for one in page.rows}
+        needs = {
+            one.slug: len(overlaps.get(one.slug, ())) + mail.count_reviews(one.id, limit=MOST_REVIEWS)
+            for one in page.rows
+        }
         if services is not None:
             for slug, waiting in services.runs.for_people(tx, list(needs)).items():
                 needs[slug] += waiting
