@@ -39,6 +39,10 @@ class Rules:
     max_reservation_ttl: timedelta = timedelta(days=7)
     default_reservation_ttl: timedelta = timedelta(hours=1)
     case_sensitive_paths: bool = True
+    note_tokens: int = 1_000
+    """The budget of tokens for the notes that a session or a run is given at once."""
+    note_ttl: timedelta = timedelta(days=90)
+    """How long a note is active if its author names no time."""
     enforced_by: tuple[str, ...] = ()
     """The hooks that enforce reservations, in the clients that have them installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"

@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -23,9 +24,10 @@ from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.names import LONGEST as LONGEST_NAME
+from postroom.mail.notes import notes_to_give
 from postroom.mail.projects import checked_path
 from postroom.mail.repositories import Location, locate, locations_of
-from postroom.mail.reservations import held_by_others, release_reserved_in
+from postroom.mail.reservations import held_by_others, in_run, release_reserved_in
 from postroom.mail.service import Mail
 from postroom.services import notices
 from postroom.services.idling import Idling
@@ -370,6 +372,38 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     )
 
 
+def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    """Add the notes for the agent's files and tasks that this session or run was not given yet.
+
+    Files and tasks change by calls to postroom's own tools, so that other tools need no look. In the middle
+    of a session, the agent's own notes are left out: it has just written them.
+    """
+    decided, call = decide(context, event, actor), event.call
+    grant = context.caller.grant
+    place = _in_session(event) if grant is None or grant.run_id is None else in_run(grant.run_id)
+    if actor is None or (event.kind == "tool" and not call.acts_as) or (not place and event.kind != "start"):
+        return decided
+    notes = notes_to_give(
+        context.tx,
+        actor.project,
+        actor.agent,
+        context.rules,
+        place=place,
+        again=call.compacted,
+        with_own=event.kind == "start",
+    )
+    if notes is None:
+        return decided
+
+    def record(writing: WriteContext) -> None:
+        if call.compacted:
+            writing.tx.forget_given(place)
+        notes.record(writing.tx, writing.now)
+
+    text = f"{decided.answer['text']}\n{notes.text}".lstrip()
+    return _Decision(answer=_answer("tell", text), notes=(*decided.notes, *((record,) if place else ())))
+
+
 def _reserved(
     context: ReadContext, event: _Event, agent: Agent
 ) -> tuple[Callable[[WriteContext], object], ...]:
@@ -515,9 +549,9 @@ def _activity(context: ReadContext, agent: Agent) -> tuple[Callable[[WriteContex
 _CHECKS = ("edit", "commit", "push")
 """The events that ask whether files may be changed."""
 _DECIDE: Mapping[str, _Decide] = {
-    "start": _start,
-    "prompt": _prompt,
-    "tool": _tool,
+    "start": partial(_with_notes, _start),
+    "prompt": partial(_with_notes, _prompt),
+    "tool": partial(_with_notes, _tool),
     "stop": _stop,
     WAIT: _wait,
     WAKE: _wake,
