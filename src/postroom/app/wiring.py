@@ -394,4 +394,6 @@ def rules_of(settings: Settings) -> Rules:
         default_reservation_ttl=settings.default_reservation_ttl,
         case_sensitive_paths=settings.case_sensitive_paths,
         guard_mode=settings.guard_mode,
+        stale_write_mode=settings.stale_write_mode,
+        stale_edit_mode=settings.stale_edit_mode,
     )
