@@ -72,6 +72,10 @@ CREATE INDEX messages_thread ON messages (project_id, thread_id, id);
 
 CREATE INDEX messages_time ON messages (project_id, created_ts, id);
 
+CREATE INDEX notes_active ON notes (project_id, ends_at);
+
+CREATE INDEX notes_given_at ON notes_given (given_at, place, note_id);
+
 CREATE INDEX outbox_dead ON outbox (outbox_id, kind) WHERE status = 'dead_letter';
 
 CREATE INDEX outbox_delivered ON outbox (created_at, place) WHERE status = 'delivered';
@@ -151,6 +155,10 @@ CREATE INDEX runs_open_of_thread ON runs (thread_id, run_id) WHERE status <> 'do
 CREATE INDEX runs_waiting ON runs (run_id) WHERE status = 'waiting';
 
 CREATE INDEX schedules_due ON schedules (kind, next_at);
+
+CREATE INDEX subscriptions_of_agent ON subscriptions (agent_id);
+
+CREATE INDEX subscriptions_of_project ON subscriptions (project_id, cursor);
 
 CREATE INDEX task_dependents ON task_dependencies (depends_on);
 
@@ -477,6 +485,29 @@ CREATE TABLE messages (
 
 CREATE VIRTUAL TABLE messages_fts USING fts5 (subject, body_md, sender_name, topic, content = '', tokenize = 'ascii');
 
+CREATE TABLE notes (
+  id          INTEGER PRIMARY KEY,
+  project_id  INTEGER NOT NULL,
+  subject     TEXT NOT NULL,
+  body        TEXT NOT NULL,
+  paths       TEXT NOT NULL,
+  task_id     INTEGER,
+  author_id   INTEGER NOT NULL,
+  run_id      TEXT NOT NULL,
+  commit_name TEXT NOT NULL,
+  replaces    TEXT NOT NULL,
+  replaced_by INTEGER,
+  created_at  INTEGER NOT NULL,
+  ends_at     INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE notes_given (
+  place    TEXT NOT NULL,
+  note_id  INTEGER NOT NULL,
+  given_at INTEGER NOT NULL,
+  PRIMARY KEY (place, note_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE outbox (
   place            INTEGER PRIMARY KEY,
   outbox_id        TEXT NOT NULL UNIQUE,
@@ -735,6 +766,17 @@ CREATE TABLE store_identity (
   id       INTEGER PRIMARY KEY CHECK (id = 1),
   store_id TEXT NOT NULL
 );
+
+CREATE TABLE subscriptions (
+  id         INTEGER PRIMARY KEY,
+  project_id INTEGER NOT NULL,
+  agent_id   INTEGER NOT NULL,
+  kind       TEXT NOT NULL,
+  about      TEXT NOT NULL,
+  is_once    INTEGER NOT NULL CHECK (is_once IN (0, 1)),
+  cursor     INTEGER NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE task_dependencies (
   task_id    INTEGER NOT NULL REFERENCES tasks (id),

@@ -68,6 +68,8 @@ _ACTING = (
     "add_task",
     "update_task",
     "done_task",
+    "add_note",
+    "end_note",
 )
 _ANSWERS = ("tool_response", "tool_output", "tool_result", "result_json", "toolResult")
 _WRAPPINGS = (

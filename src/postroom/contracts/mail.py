@@ -128,6 +128,8 @@ class AddressedAgent(Record, frozen=True, kw_only=True):
     agent: Agent
     runner: str | None
     """The runner as JSON; None if postroom does not run the agent."""
+    has_notes: bool = False
+    """Whether the project has notes, active or not."""
 
 
 class Received(Record, frozen=True, kw_only=True):
@@ -432,6 +434,8 @@ EventKind = Literal[
     "task.review",
     "task.done",
     "task.cancelled",
+    "note.added",
+    "note.ended",
     "contact.asked",
     "contact.granted",
     "contact.blocked",

@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
@@ -39,6 +39,10 @@ class Rules:
     max_reservation_ttl: timedelta = timedelta(days=7)
     default_reservation_ttl: timedelta = timedelta(hours=1)
     case_sensitive_paths: bool = True
+    note_tokens: int = 1_000
+    """The budget of tokens for the notes that a session or a run is given at once."""
+    note_ttl: timedelta = timedelta(days=90)
+    """How long a note is active if its author names no time."""
     enforced_by: tuple[str, ...] = ()
     """The hooks that enforce reservations, in the clients that have them installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
@@ -101,6 +105,8 @@ class OperationContext(Generic[Records, Projects]):
     """Whether calls and runs are traced; if not, trace positions are not looked up."""
     waking: "OpenChange | None" = None
     """Wakes recipients within this change; without it, they are found later."""
+    active: set[int] = field(default_factory=set)
+    """The agents that this call acts as: each operation that checks an agent's identity adds the agent."""
 
 
 ReadContext = OperationContext[RecordReads, ProjectReads]

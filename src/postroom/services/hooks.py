@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -24,9 +25,10 @@ from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.names import LONGEST as LONGEST_NAME
+from postroom.mail.notes import notes_to_give
 from postroom.mail.projects import checked_path
 from postroom.mail.repositories import Location, locate, locations_of
-from postroom.mail.reservations import held_by_others, release_reserved_in
+from postroom.mail.reservations import held_by_others, in_run, release_reserved_in
 from postroom.mail.service import Mail
 from postroom.services import notices
 from postroom.services.file_views import FileReport, Findings, How, check_writes, note_files
@@ -373,16 +375,8 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
     )
 
 
-def _prompted(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    return _with_files(context, event, actor, _prompt(context, event, actor))
-
-
 def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Note the files that were used, announce messages now and then, and extend reservations."""
-    return _with_files(context, event, actor, _used_tool(context, event, actor))
-
-
-def _used_tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    """Announce new messages in the middle of a turn, now and then; the activity extends reservations."""
     if actor is None:
         return _SILENT
     nudges = context.tx.nudges(actor.agent.id)
@@ -400,6 +394,38 @@ def _used_tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _De
     return replace(
         told, notes=(*active, *told.notes, lambda writing: writing.tx.set_nudges(actor.agent.id, noted))
     )
+
+
+def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    """Add the notes for the agent's files and tasks that this session or run was not given yet.
+
+    Files and tasks change by calls to postroom's own tools, so that other tools need no look. In the middle
+    of a session, the agent's own notes are left out: it has just written them.
+    """
+    decided, call = decide(context, event, actor), event.call
+    grant = context.caller.grant
+    place = _in_session(event) if grant is None or grant.run_id is None else in_run(grant.run_id)
+    if actor is None or (event.kind == "tool" and not call.acts_as) or (not place and event.kind != "start"):
+        return decided
+    notes = notes_to_give(
+        context.tx,
+        actor.project,
+        actor.agent,
+        context.rules,
+        place=place,
+        again=call.compacted,
+        with_own=event.kind == "start",
+    )
+    if notes is None:
+        return decided
+
+    def record(writing: WriteContext) -> None:
+        if call.compacted:
+            writing.tx.forget_given(place)
+        notes.record(writing.tx, writing.now)
+
+    text = f"{decided.answer['text']}\n{notes.text}".lstrip()
+    return _Decision(answer=_answer("tell", text), notes=(*decided.notes, *((record,) if place else ())))
 
 
 def _reserved(
@@ -573,14 +599,14 @@ def _told(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
     return {**answer, "changed": found.changed} if found.changed else answer
 
 
-def _with_files(context: ReadContext, event: _Event, actor: _Actor | None, decided: _Decision) -> _Decision:
-    """Return a decision with what the agent must be told of files, and with the notes about them."""
-    found = _noted_files(context, event, actor)
+def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    """Note the files that the tool has used, and add the changes that the agent must be told of."""
+    decided, found = decide(context, event, actor), _noted_files(context, event, actor)
     if not found.notes and not found.text:
         return decided
     purge = (lambda writing: writing.tx.purge_file_views(writing.now - VIEWS_KEPT, limit=PURGED_AT_ONCE),)
     notes = (*decided.notes, *found.notes, *(purge if found.notes else ()))
-    text = " ".join(one for one in (decided.answer["text"], found.text) if one)
+    text = "\n".join(one for one in (found.text, decided.answer["text"]) if one)
     return _Decision(answer=_told("tell" if text else decided.answer["outcome"], text, found), notes=notes)
 
 
@@ -608,9 +634,9 @@ def _activity(context: ReadContext, agent: Agent) -> tuple[Callable[[WriteContex
 _CHECKS = ("edit", "commit", "push")
 """The events that ask whether files may be changed."""
 _DECIDE: Mapping[str, _Decide] = {
-    "start": _start,
-    "prompt": _prompted,
-    "tool": _tool,
+    "start": partial(_with_notes, _start),
+    "prompt": partial(_with_files, partial(_with_notes, _prompt)),
+    "tool": partial(_with_files, partial(_with_notes, _tool)),
     "stop": _stop,
     WAIT: _wait,
     WAKE: _wake,

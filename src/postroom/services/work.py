@@ -13,6 +13,7 @@ from postroom.contracts.errors import IllegalTransition, UnknownDispatch, Unknow
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunCursor, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.work import (
     SHOWN_STATES,
     ChatWork,
@@ -112,13 +113,13 @@ class WorkService:
         return await self._mail.store.read(look)
 
     async def decide_task(
-        self, project: str, task: int, name: str, *, accepts: bool, why: str
+        self, project: str, task: int, name: str, *, answer: TaskDecision, why: str
     ) -> DecidedTaskView:
-        """Accept or reject a finished task for a person; the agent that did it gets a message.
+        """Accept, reject or cancel a task for a person; the agent that did or holds it gets a message.
 
         Raises:
             UnknownAgent, UnknownTask: No such person or task exists.
-            TaskNotReady: The task is not in review, because a person has decided meanwhile, for example.
+            TaskNotReady: The task has ended, or it is accepted or rejected and is not in review.
         """
 
         def change(tx: MailWrites) -> DecidedTaskView:
@@ -126,7 +127,7 @@ class WorkService:
             of = find_project(tx, project)
             tx.lock_projects({home.id, of.id})
             context = self._mail.context(tx, Caller(postroom=True, operator=True))
-            decided = decide_task(context, of, task, home=home, by=person, accepts=accepts, why=why)
+            decided = decide_task(context, of, task, home=home, by=person, answer=answer, why=why)
             return {"task": decided.id, "state": decided.state}
 
         return await self._mail.store.write(change)

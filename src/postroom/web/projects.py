@@ -12,7 +12,7 @@ from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.tasks import tasks_page
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
-from postroom.web.frame import count_overlaps, count_unread
+from postroom.web.frame import MOST_REVIEWS, count_overlaps, count_unread
 from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import cut
 from postroom.web.serving import choice, number, remembered_name
@@ -43,6 +43,8 @@ async def projects(site: Site, request: Request) -> Response:
         page = cut(mail.projects(limit=PROJECTS + 1, after=after), PROJECTS, lambda project: project.id)
         needs = {one.slug: count_overlaps(mail, one, now=now) for one in page.rows}
         overlaps = sum(needs.values())
+        for one in page.rows:
+            needs[one.slug] += mail.count_reviews(one.id, limit=MOST_REVIEWS)
         asked = [] if services is None else services.questions.all_open(tx)
         failed = [] if services is None else services.runs.failed(tx)
         if services is not None:

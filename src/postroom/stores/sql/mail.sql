@@ -65,7 +65,8 @@ SELECT a.id, a.project_id, a.name, a.program, a.model, a.task_description, a.cre
        a.contact_policy, a.retired_at, a.token_hash,
        {greatest}(a.inbox_seq, coalesce((SELECT max(seq) FROM recipients WHERE agent_id = a.id), 0)),
        a.inbox_floor, a.runs_at_once,
-       p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner, r.runner
+       p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner, r.runner,
+       EXISTS (SELECT 1 FROM notes WHERE project_id = p.id)
   FROM projects p JOIN agents a ON a.project_id = p.id LEFT JOIN runners r ON r.agent_id = a.id
  WHERE a.name_key = :name_key AND {part named_project};
 
