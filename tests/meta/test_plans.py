@@ -65,6 +65,7 @@ SCANS_IF_FREE = {
     *("chats.unused_pieces", "merging.archived_message"),
     "dispatches.forget_commands",  # what an owner that died has left, which are few
     "mail.tallies",  # up to a bound, for the list of projects
+    "timeline.attempts_since",  # up to a bound, for the first page
     "mail.project_ids",  # SQLite's search alone asks it
     *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "notes.purge_given"),
     "mail.reservations_by_id",

@@ -42,6 +42,7 @@ from postroom.contracts.mail import (
     AttemptGroup,
     ContactLink,
     Detail,
+    EndedAttempt,
     EventKind,
     Happening,
     InboxEntry,
@@ -636,6 +637,21 @@ class TimelineReads:
     def attempts_alone(self, agent_ids: Sequence[int], span: Span, *, limit: int) -> list[Attempt]:
         """Return the newest attempts that started in a time span and are active, waiting or failed."""
         return self._attempts("attempts_alone", agent_ids=agent_ids, **_span(span), limit=limit)[::-1]
+
+    def attempts_since(
+        self, project_ids: Sequence[int], since: int, *, began_since: int, limit: int
+    ) -> list[EndedAttempt]:
+        """Return the attempts of projects' agents that ended at or after an instant, the newest first.
+
+        Attempts that started before `began_since` are left out, so that only an index is searched.
+        """
+        values = {"project_ids": project_ids, "since": since, "begin": began_since, "limit": limit}
+        return [EndedAttempt(*row) for row in self._tx.all("timeline.attempts_since", values)]
+
+    def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
+        """Return the number of messages since an instant, by project; projects without any are left out."""
+        values = {"project_ids": project_ids, "since": since}
+        return dict(row[:2] for row in self._tx.all("timeline.messages_since", values))
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.
