@@ -17,6 +17,7 @@ from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
+from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
 from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
@@ -647,6 +648,47 @@ class DoneTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commit: Word = ""
     output: Annotated[str, Meta(max_length=20_000)] = ""
     message: Annotated[str, Meta(max_length=20_000, description="Markdown")] = ""
+
+
+class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Note a fact for others, who are given it when they work on its files or task.
+
+    If it contradicts an older note, the error shows that note.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    subject: Annotated[str, Meta(min_length=1, max_length=MAX_SUBJECT)]
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+    paths: Annotated[Paths, Meta(description="default: the whole project")] = []
+    task_id: MessageId | None = None
+    commit: Word = ""
+    replaces: Annotated[Ids, Meta(description="notes no longer true")] = []
+    days: Annotated[int, Meta(ge=1, le=3650)] | None = None
+
+
+class FindNotes(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Find notes of the project by words or files.
+
+    Use it before you change files that others know better.
+    """
+
+    project_key: ProjectKey
+    query: Annotated[str, Meta(max_length=500)] = ""
+    paths: Paths = []
+    note_id: MessageId | None = None
+    limit: Limit = 20
+
+
+class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End a note that is no longer true.
+
+    If another fact replaces it, use add_note with `replaces`.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    note_id: MessageId
 
 
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
