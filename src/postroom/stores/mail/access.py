@@ -680,7 +680,7 @@ class TimelineReads:
     def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
         """Return the number of messages since an instant, by project; projects without any are left out."""
         values = {"project_ids": project_ids, "since": since}
-        return dict(row[:2] for row in self._tx.all("timeline.messages_since", values))
+        return {row[0]: row[1] for row in self._tx.all("timeline.messages_since", values)}
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.
