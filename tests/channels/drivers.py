@@ -829,6 +829,11 @@ class WebDriver(Driver):
         page = self._pages[ANN]
         return [(file.name, (await page.get(f"/chat/files/{file.sha256}")).content) for file in files]
 
+    async def conversation(self) -> list[dict[str, Any]]:
+        """Return the entries that the page reads from the server."""
+        answer = await self._pages[ANN].get("/chat/conversations/main")
+        return list(answer.json()["entries"])
+
     async def malformed(self) -> None:
         answer = await self._asked("POST", "/chat/messages", ANN, {"id": 7, "text": []})
         assert answer.status_code == 400
