@@ -821,7 +821,8 @@ class WebDriver(Driver):
     def shown(self) -> Sequence[Shown]:
         entries = [one for log in self._adapter._logs.values() for one in log._entries.values()]
         said = [one for one in entries if one.kind in ("answer", "card") and not one.gone]
-        return [Shown(one.entry_id, one.text, one.buttons) for one in said]
+        # The page shows an answer in the place of its draft.
+        return [Shown(one.replaces or one.entry_id, one.text, one.buttons) for one in said]
 
     async def files(self) -> Sequence[tuple[str, bytes]]:
         entries = [one for log in self._adapter._logs.values() for one in log._entries.values()]
