@@ -22,6 +22,8 @@ CLIENT_WORDS: Final = {
     "`name@project`.",
     "POSTROOM_GUARD": "`warn`, `block` or `off`: takes the place of `guard_mode` for hooks that check. See "
     "[hooks](../hooks.md).",
+    "POSTROOM_STALE": "`warn`, `block` or `off`: takes the place of `stale_write_mode` and `stale_edit_mode` "
+    "for the hooks of a client. See [hooks](../hooks.md#no-edit-lost).",
     "POSTROOM_CONFIG": "The configuration file, in the place of the usual one.",
 }
 DEFAULT_WORDS: Final = {

@@ -86,3 +86,31 @@ async def test_rows_are_listed_changed_and_found_alike(room: Room, clock: Manual
     assert await _listed(room, state="cancelled") == [4]
     log = await room.call("fetch_events", limit=1000)
     assert check_claims(log["events"]) == {}
+
+
+@on_both
+async def test_a_read_renews_a_claim_once_a_quarter_of_its_lease_has_passed_and_reviews_are_counted(
+    room: Room, clock: ManualClock
+) -> None:
+    await room.open("Ada", "Ben")
+    for _ in range(3):
+        await room.call("add_task", agent_name="Ada", title="Mend", acceptance="person")
+    ends = []
+    task = (await room.call("claim_task", agent_name="Ben", ttl_seconds=100))["task"]
+    for seconds in (24, 1, 24, 75, 100):
+        clock.advance(timedelta(seconds=seconds))
+        await room.call("fetch_inbox", agent_name="Ben")
+        [held] = (await room.call("list_tasks", task_id=1))["tasks"]
+        ends.append(held["lease_ends_ts"])
+    assert ends[0] == task["lease_ends_ts"]
+    assert ends[0] < ends[1] == ends[2] < ends[3], "renewed after 25 s, and again 99 s later"
+    assert ends[4] is None, "a claim that has ended is not renewed"
+    project = (await room.call("show_project"))["id"]
+    for number in range(3):
+        epoch = (await room.call("claim_task", agent_name="Ben", task_id=number + 1))["task"]["epoch"]
+        await room.call("done_task", agent_name="Ben", task_id=number + 1, epoch=epoch)
+    counts = [
+        await room.store.read(lambda tx, at_most=most: tx.count_reviews(project, limit=at_most))
+        for most in (2, 9)
+    ]
+    assert counts == [2, 3]

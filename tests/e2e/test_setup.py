@@ -15,10 +15,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from e2e.running import RunningServer, plain_environment
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
-PATIENCE = 60
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
@@ -75,7 +75,7 @@ async def messages_of(client: Client) -> str:
 async def test_a_client_reads_mail_over_stdio_by_the_file_that_was_written(shell: Shell) -> None:
     [told] = shell.setup("claude", "--scope", "project")["clients"]
     assert told["trial"]["state"] == "answered"
-    assert told["trial"]["detail"] == "17 tools"
+    assert told["trial"]["detail"] == "19 tools"
     entry = shell.entry()
     command = {"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"]}
     assert entry == {**command, "alwaysLoad": True}

@@ -219,6 +219,25 @@ async def test_when_a_budget_is_used_up_one_asks_and_one_answer_has_all_go_on(op
 # Side by side.
 
 
+async def answer_all(handle):
+    async for event in handle.events():
+        if event.type == "question":
+            await handle.answer(event.text.lower(), question_id=event.question_id)
+
+
+@both_engines
+async def test_the_answer_to_a_second_question_that_may_time_out_is_delivered_at_once(opening):
+    async def twice(run):
+        first = await run.ask("Build?", timeout=DAY)
+        return f"{first.text}, {(await run.ask('Deploy?', timeout=DAY)).text}"
+
+    async with opening(twice) as mailbox:
+        handle = await mailbox.enqueue("t", "main")
+        answering = asyncio.create_task(answer_all(handle))
+        assert await handle.result(timeout=60) == "build?, deploy?"
+        await answering
+
+
 async def test_questions_side_by_side_are_asked_one_after_another_and_have_their_own_answers(opening):
     async def both(run):
         async def looked():

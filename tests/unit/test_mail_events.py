@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from machine import PATIENCE
 from mail_room import CHANGES, HARBOR, RUN_OF_ADA, SHORE, Room, furnish, in_memory, room_in_memory
 from postroom.contracts import errors
 from postroom.mail.commands import FollowEvents
@@ -15,7 +16,6 @@ from postroom.testing import ManualClock
 from table_rows import each_row
 
 room = room_in_memory
-PATIENCE = 5
 OPERATOR = Caller(operator=True)
 
 TELLS: dict[str, list[str]] = {
@@ -34,6 +34,8 @@ TELLS: dict[str, list[str]] = {
     "force_release_file_reservation": ["reservation.taken", "message.sent"],
     "claim_task": ["task.claimed"],
     "add_task": ["task.added", "task.ready"],
+    "add_note": ["note.added"],
+    "end_note": ["note.ended"],
     "update_task": ["task.changed"],
     "done_task": ["task.done", "message.sent"],
 }

@@ -18,6 +18,8 @@ from postroom.contracts.errors import (
     UnknownTask,
 )
 from postroom.contracts.mail import Agent
+from postroom.contracts.tasks import TaskDecision
+from postroom.contracts.tokens import Grant
 from postroom.mail.context import Caller
 from postroom.mail.people import name_person
 from postroom.mail.projects import PEOPLE_KEY
@@ -337,9 +339,66 @@ async def test_a_cancelled_task_is_told_to_its_holder_whose_work_is_refused(room
     assert refused.message.endswith(": no pier; nothing was changed")
     await room.refused(TaskNotReady, "update_task", agent_name="Ada", task_id=number, state="ready")
     await room.refused(TaskNotReady, "add_task", agent_name="Ada", title="t", depends_on=[number])
-    other = await add(room)
-    operator = Caller(operator=True)
-    await room.call("update_task", agent_name="Cyd", task_id=other, state="cancelled", caller=operator)
+
+
+async def test_only_its_author_and_its_holder_cancel_a_task_though_all_callers_share_the_servers_token(
+    room: Room,
+) -> None:
+    await room.open()
+    number = await add(room, by="Ada")
+    cancel = {"task_id": number, "state": "cancelled", "reason": "no pier", "caller": Caller(operator=True)}
+    refused = await room.refused(NotPermitted, "update_task", agent_name="Cyd", **cancel)
+    assert refused.message == f"Cyd cannot cancel task {number}: Ada added it"
+    assert f"`postroom tasks decide {number} cancel --by NAME`" in refused.remedy
+    await claim(room, "Ben", ttl_seconds=600)
+    refused = await room.refused(NotPermitted, "update_task", agent_name="Cyd", **cancel)
+    assert refused.message == f"Cyd cannot cancel task {number}: Ada added it, and Ben holds it"
+    room.clock.advance(timedelta(seconds=601))
+    await room.refused(NotPermitted, "update_task", agent_name="Ben", **cancel)
+    assert (await task_of(room, number))["state"] == "ready", "a refusal changes nothing"
+    await claim(room, "Cyd")
+    await room.call("update_task", agent_name="Cyd", **cancel)
+    assert [one["subject"] for one in await room.inbox("Ada")] == ["Cancelled: Light the pier"]
+
+
+@pytest.mark.parametrize("read", ["fetch_inbox", "list_tasks"])
+async def test_a_holder_that_only_reads_keeps_its_claim_and_its_files(room: Room, read: str) -> None:
+    """`fetch_inbox` names the agent, and `list_tasks` is called in the agent's run."""
+    await room.open()
+    await add(room, paths=["piers/**"])
+    task = await claim(room, "Ben", ttl_seconds=600)
+    ben = (await room.call("whois", agent_name="Ben"))["id"]
+    asked = {"agent_name": "Ben"} if read == "fetch_inbox" else {"caller": Caller(agent_id=ben)}
+    ends = set[str]()
+    for second in range(10, 1201, 10):
+        room.clock.advance(10 * SECOND)
+        await room.call(read, **asked)
+        [held] = (await room.call("list_tasks", caller=Caller()))["tasks"]
+        assert held["holder"] == "Ben", f"lost after {second} s"
+        ends.add(held["lease_ends_ts"])
+    assert len(ends) == 1 + 1200 // 150, "each renewal is a write: once a quarter of the lease has passed"
+    assert await reserved(room) == [("Ben", "piers/**")]
+    await done(room, "Ben", task)
+
+
+async def test_reading_renews_no_claim_of_another_and_none_that_has_ended(room: Room) -> None:
+    await room.open()
+    number = await add(room)
+    task = await claim(room, "Ben", ttl_seconds=600)
+    room.clock.advance(timedelta(seconds=500))
+    for asked in ({"agent_name": "Cyd"}, {"agent_name": "Ben", "caller": reading_token()}):
+        await room.call("fetch_inbox", **asked)
+    [held] = (await room.call("list_tasks"))["tasks"]
+    assert held["lease_ends_ts"] == task["lease_ends_ts"]
+    room.clock.advance(timedelta(seconds=100))
+    await room.call("fetch_inbox", agent_name="Ben")
+    refused = await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=1)
+    assert "its lease ended at" in refused.message
+
+
+def reading_token() -> Caller:
+    """Return a caller whose named token may only read."""
+    return Caller(grant=Grant(token_id="t", name="monitor", scopes=frozenset({"mail:read"})))
 
 
 async def test_a_person_accepts_or_rejects_a_task_and_others_wait_for_it(room: Room) -> None:
@@ -353,7 +412,7 @@ async def test_a_person_accepts_or_rejects_a_task_and_others_wait_for_it(room: R
     refused = await room.refused(TaskNotReady, "claim_task", agent_name="Cyd", task_id=number)
     assert "waits for a person's check since Ben finished it" in refused.message
 
-    def decide(tx: MailWrites, *, accepts: bool, why: str = "") -> str:
+    def decide(tx: MailWrites, answer: TaskDecision, why: str = "") -> str:
         home, project = tx.project(PEOPLE_KEY), tx.project(HARBOR)
         assert home is not None
         assert project is not None
@@ -361,17 +420,18 @@ async def test_a_person_accepts_or_rejects_a_task_and_others_wait_for_it(room: R
         kim = tx.agent(home.id, "kim")
         assert isinstance(kim, Agent)
         context = room.mail.context(tx, Caller(postroom=True, operator=True))
-        return decide_task(context, project, number, home=home, by=kim, accepts=accepts, why=why).state
+        return decide_task(context, project, number, home=home, by=kim, answer=answer, why=why).state
 
     with pytest.raises(InvalidArgument):
-        await room.store.write(lambda tx: decide(tx, accepts=False))
-    assert await room.store.write(lambda tx: decide(tx, accepts=False, why="It is dark.")) == "ready"
+        await room.store.write(lambda tx: decide(tx, "no"))
+    assert await room.store.write(lambda tx: decide(tx, "no", why="It is dark.")) == "ready"
     [told] = await room.inbox("Ben")
     assert (told["subject"], told["from"]) == ("Rejected: Light the pier", "human:kim")
     await done(room, "Ben", await claim(room, "Ben"))
-    assert await room.store.write(lambda tx: decide(tx, accepts=True)) == "done"
-    with pytest.raises(TaskNotReady, match="was done by Ben"):
-        await room.store.write(lambda tx: decide(tx, accepts=True))
+    assert await room.store.write(lambda tx: decide(tx, "yes")) == "done"
+    for answer in ("yes", "cancel"):
+        with pytest.raises(TaskNotReady, match="was done by Ben"):
+            await room.store.write(lambda tx, said=answer: decide(tx, said))
     assert (await claim(room, "Cyd"))["id"] == after
 
 

@@ -1,5 +1,7 @@
 """The page of tasks: claimable tasks first, one task with its evidence, and a person's decisions."""
 
+import re
+from datetime import timedelta
 from typing import Any
 
 from postroom.contracts.tasks import Task
@@ -77,3 +79,54 @@ async def test_a_person_sees_the_tasks_and_decides_about_a_finished_one(room: Wo
     assert {"Rejected: Mend <b>it</b>", "Accepted: Mend <b>it</b>"} <= set(told)
     assert "This project has no task 99" in (await browser.get(f"{PAGE}?task=99")).text
     assert (await browser.get(DECIDE)).headers["location"] == PAGE
+
+
+async def test_a_person_cancels_an_open_task_and_its_author_and_holder_are_told(room: WorkRoom) -> None:
+    await room.people_named.add("Ana", None)
+    await call(room, "add_task", "Ada", title="Mend it")
+    await call(room, "claim_task", "Bo")
+    browser = room.browser()
+    page = (await browser.get(f"{PAGE}?task=1")).text
+    assert 'value="cancel"' in page
+    assert 'value="accept"' not in page
+    form = [("form_token", hidden(page, "form_token")), ("name", "Ana"), ("task", "1"), ("do", "cancel")]
+    cancelled = await post(browser, DECIDE, *form, ("why", "No pier."))
+    assert (cancelled.status_code, cancelled.headers["location"]) == (303, f"{PAGE}?done=cancelled")
+    assert ((await task_of(room, 1)).state, (await task_of(room, 1)).reason) == ("cancelled", "No pier.")
+    told = [one for one in await room.messages() if one.subject == "Cancelled: Mend it"]
+    assert [one.body_md for one in told] == ["Ana cancelled task 1. No pier."]
+    assert (await post(browser, DECIDE, *form)).status_code == 409
+    assert 'value="cancel"' not in (await browser.get(f"{PAGE}?task=1")).text
+
+
+async def test_finished_tasks_are_in_the_count_of_what_needs_a_person(room: WorkRoom) -> None:
+    for number in (1, 2):
+        await call(room, "add_task", "Ada", title=f"Mend {number}", acceptance="person")
+        await call(room, "claim_task", "Bo")
+        await call(room, "done_task", "Bo", task_id=number, epoch=1)
+    browser = room.browser()
+    page, tasks, home = [(await browser.get(f"{path}")).text for path in (f"/p/{SLUG}", PAGE, "/")]
+    assert 'Needs you <span class="count owed">2</span>' in page
+    assert "2 finished tasks wait for your check" in page
+    assert re.search(r'Control room <span class="count owed">2<span class="hidden"> need you', tasks)
+    assert re.search(rf'href="/p/{SLUG}#needs"><span class="badge owed">2</span>', home)
+
+
+async def test_times_in_the_words_of_a_task_are_shown_like_other_times(room: WorkRoom) -> None:
+    """An agent's own text may contain a time that is none."""
+    await call(room, "add_task", "Ada", title="Mend it")
+    await call(room, "claim_task", "Bo", ttl_seconds=60)
+    room.clock.advance(timedelta(minutes=5))
+    await call(room, "add_task", "Ada", title="Next")
+    browser = room.browser()
+    shown = r'its lease ended <time datetime="[^"]+" title="[^"]+ UTC">4 minutes ago'
+    for address in (PAGE, f"{PAGE}?task=1"):
+        assert re.search(shown, (await browser.get(address)).text), address
+    await call(room, "claim_task", "Bo", task_id=1)
+    late = {"task_id": 1, "epoch": 2, "state": "blocked", "reason": "<i> at 2023-99-99T10:00:00Z"}
+    await call(room, "update_task", "Bo", **late)
+    assert "&lt;i&gt; at 2023-99-99T10:00:00Z" in (await browser.get(f"{PAGE}?task=1")).text
+    form = [("form_token", hidden((await browser.get(PAGE)).text, "form_token")), ("name", "Ana")]
+    await room.people_named.add("Ana", None)
+    refused = (await post(browser, DECIDE, *form, ("task", "1"), ("do", "accept"))).text
+    assert re.search(r"was blocked by Bo <time datetime=", refused)

@@ -418,7 +418,9 @@ def mail_runs(
     mail: Mail, executors: ExecutorRegistry, clock: Clock, whose: Callable[[str], AgentName | None] = agent_of
 ) -> MailRunExecutor:
     """Return the executor of agents on their mail; `whose` returns the agent of a thread."""
-    return MailRunExecutor(executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing)
+    return MailRunExecutor(
+        executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing, rules=mail.rules
+    )
 
 
 def _introduced(runner: AnyRunner) -> dict[str, str]:

@@ -22,6 +22,7 @@ from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
+from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.tokens import ADMIN
 from postroom.contracts.work import Floor, Work, WorkOutput
 from postroom.http_api.long_work import LongWork
@@ -532,6 +533,15 @@ _RUNS: Final = _of(
         answer_key="dead",
     ),
     _named(
+        "list_failed_runs",
+        "List the dead letters in groups: those of one agent that failed with the same error.\n\n"
+        "At most 500 dead letters of all projects and chats are listed, the newest first.",
+        NoFields,
+        WorkService.failed_runs,
+        "GET /admin/runs/failed",
+        answer_key="failed",
+    ),
+    _named(
         "cancel_run",
         "Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified.",
         RunNamed,
@@ -575,11 +585,11 @@ class ListOpenTasks(Query, frozen=True):
 
 
 class DecideTask(Command, frozen=True):
-    """Accept or reject a finished task that waits for a person's check."""
+    """Accept or reject a finished task that waits for a person's check, or cancel an open task."""
 
     project: _Project
     task: Annotated[int, Meta(ge=1), _text("The task's number.")]
-    answer: Literal["yes", "no"]
+    answer: TaskDecision
     person: Annotated[
         str, _text("The person who decides, as in `postroom people list`.", name="--by", metavar="NAME")
     ]
@@ -587,10 +597,10 @@ class DecideTask(Command, frozen=True):
 
 
 async def decide_task(
-    runs: WorkService, project: str, task: int, answer: str, person: str, why: str
+    runs: WorkService, project: str, task: int, answer: TaskDecision, person: str, why: str
 ) -> DecidedTaskView:
-    """Accept or reject a task."""
-    return await runs.decide_task(project, task, person, accepts=answer == "yes", why=why)
+    """Accept, reject or cancel a task."""
+    return await runs.decide_task(project, task, person, answer=answer, why=why)
 
 
 _TASKS: Final = _of(

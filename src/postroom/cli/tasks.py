@@ -19,6 +19,7 @@ app = typer.Typer(
         "tasks claim --as Ben",
         "tasks done 12 --as Ben --epoch 1 --commit 4f2a --output '12 passed'",
         "tasks decide 12 no --by kim --why 'the lamp is dark'",
+        "tasks decide 13 cancel --by kim --why 'the pier is gone'",
     ),
 )
 

@@ -15,6 +15,8 @@ from postroom.contracts.choices import Importance
 from postroom.contracts.records import Record
 
 TaskState = Literal["ready", "claimed", "review", "blocked", "waiting", "done", "cancelled"]
+TaskDecision = Literal["yes", "no", "cancel"]
+"""A person's decision: accept or reject a finished task, or cancel an open task."""
 TASK_STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
 """The states in the order in which lists show them: claimable tasks come first."""
 OPEN_STATES: Final = TASK_STATES[:5]

@@ -301,7 +301,7 @@ class Rounds:
         # Threads that wait for a slot are due as well, and must not hide the others.
         limit = min(slots.free + len(slots), _MOST_DUE)
         due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
-        while self._core.has_budgets:
+        while self._core.has_budgets and self._core.budgets.holds_back:
             held, crowded = await self._hold_back(due)
             self._core.budgets.holds_back = bool(crowded)
             if not held:

@@ -17,6 +17,7 @@ from postroom.contracts.clock import parse_duration
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
+from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
 from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
@@ -573,7 +574,7 @@ class ListTasks(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ClaimTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take the next ready task whose files nobody holds; its files are reserved for you.
 
-    Keep its `epoch` for done_task. Your messages, reservations and other changes renew the claim; else it
+    Keep its `epoch` for done_task. Your calls as this agent renew the claim; else it
     ends after `ttl_seconds`.
     """
 
@@ -605,7 +606,8 @@ class AddTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class UpdateTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change a task, give it back (ready), block it with a reason or `depends_on`, or cancel it.
 
-    To give back or block a task that you hold, send its `epoch`.
+    Only the agent that added a task or holds it may cancel it. To give back or block a task that you hold,
+    send its `epoch`.
     """
 
     project_key: ProjectKey
@@ -636,6 +638,47 @@ class DoneTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     commit: Word = ""
     output: Annotated[str, Meta(max_length=20_000)] = ""
     message: Annotated[str, Meta(max_length=20_000, description="Markdown")] = ""
+
+
+class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Note a fact for others, who are given it when they work on its files or task.
+
+    If it contradicts an older note, the error shows that note.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    subject: Annotated[str, Meta(min_length=1, max_length=MAX_SUBJECT)]
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+    paths: Annotated[Paths, Meta(description="default: the whole project")] = []
+    task_id: MessageId | None = None
+    commit: Word = ""
+    replaces: Annotated[Ids, Meta(description="notes no longer true")] = []
+    days: Annotated[int, Meta(ge=1, le=3650)] | None = None
+
+
+class FindNotes(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Find notes of the project by words or files.
+
+    Use it before you change files that others know better.
+    """
+
+    project_key: ProjectKey
+    query: Annotated[str, Meta(max_length=500)] = ""
+    paths: Paths = []
+    note_id: MessageId | None = None
+    limit: Limit = 20
+
+
+class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End a note that is no longer true.
+
+    If another fact replaces it, use add_note with `replaces`.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    note_id: MessageId
 
 
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):

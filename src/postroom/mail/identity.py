@@ -151,8 +151,12 @@ def check_token(context: ReadContext, agent: Agent) -> None:
 def refuse_unknown_token(context: ReadContext) -> None:
     """Raise `WrongToken` if the call has an unknown token, whatever operation it requests."""
     token = context.caller.agent_token
-    if token is not None and context.tx.agent_by_token(token_hash(token)) is None:
+    if token is None:
+        return
+    owner = context.tx.agent_by_token(token_hash(token))
+    if owner is None:
         raise WrongToken("this server does not know the agent token")
+    context.active.add(owner.id)
 
 
 def refuse_making(context: ReadContext) -> None:
@@ -184,6 +188,7 @@ def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, 
     agent = find_agent(context.tx, project, name)
     refuse_to_speak_for(context, project)
     check_token(context, agent)
+    context.active.add(agent.id)
     return project, agent
 
 

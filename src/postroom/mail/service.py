@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import IdempotencyConflict, InvalidPath, NotPermitted, TokenRequired
+from postroom.contracts.errors import (
+    IdempotencyConflict,
+    InvalidPath,
+    NotPermitted,
+    StoreError,
+    TokenRequired,
+)
 from postroom.contracts.operations import Operation
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.tracing import OFF, Tracing, message_trace
 from postroom.contracts.waking import Accept, RunnerChange, RunnerSource
+from postroom.log import get_logger
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
 from postroom.mail.commands import (
@@ -46,7 +53,7 @@ from postroom.mail.context import (
 )
 from postroom.mail.git_identity import Recognition
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
-from postroom.mail.operations import OPERATIONS, READ
+from postroom.mail.operations import OPERATIONS, READ, RESERVE
 from postroom.mail.projects import (
     PEOPLE_KEY,
     PERSONS,
@@ -73,6 +80,7 @@ TOGETHER: Final = 0.05
 """Seconds to wait after a hint, so that a burst of changes causes only one read."""
 LOOK_AGAIN: Final = timedelta(seconds=5)
 """Maximum time for which a change can go unnoticed if its hint is lost."""
+_LOG = get_logger(__name__)
 
 
 class MailChanges:
@@ -192,17 +200,39 @@ class Mail:
         if operation.settled:
             await self.store.settle()
         if not operation.changes:
-
-            def look(tx: MailReads) -> Any:
-                context = self.context(tx, caller)
-                refuse_unknown_token(context)
-                return operation.run(context, command)
-
-            return await self.store.read(look)
+            return await self._read(operation, command, caller)
         answer = await self._changed(operation, command, caller)
         if isinstance(command, ReplyMessage) and caller.grant is not None and not caller.grant.scopes & READ:
             for delivery in answer["deliveries"]:  # what the first message says is not the answer's to tell
                 delivery["payload"] |= {"subject": "", "topic": ""}
+        return answer
+
+    async def _read(self, operation: Operation, command: Command, caller: Caller) -> Any:
+        """Perform an operation that only reads, and renew the claims of the agent that reads.
+
+        A claim is renewed if a quarter of its lease has passed. If the renewal fails, it is logged, and the
+        answer is given.
+        """
+        may_renew = caller.grant is None or bool(caller.grant.scopes & RESERVE)
+
+        def look(tx: MailReads) -> tuple[Any, list[int]]:
+            context = self.context(tx, caller)
+            refuse_unknown_token(context)
+            answer = operation.run(context, command)
+            readers = context.active | ({caller.agent_id} if caller.agent_id is not None else set())
+            return answer, [one for one in readers if may_renew and tx.is_renewal_due(one, context.now)]
+
+        answer, due = await self.store.read(look)
+
+        def renew(tx: MailWrites) -> None:
+            for agent_id in due:
+                tx.touch_agent(agent_id, tx.now())
+
+        if due:
+            try:
+                await self.store.write(renew)
+            except StoreError as error:
+                _LOG.warning("claim.not_renewed", agent_ids=due, code=error.code, reason=error.message)
         return answer
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:

@@ -29,6 +29,7 @@ from postroom.contracts.tasks import (
     OPEN_STATES,
     ROLE,
     Task,
+    TaskDecision,
     TaskState,
 )
 from postroom.mail.commands import AddTask, ClaimTask, DoneTask, ListTasks, UpdateTask
@@ -461,20 +462,32 @@ def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int])
 
 
 def _cancel(context: WriteContext, project: Project, agent: Agent, task: Task, reason: str) -> Task:
-    """Cancel a task on behalf of its author, its holder or the operator, and notify the holder."""
-    caller = context.caller
-    if agent.id not in (task.author_id, task.holder_id) and not (caller.operator or caller.postroom):
+    """Cancel a task on behalf of its author or of the agent that holds it.
+
+    Raises:
+        NotPermitted: Another agent added the task, and the caller does not hold it.
+    """
+    is_holder = task.state == "claimed" and task.holder_id == agent.id
+    if agent.id != task.author_id and not is_holder:
         [view] = views(context.tx, project, [task], now=context.now)
+        holder = f", and {view['holder']} holds it" if task.state == "claimed" else ""
         raise NotPermitted(
-            f"{view['author']} added task {task.id}",
+            f"{agent.name} cannot cancel task {task.id}: {view['author']} added it{holder}",
             value=task.id,
-            remedy=f"ask {view['author']} to cancel it",
+            remedy=f"ask {view['author']}, or a person: `postroom tasks decide {task.id} cancel --by NAME`",
         )
-    cancelled = _left(context, task, "cancelled", by=agent.id, reason=reason)
+    return _cancelled(context, project, agent, task, reason)
+
+
+def _cancelled(
+    context: WriteContext, project: Project, by: Agent, task: Task, reason: str, home: Project | None = None
+) -> Task:
+    """Cancel a task, and notify its author and its holder."""
+    cancelled = _left(context, task, "cancelled", by=by.id, reason=reason)
     waiting = [one.id for one in context.tx.dependents(task.id) if one.state == "waiting"]
     note = f"\n\nTasks that wait for it: {', '.join(map(str, waiting))}." if waiting else ""
-    text = f"{agent.name} cancelled task {task.id}. {reason}{note}".strip()
-    _tell(context, project, task, agent, f"Cancelled: {task.title}", text, also=[task.holder_id])
+    text = f"{by.name} cancelled task {task.id}. {reason}{note}".strip()
+    _tell(context, project, task, by, f"Cancelled: {task.title}", text, also=[task.holder_id], home=home)
     return cancelled
 
 
@@ -535,23 +548,28 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
     *,
     home: Project,
     by: Agent,
-    accepts: bool,
+    answer: TaskDecision,
     why: str,
 ) -> Task:
-    """Accept or reject a finished task for a person of the project `home`, and notify the agent that did it.
+    """Accept or reject a finished task, or cancel an open task, for a person of the project `home`.
+
+    The agent that did or holds the task is notified.
 
     Raises:
-        UnknownTask, TaskNotReady: The project has no such task, or it is not in review.
+        UnknownTask, TaskNotReady: The project has no such task, or its state does not allow the decision.
         InvalidArgument: The task is rejected without a reason.
     """
-    task = find_task(context, project, task_id)
-    if task.state != "review":
+    end_leases(context, project)
+    task, accepts = find_task(context, project, task_id), answer == "yes"
+    if task.state in ENDED_STATES or (task.state != "review" and answer != "cancel"):
         raise TaskNotReady(
             f"task {task.id} {_story(context, project, task)}",
             value=task.id,
-            remedy="only a task in review can be accepted or rejected",
+            remedy="only a task in review can be accepted or rejected, and only an open task cancelled",
             details=_details(task),
         )
+    if answer == "cancel":
+        return _cancelled(context, project, by, task, why.strip(), home)
     if not accepts and not why.strip():
         raise InvalidArgument("a rejection needs a reason", value=why, remedy="say what is missing")
     state: TaskState = "done" if accepts else "ready"
@@ -732,7 +750,10 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
 def _tell_assignees(
     context: WriteContext, project: Project, by: Agent, tasks: Sequence[Task], *, home: Project | None = None
 ) -> None:
-    """Send each of the tasks that is ready and assigned to one agent to that agent, except the caller."""
+    """Send each of the tasks that is ready and assigned to one agent to that agent, except the caller.
+
+    An agent for which the server claims tasks gets the task in another message, at its claim.
+    """
     for task in tasks:
         if (
             task.state != "ready"
@@ -740,8 +761,10 @@ def _tell_assignees(
             or not task.assignee.startswith(AGENT)
         ):
             continue
-        text = f"{task.text}\n\nTask {task.id} is ready for you: take it with claim_task.".strip()
         reader = int(task.assignee.removeprefix(AGENT))
+        if reader in context.tx.claiming_agents(after=reader - 1, limit=1):
+            continue
+        text = f"{task.text}\n\nTask {task.id} is ready for you: take it with claim_task.".strip()
         _tell(context, project, task, by, f"Ready: {task.title}", text, only=reader, home=home)
 
 

@@ -154,8 +154,22 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     for one in live:
         holds.setdefault(one.holder.casefold(), []).append(_held(one))
     agents = {one.id: one.name for one in reads.agents(project.id, include_retired=False, limit=_MOST_AGENTS)}
+    span = Span(begin=now - HOUR, end=now + 1)
+    tried_alone = reads.attempts_alone(list(agents), span, limit=_MOST_STRETCHES)
+    tried_together = [  # attempts without a failure or question that are close to each other
+        Attempt(
+            id=one.first_id,
+            run_id=one.run_id,
+            agent_id=one.agent_id,
+            queued_at=one.queued_at,
+            began_at=one.began_at,
+            ended_at=one.ended_at,
+            outcome="cancelled" if one.is_cancelled else "done",
+        )
+        for one in reads.attempt_groups(list(agents), span, step=HOUR // 60)
+    ]
     hour: dict[str, list[Stretch]] = {}
-    for tried in _attempts(reads, list(agents), now):
+    for tried in sorted([*tried_alone, *tried_together], key=lambda one: one.began_at):
         hour.setdefault(agents[tried.agent_id].casefold(), []).append(
             Stretch(
                 run_id=tried.run_id,
@@ -179,25 +193,6 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
 
 def _held(one: Reservation) -> Held:
     return Held(**{name: getattr(one, name) for name in _OF_HELD})
-
-
-def _attempts(reads: MailReads, agents: Sequence[int], now: int) -> list[Attempt]:
-    """Return the attempts of the last hour; merge those without a failure or question if they are close."""
-    span = Span(begin=now - HOUR, end=now + 1)
-    alone = reads.attempts_alone(agents, span, limit=_MOST_STRETCHES)
-    joined = [
-        Attempt(
-            id=one.first_id,
-            run_id=one.run_id,
-            agent_id=one.agent_id,
-            queued_at=one.queued_at,
-            began_at=one.began_at,
-            ended_at=one.ended_at,
-            outcome="cancelled" if one.is_cancelled else "done",
-        )
-        for one in reads.attempt_groups(agents, span, step=HOUR // 60)
-    ]
-    return sorted([*alone, *joined], key=lambda one: one.began_at)
 
 
 def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:

@@ -13,8 +13,10 @@ from postroom.contracts.errors import IllegalTransition, UnknownDispatch, Unknow
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunCursor, RunQuery, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.work import (
     SHOWN_STATES,
+    ActiveRun,
     ChatWork,
     FailedRuns,
     FoundRuns,
@@ -40,7 +42,7 @@ from postroom.mail.waking.prompts import messages_named
 from postroom.services.administration import DeadLetterView, DecidedTaskView, OpenTaskView
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
-from postroom.services.last_lines import newest_events, output_in
+from postroom.services.last_lines import last_lines, newest_events, output_in
 from postroom.services.questions import place_of
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import (
@@ -112,13 +114,13 @@ class WorkService:
         return await self._mail.store.read(look)
 
     async def decide_task(
-        self, project: str, task: int, name: str, *, accepts: bool, why: str
+        self, project: str, task: int, name: str, *, answer: TaskDecision, why: str
     ) -> DecidedTaskView:
-        """Accept or reject a finished task for a person; the agent that did it gets a message.
+        """Accept, reject or cancel a task for a person; the agent that did or holds it gets a message.
 
         Raises:
             UnknownAgent, UnknownTask: No such person or task exists.
-            TaskNotReady: The task is not in review, because a person has decided meanwhile, for example.
+            TaskNotReady: The task has ended, or it is accepted or rejected and is not in review.
         """
 
         def change(tx: MailWrites) -> DecidedTaskView:
@@ -126,7 +128,7 @@ class WorkService:
             of = find_project(tx, project)
             tx.lock_projects({home.id, of.id})
             context = self._mail.context(tx, Caller(postroom=True, operator=True))
-            decided = decide_task(context, of, task, home=home, by=person, accepts=accepts, why=why)
+            decided = decide_task(context, of, task, home=home, by=person, answer=answer, why=why)
             return {"task": decided.id, "state": decided.state}
 
         return await self._mail.store.write(change)
@@ -164,6 +166,29 @@ class WorkService:
             )
             for (agent, project, chat, why), rows in groups.items()
         ]
+
+    async def failed_runs(self) -> Sequence[FailedRuns]:
+        """Return all dead letters as `failed` does."""
+        return await self.store.read(self.failed)
+
+    def active(self, tx: Transaction, most: int) -> tuple[Sequence[ActiveRun], int]:
+        """Return up to `most` active runs of all projects, in the order of their starts, and their number."""
+        rows = list(dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads("")))
+        found = list[ActiveRun]()
+        for row in rows[:most]:
+            project, agent = whose(row.thread_id)
+            text, heard_at = last_lines(tx, row.run_id)
+            found.append(
+                ActiveRun(
+                    run_id=row.run_id,
+                    project=project,
+                    agent=agent,
+                    since_at=row.claimed_at or row.updated_at,
+                    heard_at=heard_at,
+                    last_line=(text.splitlines() or [""])[-1],
+                )
+            )
+        return found, len(rows)
 
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents; "" means all agents and chats.

@@ -17,6 +17,8 @@ NAMED: Final = 200
 
 Later ones get colours by name.
 """
+MOST_REVIEWS: Final = 99
+"""Tasks that wait for a check are counted up to this number."""
 _STEP: Final = 5
 """The distance in the palette between successive members, because neighbouring colours look similar."""
 
@@ -36,11 +38,13 @@ class Frame:
     after: int = 0
     """The newest entry of the project's log at the time before the page was read."""
     needs: int = 0
-    """The number of questions, dead letters and conflicts that wait for a person."""
+    """The number of questions, dead letters, conflicts and finished tasks that wait for a person."""
     questions: int = 0
     open_runs: int = 0
     conflicts: int = 0
     """The number of groups of overlapping reservations."""
+    reviews: int = 0
+    """The number of finished tasks that wait for a person's check, at most 99."""
     unread: int = 0
     """The number of messages that the viewer has not read."""
     faces: Mapping[str, Face] = field(default_factory=dict)
@@ -74,7 +78,11 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
     `overlaps` is the number of groups of overlapping reservations, if the page has already counted them.
     """
     people = reads.project(PEOPLE_KEY)
-    overlaps = count_overlaps(reads, project, now=now) if overlaps is None else overlaps
+    if overlaps is None:
+        found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
+        overlaps = len(together((one.first, one.second) for one in found))
+    person = reads.agent(people.id, me) if people is not None and me else None
+    reviews = reads.count_reviews(project.id, limit=MOST_REVIEWS)
     faces: dict[str, Face] = {}
     for home in (people, project):  # of a name that both have, the agent's look counts
         if home is not None:
@@ -83,22 +91,11 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
                 faces[one.name.casefold()] = Face(number * _STEP % TONES, is_person)
     return Frame(
         after=after,
-        needs=work.for_people + overlaps,
+        needs=work.for_people + overlaps + reviews,
         questions=work.questions,
         open_runs=work.open_runs,
         conflicts=overlaps,
-        unread=count_unread(reads, people, me),
+        reviews=reviews,
+        unread=0 if person is None else reads.unread_count(person.id),
         faces=faces,
     )
-
-
-def count_overlaps(reads: MailReads, project: Project, *, now: int) -> int:
-    """Return how many groups of a project's reservations overlap."""
-    found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
-    return len(together((one.first, one.second) for one in found))
-
-
-def count_unread(reads: MailReads, people: Project | None, me: str) -> int:
-    """Return how many messages the person `me` has not read; 0 if nobody has this name."""
-    person = reads.agent(people.id, me) if people is not None and me else None
-    return 0 if person is None else reads.unread_count(person.id)

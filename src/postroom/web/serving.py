@@ -19,11 +19,12 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.clock import every
+from postroom.contracts.clock import every, from_iso
 from postroom.contracts.errors import (
     InvalidArgument,
     UnknownAgent,
     UnknownMessage,
+    UnknownNote,
     UnknownProject,
     UnknownReservation,
     UnknownTask,
@@ -63,6 +64,8 @@ NAME_COOKIE: Final = "postroom_name"
 NAME_KEPT: Final = 365 * 24 * 3600
 """How many seconds a browser remembers the name of its user."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_UTC_TIME: Final = re.compile(r"(?:\bat )?\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
+"""A time in the form of `contracts.clock.iso`; the text before it is "at", "since" or "until"."""
 MOST_PARTS = 12
 MAX_QUESTION = 500
 """Maximum characters of a search; the rest is ignored."""
@@ -77,6 +80,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     UnknownMessage.code: "search for it, or see the threads",
     UnknownReservation.code: "see the project's reservations",
     UnknownTask.code: "see the project's tasks",
+    UnknownNote.code: "see the project's notes",
 }
 
 
@@ -241,6 +245,7 @@ def _environment() -> Environment:
         awaited=awaited,
         clip=clip,
         coded=_coded,
+        timed=_timed,
         every=every,
         extension=extension,
         folder_name=folder_name,
@@ -289,6 +294,24 @@ def _when(context: Context, instant: int) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}<span class="clock">, {}</span></time>').format(
         known, absolute(instant), words, clock_time(instant, now, context["zone"])
     )
+
+
+@pass_context
+def _timed(context: Context, text: str) -> Markup:
+    """Render a text of postroom, with each UTC time in it as the pages show times.
+
+    An error page outside a project has no time of its own, and shows the text unchanged.
+    """
+    if context["now"] is None:
+        return escape(text)
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            return str(_when(context, from_iso(found[1])))
+        except ValueError:  # an agent wrote a time that is none
+            return found[0]
+
+    return Markup(_UTC_TIME.sub(shown, str(escape(text))))  # noqa: S704 - escaped here
 
 
 @pass_context

@@ -44,7 +44,7 @@ TURN: Final = 400
 _LISTS: Final[Mapping[str, str]] = {
     "t": "threads",
     "m": "threads",
-    **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks")},
+    **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks", "notes")},
     **{name: name for name in ("runs", "questions", "schedules")},
 }
 """The list to which an error page links, by the path segment after the project."""
@@ -133,7 +133,7 @@ class Site:
 
         def view(tx: Transaction) -> Shown:
             project = known_project(tx.mail, slug)
-            after, values = tx.mail.log_bounds(project.id).newest, look(tx, project)
+            after, values = tx.mail.newest_entry(project.id), look(tx, project)
             counts = values.get("counts") or (
                 WorkCounts() if services is None else services.runs.counts(tx, slug)
             )

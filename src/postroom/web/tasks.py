@@ -1,5 +1,6 @@
 """The page of a project's tasks, and a person's decision about a finished one."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -8,7 +9,7 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import Project
-from postroom.contracts.tasks import ENDED_STATES
+from postroom.contracts.tasks import ENDED_STATES, TaskDecision
 from postroom.mail.tasks import tasks_page, views
 from postroom.stores.store import Transaction
 from postroom.web import links
@@ -18,6 +19,12 @@ from postroom.web.site import Site, WorkingSite
 
 OPEN: Final = 200
 ENDED: Final = 30
+_DECISIONS: Final[Mapping[str, tuple[TaskDecision, str]]] = {
+    "accept": ("yes", "accepted"),
+    "reject": ("no", "rejected"),
+    "cancel": ("cancel", "cancelled"),
+}
+"""The decision and the outcome of each button."""
 
 
 async def tasks(site: Site, request: Request) -> Response:
@@ -44,7 +51,7 @@ async def tasks(site: Site, request: Request) -> Response:
 
 
 class TaskForm(msgspec.Struct):
-    """A person's decision about a finished task."""
+    """A person's decision about a task."""
 
     do: str = ""
     name: str = ""
@@ -53,19 +60,18 @@ class TaskForm(msgspec.Struct):
 
 
 async def decide_task(site: WorkingSite, request: Request) -> Response:
-    """Accept or reject a finished task for a person; show the tasks."""
+    """Accept, reject or cancel a task for a person; show the tasks."""
     project = await site.project(request)
     if request.method == "POST":
         services = site.services
         form = await read_form(request, services.visitors, TaskForm)
-        if form.do not in ("accept", "reject"):
+        if form.do not in _DECISIONS:
             raise InvalidArgument(
-                "a task can be accepted or rejected", value=form.do[:40], remedy="press a button"
+                "a task can be accepted, rejected or cancelled", value=form.do[:40], remedy="press a button"
             )
-        await services.runs.decide_task(
-            project.slug, form.task, form.name, accepts=form.do == "accept", why=form.why
-        )
-        answer = see(links.page(project.slug, "tasks", done=f"{form.do}ed"))
+        decision, outcome = _DECISIONS[form.do]
+        await services.runs.decide_task(project.slug, form.task, form.name, answer=decision, why=form.why)
+        answer = see(links.page(project.slug, "tasks", done=outcome))
         remember_name(request, answer, form.name.strip())
         return answer
     return see(links.page(project.slug, "tasks"))

@@ -30,6 +30,16 @@ SELECT {part task}
 -- held
 SELECT {part task} FROM tasks t {index tasks_held} WHERE t.holder_id = :agent_id AND t.state = 'claimed' ORDER BY t.id;
 
+-- is_renewal_due
+SELECT 1
+  FROM tasks {index tasks_held}
+ WHERE holder_id = :agent_id AND state = 'claimed' AND lease_ends_at > :now AND lease_ends_at - :now <= lease_ms * 3 / 4
+ LIMIT 1;
+
+-- count_reviews
+SELECT count(*)
+  FROM (SELECT 1 FROM tasks {index tasks_listed} WHERE project_id = :project_id AND state = 'review' LIMIT :limit) few;
+
 -- in_run
 SELECT {part task}
   FROM tasks t {index tasks_in_run} WHERE t.run_id = :run_id AND t.state = 'claimed' AND t.run_id <> '' ORDER BY t.id;
