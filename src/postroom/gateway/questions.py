@@ -7,14 +7,13 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
 from postroom.contracts.questions import Given, QuestionKind, person
-from postroom.contracts.quoting import one_line, readable
+from postroom.contracts.quoting import one_line
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.events import Button, Card
-from postroom.gateway.replies import Question, question_of
+from postroom.gateway.replies import Question, how_to_answer, question_of
 from postroom.gateway.session import SessionSource
 from postroom.stores.runs.ports import ThreadStore
 
@@ -79,22 +78,21 @@ class Questions:
         """
         asked = [(thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)]
         number, why = _number_in(words)
+        given = Given(
+            value=why if approved is None else approved,
+            by=person(source.user_name or source.user_id or ""),
+            at="chat",
+            why="" if approved is None else why,
+        )
         matching = [one for one in asked if one[1].number == number]
         if everywhere and number and not matching:
             matching = [one for one in await self.everywhere() if one[1].number == number]
         if not matching:
             note = _not_open(number, [question for _, question in asked], approved=approved)
-            return await self._answered_before(thread_ids, number, note)
+            return await self._answered_before(thread_ids, number, note, given)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
-        who = source.user_name or source.user_id or ""
-        given = Given(
-            value=why if approved is None else approved,
-            by=person(who),
-            at="chat",
-            why="" if approved is None else why,
-        )
         try:
             decision = chosen.decision(given, self._clock.now())
         except (NotPermitted, InvalidArgument) as error:
@@ -104,15 +102,34 @@ class Questions:
         note = answer_note(chosen, decision)
         return Decided(note, chosen, note, thread_id)
 
-    async def _answered_before(self, thread_ids: Sequence[str], number: str | None, note: str) -> Decided:
-        """Return this reply and the answered question, because its card may not show the answer yet."""
+    async def _answered_before(
+        self, thread_ids: Sequence[str], number: str | None, note: str, given: Given
+    ) -> Decided:
+        """Return this reply and the answered question, because its card may not show the answer yet.
+
+        A person who repeats an answer gets the first reply again, because the page sends a button again if it
+        did not get the first reply.
+        """
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
                 for one in run.answered:
                     question = question_of(run, one.ticket)
                     if question.number == number:
-                        return Decided(note, question, answer_note(question, one.decision), thread_id)
+                        decided = answer_note(question, one.decision)
+                        return Decided(
+                            decided if self._repeats(question, one.decision, given) else note,
+                            question,
+                            decided,
+                            thread_id,
+                        )
         return Decided(note)
+
+    def _repeats(self, question: Question, decision: ToolCallResume, given: Given) -> bool:
+        """Return whether an answer is the one that was already given, by the same person in the same chat."""
+        try:
+            return question.decision(given, self._clock.now()).decision_id == decision.decision_id
+        except (NotPermitted, InvalidArgument):
+            return False
 
 
 async def answer_run(
@@ -140,8 +157,9 @@ async def answer_run(
 def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
     """Return the line on a question's card that tells its answer, who gave it and where."""
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
+    by = decision.by or ("" if where else "an unknown person")
     said = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
-    return f"{said}{f' by {one_line(decision.by)}' if decision.by else ''}{f' {where}' if where else ''}."
+    return f"{said}{f' by {one_line(by)}' if by else ''}{f' {where}' if where else ''}."
 
 
 def inbox_text(found: Sequence[tuple[str, Question]]) -> str:
@@ -153,43 +171,6 @@ def inbox_text(found: Sequence[tuple[str, Question]]) -> str:
     if len(found) > _MOST_LISTED:
         lines.append(f"{len(found) - _MOST_LISTED} more: see the pages.")
     return "\n\n".join(lines) or "No open questions."
-
-
-def card_of(question: Question) -> Card:
-    """Return the card of a question: its text with its limits, and a button for each choice."""
-    number, asked = question.number, question.asked
-    buttons: tuple[Button, ...] = ()
-    how = ""
-    match asked.kind:
-        case QuestionKind.YES_NO:
-            buttons = (
-                Button(label="Approve", value=f"approve {number}"),
-                Button(label="Deny", value=f"deny {number}"),
-            )
-        case QuestionKind.CHOICE:
-            buttons = tuple(
-                Button(label=choice, value=f"answer {number} {place}")
-                for place, choice in enumerate(asked.choices, start=1)
-            )
-        case _:
-            how = f"Reply to this message, or send {how_to_answer(question)}"
-    action = f"A yes permits exactly this:\n{readable(asked.action)}" if asked.action else ""
-    who = f"From {asked.who}." if asked.to or asked.not_by else ""
-    return Card(text="\n\n".join(filter(None, (question.text, action, who, how))), buttons=buttons)
-
-
-def how_to_answer(question: Question) -> str:
-    """Return the commands that answer a question."""
-    number, asked = question.number, question.asked
-    match asked.kind:
-        case QuestionKind.YES_NO:
-            return f"/approve {number} or /deny {number}"
-        case QuestionKind.CHOICE:
-            return f"/answer {number} {' | '.join(asked.choices)}"
-        case QuestionKind.TEXT:
-            return f"/answer {number} <text>"
-    fields = "; ".join(f"{one.name} = <{one.described}>" for one in asked.fields)
-    return f"/answer {number} {fields}"
 
 
 def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool | None) -> str:

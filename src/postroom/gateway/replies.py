@@ -16,7 +16,8 @@ from postroom.contracts.inference import CALLER_TOOLS
 from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
-from postroom.contracts.questions import YES_OR_NO, Asked, Given, decision_on
+from postroom.contracts.questions import YES_OR_NO, Asked, Given, QuestionKind, decision_on
+from postroom.contracts.quoting import readable
 from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import (
     CUT_OFF,
@@ -29,7 +30,7 @@ from postroom.contracts.runs import (
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
-from postroom.gateway.events import Button
+from postroom.gateway.events import Button, Card
 from postroom.gateway.session import Platform
 from postroom.ports import RunEffects
 from postroom.stores.store import Transaction
@@ -110,6 +111,8 @@ class Reply(Record, frozen=True, kw_only=True):
     """Whether its run has left files, which are sent after it."""
     question: str | None = None
     """The number of the question that was answered."""
+    waits_for: str | None = None
+    """For a notice that is true until an agent begins with a message: the platform's id of that message."""
     card: str | None = None
     """The platform's id of the notice's card whose button was pressed; None for a question's card."""
     mail_key: str | None = None
@@ -162,6 +165,8 @@ class Reply(Record, frozen=True, kw_only=True):
     def details(self) -> dict[str, Json]:
         """The details of an answer that a channel gets besides its text; see `Metadata`."""
         told: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
+        if self.waits_for is not None:
+            told["waits_for"] = self.waits_for
         if self.error is not None:
             told["error"] = self.error
             if self.code is not None:
@@ -237,6 +242,50 @@ def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
     return question_number(run_id, ticket.ticket_id, ticket.tool_call_id, ticket.updated_at)
+
+
+def card_of(question: Question, before: str = "") -> Card:
+    """Return the card of a question with its limits and buttons, below the text `before`."""
+    number, asked = question.number, question.asked
+    buttons: tuple[Button, ...] = ()
+    how = ""
+    match asked.kind:
+        case QuestionKind.YES_NO:
+            buttons = (
+                Button(label="Approve", value=f"approve {number}"),
+                Button(label="Deny", value=f"deny {number}"),
+            )
+        case QuestionKind.CHOICE:
+            buttons = tuple(
+                Button(label=choice, value=f"answer {number} {place}")
+                for place, choice in enumerate(asked.choices, start=1)
+            )
+        case _:
+            how = f"Reply to this message, or send {how_to_answer(question)}"
+    action = f"A yes permits exactly this:\n{readable(asked.action)}" if asked.action else ""
+    who = f"From {asked.who}." if asked.to or asked.not_by else ""
+    return Card(text="\n\n".join(filter(None, (before, question.text, action, who, how))), buttons=buttons)
+
+
+def how_to_answer(question: Question) -> str:
+    """Return the commands that answer a question."""
+    number, asked = question.number, question.asked
+    match asked.kind:
+        case QuestionKind.YES_NO:
+            return f"/approve {number} or /deny {number}"
+        case QuestionKind.CHOICE:
+            return f"/answer {number} {' | '.join(asked.choices)}"
+        case QuestionKind.TEXT:
+            return f"/answer {number} <text>"
+    fields = "; ".join(f"{one.name} = <{one.described}>" for one in asked.fields)
+    return f"/answer {number} {fields}"
+
+
+def cards_of(run: RunRecord) -> list[Card]:
+    """Return the cards of the questions that a run asked last, with the text above the first one."""
+    tickets = run.waiting.tickets if run.waiting else [one.ticket for one in run.answered]
+    before = run.final_output or (run.waiting.message if run.waiting else "") or ""
+    return [card_of(question_of(run, one), "" if number else before) for number, one in enumerate(tickets)]
 
 
 def answer_of(run: RunRecord) -> Reply:

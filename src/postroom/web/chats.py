@@ -16,7 +16,7 @@ from postroom.services.cut_ids import whole_id
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
-from postroom.web.questions import AnswerForm, decide, put_off
+from postroom.web.questions import LATE, AnswerForm, decide, put_off
 from postroom.web.serving import choice, remember_name
 from postroom.web.site import Shown, WorkingSite
 
@@ -71,6 +71,8 @@ async def _answered(site: WorkingSite, request: Request, form: AnswerForm) -> Re
     try:
         await decide(site, "", form)
     except StaleDecision as error:
+        if form.back == "home":
+            return see(LATE)
         return await _shown(site, request, *await site.store.read(partial(_look, site)), error.message)
     done = form.answer if form.answer in ("yes", "no") else "answered"
     answer = see(f"/?done={done}" if form.back == "home" else links.chats(done=done))

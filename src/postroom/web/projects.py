@@ -29,7 +29,7 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
-_DONE: Final = ("", "yes", "no", "answered", "replay", "discard", "share", "later", "seen")
+_DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "later", "seen")
 """Maximum open questions on the page."""
 REVIEWS: Final = 10
 """Maximum tasks of a project on the page that wait for a person's check."""
@@ -121,9 +121,7 @@ async def projects(site: Site, request: Request) -> Response:
         counted=COUNTED,
         at_once=AT_ONCE,
         longest_why=LONGEST_TEXT,
-        done=choice(
-            request, "done", ("", "yes", "no", "answered", "replay", "discard", "share", "later", "seen")
-        ),
+        done=choice(request, "done", _DONE),
         skipped=number(request, "skipped") or 0,
         address=address if _ADDRESS.fullmatch(address) else DEFAULT_ADDRESS,
     )

@@ -22,6 +22,8 @@ LONGEST_NAME: Final = 64
 """Maximum characters of a name."""
 _FOR: Final = {"1h": 3_600_000, "1d": 86_400_000, "0": 0}
 """For how long a question can be put off, in milliseconds."""
+LATE: Final = "/?done=late"
+"""The first page after an answer that came too late."""
 
 
 class AnswerForm(msgspec.Struct):
@@ -82,6 +84,8 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     try:
         await decide(site, slug, form)
     except StaleDecision:
+        if form.back == "home":
+            return see(LATE)
 
         def look(tx: Transaction, project: Project) -> dict[str, Any]:
             asked = asking.open_questions(tx, slug)
