@@ -11,8 +11,8 @@ from dispatch_room import done
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
-from postroom.gateway.questions import Questions, card_of
-from postroom.gateway.replies import question_of
+from postroom.gateway.questions import Questions
+from postroom.gateway.replies import card_of, question_of
 from postroom.gateway.session import Platform, SessionSource
 from postroom.mail.context import Caller
 from postroom.services.questions import QuestionTimeouts
