@@ -28,6 +28,7 @@ ANSWERS_LOOKED_AT: Final = 100
 """How many messages of a thread, after the one that started a run, are searched for answers."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
+    ("too_late", "Its deadline has not passed"),
     ("not_due", "It is due"),
     ("thread_busy", "No other run is active on its thread"),
     ("behind_question", "No question is open on its thread"),
