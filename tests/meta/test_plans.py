@@ -69,6 +69,7 @@ SCANS_IF_FREE = {
     "mail.project_ids",  # SQLite's search alone asks it
     *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "notes.purge_given"),
     "mail.reservations_by_id",
+    "mail.purge_file_views",
     *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),
     "mail.index_threads",  # of all messages, once, of a store that was just filled
     "threads.idle",  # once an hour, for threads that are cleared

@@ -120,7 +120,9 @@ async def projects(site: Site, request: Request) -> Response:
         counted=COUNTED,
         at_once=AT_ONCE,
         longest_why=LONGEST_WHY,
-        done=choice(request, "done", ("", "yes", "no", "replay", "discard", "share", "later", "seen")),
+        done=choice(
+            request, "done", ("", "yes", "no", "late", "replay", "discard", "share", "later", "seen")
+        ),
         skipped=number(request, "skipped") or 0,
         address=address if _ADDRESS.fullmatch(address) else DEFAULT_ADDRESS,
     )
