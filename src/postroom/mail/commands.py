@@ -521,9 +521,10 @@ class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Release your reservations: those of the given paths or ids, or all.
+    """Release your reservations: those with the given ids or covered by the given paths, or all.
 
-    Do it as soon as you have finished editing, so that others can continue.
+    src/** covers src/app.py. `not_found` lists paths and ids that name none. Do it as soon as you have
+    finished editing, so that others can continue.
     """
 
     project_key: ProjectKey
@@ -533,7 +534,7 @@ class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Renew your reservations for `ttl_seconds` from now: those of the given paths or ids, or all.
+    """Renew your reservations for `ttl_seconds` from now, chosen as in release_file_reservations, or all.
 
     Use it if your work takes longer than they last.
     """

@@ -99,6 +99,7 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     places = {
         "control": links.page(slug, done=done, answered=f"{run_id}/{number}"),
         "home": f"/?done={done}",
+        "run": links.page(slug, "runs", run_id),
     }
     answer = see(places.get(form.back) or links.page(slug, "questions", done=number))
     remember_name(request, answer, form.by.strip())
