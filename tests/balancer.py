@@ -12,9 +12,9 @@ from pathlib import Path
 
 from addresses import Address, free_address
 from e2e.running import Cut, Line, plain_environment
+from machine import PATIENCE
 
 CADDYFILE = Path(__file__).parents[1] / "deploy" / "Caddyfile"
-PATIENCE = 60.0
 
 
 def missing_balancer() -> str | None:

@@ -1,7 +1,6 @@
 """Executors that play a part, and repeated actions of tests of the mailbox. For tests only."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, TypeVar
 
+from machine import PATIENCE
 from patient_loop import a_moment
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import Recovery, RunActivation
@@ -43,7 +43,6 @@ QUEUED, CLAIMED, ACKED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED, Ru
 CANCELLED, SUPERSEDED = RunDispatchStatus.CANCELLED, RunDispatchStatus.SUPERSEDED
 DEAD = RunDispatchStatus.DEAD_LETTER
 ENDED_BY_CANCEL = (RunStatus.DONE, TerminationReason.cancelled())
-PATIENCE = float(os.environ.get("POSTROOM_PATIENCE", "30"))
 
 
 class Longest(Random):

@@ -7,6 +7,8 @@ import os
 import time
 from pathlib import Path
 
+PATIENCE = float(os.environ.get("POSTROOM_PATIENCE", "90"))
+"""Seconds after which a test that waits for a condition fails: longer than any busy machine needs, shorter than a test may last."""
 LOOK = 1.0
 """Seconds between two checks of the machine's load."""
 LONGEST = 8

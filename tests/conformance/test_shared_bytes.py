@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 from conformance.promises.given import an_office, file, put_message
+from machine import PATIENCE
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
 from store_kinds import SCHEMA, empty
 
-PATIENCE = 30
 PICTURE = "a" * 64
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from machine import PATIENCE
+
 if TYPE_CHECKING:
     from e2e.running import RunningServer
 
@@ -26,7 +28,6 @@ os.dup2(int(sys.argv[1]), 3)
 os.dup2(int(sys.argv[2]), 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-PATIENCE = 20
 
 
 def program() -> str:

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 import psutil
 
 from e2e.forked import ForkedProcess
-from machine import Bound
+from machine import PATIENCE, Bound
 
 T = TypeVar("T")
 START_PATIENCE = 50.0
@@ -26,8 +26,6 @@ START_PATIENCE = 50.0
 LEAST_WORK = 0.1
 """Seconds of the processor that count as doing something; a server that is not ready spends less by waiting."""
 STOP_PATIENCE = 50.0
-PATIENCE = 20.0
-"""Seconds within which every answer must come, also from a machine that has much else to do."""
 _OLDER_NAMES = (
     "DATABASE_URL",
     "STORAGE_ROOT",

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from e2e.running import plain_environment
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
-PATIENCE = 60
 SET_UP = {
     "bash": ("--norc -i", 'eval "$(postroom --show-completion bash)"'),
     "zsh": ("-f -i", 'autoload -Uz compinit; compinit -u; eval "$(postroom --show-completion zsh)"'),

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from e2e.running import RunningServer, plain_environment, postroom
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
-
-PATIENCE = 60
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pytest
 from channels.fake_telegram import TOKEN as TELEGRAM_TOKEN
 from channels.fake_telegram import FakeTelegram
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
+from machine import PATIENCE
 from runtime.test_openai_model import END, FakeEndpoint, chunk
 
 pytestmark = pytest.mark.long
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.long
 KEY = "key-of-the-api-0123456789"
 HOOK_SECRET = "secret-of-the-build-server"
 CHAT_TOKEN = "the token of the harbour"
-PATIENCE = 20.0
 
 
 class EchoingModel(FakeEndpoint):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from e2e.running import RunningServer
+from machine import PATIENCE
 
-PATIENCE = 60.0
 AGENT = """
 cat > /dev/null
 env > "$OUT.new"

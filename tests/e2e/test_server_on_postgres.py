@@ -20,6 +20,7 @@ from e2e.commands import run_here
 from e2e.peer import CLIENTS
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment, soon
 from embedded_room import echo
+from machine import PATIENCE
 from postgres_server import PostgresServer, is_given, running_postgres
 from postroom.embedded.mailbox import Mailbox
 from store_kinds import refuse_missing
@@ -29,7 +30,6 @@ pytestmark = pytest.mark.long
 FOLDER = "/yard/elephants"
 SLUG = "yard-elephants"
 CONFIGURATION, TEMPORARY = 78, 75
-PATIENCE = 40.0
 _NUMBERS = count(1)
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

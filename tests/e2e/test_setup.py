@@ -15,10 +15,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from e2e.running import RunningServer, plain_environment
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
-PATIENCE = 60
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 from e2e.running import Cut, Refused, RunningServer, plain_environment
+from machine import PATIENCE
 from postgres_server import PostgresServer, is_given
 from store_kinds import refuse_missing
 
 FOLDER = "/yard/standby"
 BEFORE, AFTER = 20, 5
-PATIENCE = 60.0
 REPLICATED = {
     "wal_level": "replica",
     "max_wal_senders": "4",

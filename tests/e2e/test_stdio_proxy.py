@@ -19,13 +19,13 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from fake_postroom import FakePostroom, Raw, Seen, Stream, rpc_error, rpc_result
+from machine import PATIENCE
 from postroom.app import places
 from postroom.cli.client import Server, locate
 from postroom.stores.sqlite.lock import read_owner
 
 pytestmark = pytest.mark.long
 
-PATIENCE = 40
 MODERN = "2026-07-28"
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from e2e.running import RunningServer, plain_environment
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
 PEER = Path(__file__).with_name("peer.py")
-PATIENCE = 40.0
 SLOWEST_TYPICAL = 0.025
 """Seconds: Nagle's algorithm together with late acknowledgements makes every call take 0.04."""
 

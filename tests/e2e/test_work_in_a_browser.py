@@ -15,6 +15,7 @@ from e2e.browser import Browser, log_in
 from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_accessibility import axe, examined
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +23,6 @@ __all__ = ["axe"]
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
 ASKER = """
 import os, sys
 from postroom.cli.client import Server

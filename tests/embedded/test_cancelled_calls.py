@@ -15,6 +15,7 @@ import pytest
 
 import postroom
 from embedded_room import Open, on
+from machine import PATIENCE
 from postroom import (
     BusyPolicy,
     Item,
@@ -36,8 +37,6 @@ from postroom.dispatch.mailbox import Mailbox as Queue
 pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
 
 SLOTS = 4
-PATIENCE = 10
-"""Seconds: a third of a lease, and enough for a busy machine."""
 CONFIG = MailboxConfig(
     max_concurrent_runs=SLOTS,
     poll_interval=timedelta(milliseconds=200),

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 import pytest
 
 from embedded_room import Open, both_engines, in_state
+from machine import PATIENCE
 from postroom import MailboxConfig, Run, RunUnsuccessful, State, StoreUnavailable
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StoreError
 from postroom.stores.engine import Engine
 
 T = TypeVar("T")
-PATIENCE = 10
-"""Seconds: a third of a lease, and enough for a busy machine."""
 CONFIG = MailboxConfig(
     poll_interval=timedelta(milliseconds=100), lease_retry_ms=20, drain_grace=timedelta(seconds=5)
 )

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-T = TypeVar("T")
+from machine import PATIENCE
 
-PATIENCE = 40.0
+T = TypeVar("T")
 
 
 def main(disk: Path, how: str) -> None:

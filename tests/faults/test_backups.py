@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from conformance.promises.given import an_office, put_message
+from machine import PATIENCE
 from postroom.app.backups import Backups, told_of_backups
 from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
@@ -26,7 +27,6 @@ from postroom.testing import ManualClock
 
 pytestmark = pytest.mark.long
 
-PATIENCE = 20
 DAY = timedelta(days=1)
 LARGE = 3 << 20
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from clients_room import Room
+from machine import PATIENCE
 from postroom.app.clients import files
 from postroom.contracts.errors import ClientFileRefused, VersionConflict
 
 PROGRAM = Path(__file__).with_name("setting_up_process.py")
 TESTS = PROGRAM.parents[1]
-PATIENCE = 30
 OLD = '{"mcpServers":   {"harbour": {"command": "x"}}} '
 SETTINGS = '{"model": "opus"}'
 

@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from conformance.promises.given import an_office, put_message
+from machine import PATIENCE
 from postroom.contracts.errors import StoreCorrupt, StoreUnavailable
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.apart import Apart
 
-PATIENCE = 60
 READERS = 2
 
 

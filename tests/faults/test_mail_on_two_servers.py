@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from machine import PATIENCE
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import TaskNotHeld
@@ -24,7 +25,6 @@ from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
 from task_log import check_claims
 
-PATIENCE = 60
 SENDERS = ("Ada", "Cyd", "Dot")
 
 

@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from faults.cutting_proxy import CuttingProxy, a_proxy
+from machine import PATIENCE
 from postgres_server import PostgresServer, is_given
 from postroom.contracts.errors import (
     CommitUnknown,
@@ -44,7 +45,6 @@ from store_kinds import POOLED, pooled, refuse_missing
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]
 
-PATIENCE = 20
 NOTES = "CREATE TABLE notes (name text PRIMARY KEY, words text NOT NULL CHECK (words <> 'bad'))"
 Change = Callable[[SqlTransaction], object]
 

@@ -15,6 +15,7 @@ from typing import Literal
 import psycopg
 import pytest
 
+from machine import PATIENCE
 from postgres_server import PostgresServer, is_given, missing_postgres
 from postroom import GiveUp, Mailbox, MailboxConfig, RunUnsuccessful
 from postroom.embedded.handle import RunEvent, RunHandle, State
@@ -23,8 +24,6 @@ from postroom.embedded.running import Run
 pytestmark = pytest.mark.long
 GOES_ON_WITHIN = 2.0
 """Seconds after the start of the database in which all waiting work continues; 0.8 s to 1.1 s were measured."""
-PATIENCE = 30.0
-"""Seconds after which a test gives up, also on a machine that does other work."""
 CONFIG = MailboxConfig(
     lease_ms=90_000, lease_renewal_interval=timedelta(seconds=10), default_retry_delay_ms=0
 )

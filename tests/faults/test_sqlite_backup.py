@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from conformance.promises.given import Office, an_office, put_message
+from machine import PATIENCE
 from postroom.contracts.errors import InvalidPath, StateError, StoreFull, StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import connect
 from postroom.stores.sqlite.copying import back_up
 
 HERE = Path(__file__).parent
-PATIENCE = 20
 
 
 async def send(store: SqliteStore, here: Office) -> None:

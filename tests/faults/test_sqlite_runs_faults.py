@@ -27,6 +27,7 @@ from conformance.promises.run_given import (
     waiting,
 )
 from log_lines import capture_logs
+from machine import PATIENCE
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
@@ -49,7 +50,6 @@ from postroom.testing import ManualClock
 
 T = TypeVar("T")
 
-PATIENCE = 5
 THREAD = EventScope.thread("t")
 
 

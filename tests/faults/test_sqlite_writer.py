@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from conformance.promises.given import Office, an_office, put_message
+from machine import PATIENCE
 from postroom.contracts.errors import (
     StateError,
     StoreError,
@@ -29,7 +30,6 @@ from postroom.testing import ManualClock
 T = TypeVar("T")
 Change = Callable[[MailWrites], object]
 
-PATIENCE = 10
 NO_LIMIT = 1_073_741_823
 LARGE = bytes(250_000)
 """More than a nearly full disk takes. For the statement that stores them, SQLite keeps no separate journal, so it undoes the

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
+from machine import PATIENCE
 from mail_room import a_room, furnish
 from postroom.contracts.errors import SchemaTooNew, StoreHeld
 from postroom.contracts.leases import IsGone, nobody_is_gone
@@ -33,7 +34,6 @@ from postroom.stores.sqlite.migrate import split_statements
 from postroom.testing import ManualClock
 from table_rows import each_row
 
-PATIENCE = 30
 TODAY = shipped_migrations("postgres")
 NEWEST = newest_of(TODAY)
 ADDS = Migration(

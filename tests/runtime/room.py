@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
+from machine import PATIENCE
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import AgentEvent
@@ -31,7 +32,6 @@ from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
 
 T = TypeVar("T")
-PATIENCE = 5
 
 
 def calls(*asked: ToolCall, text: str = "", usage: Usage | None = None) -> InferenceResult:

@@ -323,6 +323,8 @@ async def audit(world: Outcome) -> list[str]:
         and (run.get("termination") or {}).get("type") == "natural_end"
         and "/ask-" in one
         and not world.watch.heard[one.rpartition("/")[0]].intersection(answers)
+        # A message that joins an answered run before it continues brings another script, which asks nothing.
+        and len({begun.n for begun in world.watch.seen if begun.run_id == one.rpartition("/")[0]}) == 1
     ]
     for server in world.servers:
         if server.is_up:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from machine import PATIENCE
 from mail_room import HARBOR, Room, room_in_memory
 from postroom.contracts import errors
 from postroom.mail.context import Rules
@@ -15,7 +16,6 @@ from postroom.testing import ManualClock
 from table_rows import each_row
 
 room = room_in_memory
-PATIENCE = 5
 
 
 async def look(room: Room, after: int | None, *, wait: float = 0, **more: Any) -> Any:

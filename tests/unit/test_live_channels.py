@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 
+from machine import PATIENCE
 from postgres_runs_room import OpenedRuns, Session
 from postroom.contracts.live import (
     LiveChannels,
@@ -28,8 +29,6 @@ from postroom.stores.postgres.live import PostgresLiveChannels
 from postroom.testing import ManualClock
 from table_rows import each_row
 
-PATIENCE = 30
-"""Seconds after which something hangs, on however busy a machine."""
 DELIVERED = LiveDeliveryOutcome.DELIVERED
 NO_SUBSCRIBER = LiveDeliveryOutcome.NO_SUBSCRIBER
 THREAD = LiveRunTarget(thread_id="t")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from machine import PATIENCE
 from mail_room import CHANGES, HARBOR, RUN_OF_ADA, SHORE, Room, furnish, in_memory, room_in_memory
 from postroom.contracts import errors
 from postroom.mail.commands import FollowEvents
@@ -15,7 +16,6 @@ from postroom.testing import ManualClock
 from table_rows import each_row
 
 room = room_in_memory
-PATIENCE = 5
 OPERATOR = Caller(operator=True)
 
 TELLS: dict[str, list[str]] = {

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import pytest
 from starlette.types import ASGIApp, Message
 
+from machine import PATIENCE
 from mail_room import HARBOR
 from postroom import sse
 from postroom.http_api.rest import event_routes
@@ -17,7 +18,6 @@ from postroom.stores.changes import TopicListener
 from rest_room import OPERATOR, Edge, opened
 from table_rows import each_row
 
-PATIENCE = 5
 STREAM = {"Accept": "text/event-stream"}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from machine import PATIENCE
 from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.app.config import Settings
 from postroom.app.retention import Retention
@@ -20,7 +21,6 @@ from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 room = room_in_memory
 MONTH = KeepRule(keep=timedelta(days=30))
-PATIENCE = 30
 
 
 class AtOnce:

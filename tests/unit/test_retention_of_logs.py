@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import PATIENCE
 from mail_room import SHORE, Room, room_in_memory
 from postroom.app.config import Settings
 from postroom.app.retention import INTERVAL, STEP, Retention
@@ -14,7 +15,6 @@ from postroom.contracts.mail import LogBounds
 from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 room = room_in_memory
-PATIENCE = 5
 MINUTE = milliseconds(INTERVAL)
 
 
