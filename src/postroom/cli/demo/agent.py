@@ -1,4 +1,6 @@
-"""The two agents of the demo. Each start of this program is one run, which gets its mail on standard input.
+"""The two agents of the demo.
+
+Each start of this program is one run, which receives its mail on standard input.
 
 They are scripts, not models: this file contains their actions. Everything else works as for any agent: mail
 starts them, they call the server's tools over MCP, and their output is mailed back.

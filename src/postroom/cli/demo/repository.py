@@ -1,4 +1,4 @@
-"""The scratch repository of the demo: a program with one bug, and the test that finds it."""
+"""The demo's temporary repository: a program with one bug, and the test that finds the bug."""
 
 import subprocess
 import sys
