@@ -160,7 +160,7 @@ class Reminders:
 
 
 def span_of(word: str) -> timedelta | None:
-    """Return the time span of a word such as `10m` or `2h`; None for other words."""
+    """Return the duration that a word such as `10m` or `2h` denotes; None for any other word."""
     found = re.fullmatch(r"(\d{1,6})([smhd])", word.casefold())
     return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found and int(found[1]) else None
 
@@ -202,10 +202,10 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 
 
 def _zone_named(told: str) -> str | None:
-    """Return a zone's name as spelled in the database; None for other words, such as `and/or`.
+    """Return the name of a time zone as the database spells it; None for other words, such as `and/or`.
 
-    An unknown name that begins with a capital letter or a known area such as `europe/` is returned unchanged,
-    so that the schedule refuses it by name.
+    An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
+    unchanged, so that the schedule refuses it and names it.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}
