@@ -156,6 +156,8 @@ CHANGES: dict[str, Change] = {
     "add_task": Change({"agent_name": "Ada", "title": "Light the pier"}, {"title": "Paint it"}),
     "update_task": Change({"agent_name": "Ada", "task_id": 1, "text": "Red."}, {"text": "Blue."}),
     "done_task": Change({"agent_name": "Ben", "task_id": 2, "epoch": 1}, {"message": "Lit."}),
+    "add_note": Change({"agent_name": "Ada", "subject": "Lamp", "text": "It is red."}, {"subject": "Oil"}),
+    "end_note": Change({"agent_name": "Ben", "note_id": 1}, {"note_id": 2}),
 }
 
 
@@ -169,6 +171,7 @@ async def furnish(room: Room) -> None:
     for title in ("Place the lamp", "Switch it on"):
         await room.call("add_task", agent_name="Ada", title=title)
     await room.call("claim_task", agent_name="Ben", task_id=2)
+    await room.call("add_note", agent_name="Ada", subject="Paint", text="It must dry for a day.")
     await set_to_work(room.store)
 
 
@@ -227,6 +230,7 @@ def _project(tx: MailReads, project: Project) -> dict[str, object]:
             for state in ENDED_STATES
             for task in tx.ended_tasks(project.id, state, before=(2**62, 0), limit=100_000)
         ],
+        "notes": tx.active_notes(project.id, now=0),
         "events": tx.project_events(project.id, after=0, limit=100_000),
     }
 

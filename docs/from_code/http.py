@@ -68,6 +68,7 @@ ROUTE_WORDS: Final = {
     "/p/{slug}/m/{message_id}/source": "A message's original text, as a download.",
     "/p/{slug}/tasks/decide": "Accepts or rejects a finished task that waits for a person.",
     "/p/{slug}/tasks": "Open tasks, those to claim first, and the last ended ones. `?task=` selects one.",
+    "/p/{slug}/notes": "Active notes, newest first. `?q=` searches; `?note=` selects one.",
     "/p/{slug}/reservations": "Active reservations, and the last ended ones. `?path=` selects one path.",
     "/p/{slug}/search": "Search: `?q=`, `?order=newest` or `best`.",
     "/p": "Redirects to `/`.",

@@ -286,6 +286,7 @@ def test_keys_lead_everywhere_and_send_nothing(ana: Person) -> None:
         "h": "threads",
         "r": "runs",
         "k": "tasks",
+        "n": "notes",
         "a": "agents",
         "v": "reservations",
         "s": "schedules",

@@ -75,7 +75,7 @@ async def messages_of(client: Client) -> str:
 async def test_a_client_reads_mail_over_stdio_by_the_file_that_was_written(shell: Shell) -> None:
     [told] = shell.setup("claude", "--scope", "project")["clients"]
     assert told["trial"]["state"] == "answered"
-    assert told["trial"]["detail"] == "17 tools"
+    assert told["trial"]["detail"] == "19 tools"
     entry = shell.entry()
     command = {"type": "stdio", "command": "postroom", "args": ["mcp", "--tools", "core"]}
     assert entry == {**command, "alwaysLoad": True}

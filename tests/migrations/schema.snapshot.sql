@@ -40,6 +40,10 @@ CREATE INDEX file_reservations_project ON file_reservations (project_id, id);
 
 CREATE INDEX file_reservations_time ON file_reservations (project_id, created_at);
 
+CREATE INDEX file_views_due ON file_views (agent_id) WHERE notice = 1;
+
+CREATE INDEX file_views_used ON file_views (used_at);
+
 CREATE INDEX idempotency_age ON idempotency (created_at);
 
 CREATE INDEX inbound_messages_ended ON inbound_messages (updated_at, inbound_id, status) WHERE is_open = 0;
@@ -67,6 +71,10 @@ CREATE INDEX messages_sender ON messages (sender_id, id);
 CREATE INDEX messages_thread ON messages (project_id, thread_id, id);
 
 CREATE INDEX messages_time ON messages (project_id, created_ts, id);
+
+CREATE INDEX notes_active ON notes (project_id, ends_at);
+
+CREATE INDEX notes_given_at ON notes_given (given_at, place, note_id);
 
 CREATE INDEX outbox_dead ON outbox (outbox_id, kind) WHERE status = 'dead_letter';
 
@@ -147,6 +155,10 @@ CREATE INDEX runs_open_of_thread ON runs (thread_id, run_id) WHERE status <> 'do
 CREATE INDEX runs_waiting ON runs (run_id) WHERE status = 'waiting';
 
 CREATE INDEX schedules_due ON schedules (kind, next_at);
+
+CREATE INDEX subscriptions_of_agent ON subscriptions (agent_id);
+
+CREATE INDEX subscriptions_of_project ON subscriptions (project_id, cursor);
 
 CREATE INDEX task_dependents ON task_dependencies (depends_on);
 
@@ -371,6 +383,20 @@ CREATE TABLE file_reservations (
   release_reason TEXT NOT NULL DEFAULT ''
 , reserved_in TEXT NOT NULL DEFAULT '');
 
+CREATE TABLE file_views (
+  file         TEXT NOT NULL,
+  agent_id     INTEGER NOT NULL REFERENCES agents (id),
+  seen_blob    TEXT NOT NULL,
+  written_blob TEXT NOT NULL,
+  written_at   INTEGER NOT NULL,
+  changed_blob TEXT NOT NULL,
+  changed_by   INTEGER,
+  changed_at   INTEGER NOT NULL,
+  notice       INTEGER NOT NULL CHECK (notice IN (0, 1, 2)),
+  used_at      INTEGER NOT NULL,
+  PRIMARY KEY (file, agent_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE idempotency (
   scope      TEXT NOT NULL,
   key        TEXT NOT NULL,
@@ -458,6 +484,29 @@ CREATE TABLE messages (
 , check_value INTEGER);
 
 CREATE VIRTUAL TABLE messages_fts USING fts5 (subject, body_md, sender_name, topic, content = '', tokenize = 'ascii');
+
+CREATE TABLE notes (
+  id          INTEGER PRIMARY KEY,
+  project_id  INTEGER NOT NULL,
+  subject     TEXT NOT NULL,
+  body        TEXT NOT NULL,
+  paths       TEXT NOT NULL,
+  task_id     INTEGER,
+  author_id   INTEGER NOT NULL,
+  run_id      TEXT NOT NULL,
+  commit_name TEXT NOT NULL,
+  replaces    TEXT NOT NULL,
+  replaced_by INTEGER,
+  created_at  INTEGER NOT NULL,
+  ends_at     INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE notes_given (
+  place    TEXT NOT NULL,
+  note_id  INTEGER NOT NULL,
+  given_at INTEGER NOT NULL,
+  PRIMARY KEY (place, note_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE outbox (
   place            INTEGER PRIMARY KEY,
@@ -717,6 +766,17 @@ CREATE TABLE store_identity (
   id       INTEGER PRIMARY KEY CHECK (id = 1),
   store_id TEXT NOT NULL
 );
+
+CREATE TABLE subscriptions (
+  id         INTEGER PRIMARY KEY,
+  project_id INTEGER NOT NULL,
+  agent_id   INTEGER NOT NULL,
+  kind       TEXT NOT NULL,
+  about      TEXT NOT NULL,
+  is_once    INTEGER NOT NULL CHECK (is_once IN (0, 1)),
+  cursor     INTEGER NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE task_dependencies (
   task_id    INTEGER NOT NULL REFERENCES tasks (id),

@@ -21,12 +21,12 @@ GOOD: dict[str, Any] = {
     **{"agent_name": "Ada", "sender_name": "Ada", "to": "Ben", "requester": "Ben", "accept": True},
     **{"message_id": 1, "subject": "s", "body_md": "b", "query": "q", "thread_id": "t", "sha256": "0" * 64},
     **{"paths": ["a"], "reservation_id": 1, "reason": "r", "run_id": "r", "question": "May I?"},
-    **{"title": "t", "task_id": 1, "epoch": 1},
+    **{"title": "t", "task_id": 1, "epoch": 1, "text": "t", "note_id": 1},
 }
 MESSAGE = {"sender_name": "Ada", "subject": "s", "body_md": "b"}
 TO_BEN = {**MESSAGE, "to": ["Ben"]}
 LISTS = {"to", "cc", "bcc", "message_ids", "paths", "ids", "reserve_paths", "attachments", "kinds"}
-LISTS |= {"roles", "depends_on"}
+LISTS |= {"roles", "depends_on", "replaces"}
 HOSTILE: list[Any] = [
     *(None, [], {}, [[1]], {"a": 1}, 1.5, float("nan"), float("inf"), 10**400, -(2**70), b"x", object()),
 ]
@@ -84,6 +84,7 @@ FREE = {
     *("register_agent", "create_agent_identity", "show_project", "list_agents", "search_messages"),
     *("fetch_thread", "summarize_thread", "list_file_reservations", "fetch_events"),
     "list_tasks",
+    "find_notes",
     "catch_up",
 }
 """Operations of a project that name no agent who acts."""

@@ -34,6 +34,8 @@ TELLS: dict[str, list[str]] = {
     "force_release_file_reservation": ["reservation.taken", "message.sent"],
     "claim_task": ["task.claimed"],
     "add_task": ["task.added", "task.ready"],
+    "add_note": ["note.added"],
+    "end_note": ["note.ended"],
     "update_task": ["task.changed"],
     "done_task": ["task.done", "message.sent"],
 }

@@ -51,6 +51,7 @@ async def _furnish(room: Room) -> None:
     await room.call("file_reservation_paths", agent_name="Ada", paths=["a"])
     await room.call("add_task", agent_name="Ada", title="t")
     await room.call("claim_task", agent_name="Ada")
+    await room.call("add_note", agent_name="Ada", subject="Paint", text="It is red.")
     await set_to_work(room.store)
 
 
@@ -78,6 +79,8 @@ ACTING: dict[str, dict[str, Any]] = {
     "force_release_file_reservation": {"agent_name": "Ada", "reservation_id": 1, "reason": "r"},
     "claim_task": {"agent_name": "Ada"},
     "add_task": {"agent_name": "Ada", "title": "t"},
+    "add_note": {"agent_name": "Ada", "subject": "s", "text": "t"},
+    "end_note": {"agent_name": "Ada", "note_id": 1},
     "update_task": {"agent_name": "Ada", "task_id": 1, "title": "t"},
     "done_task": {"agent_name": "Ada", "task_id": 1, "epoch": 1},
 }
@@ -90,6 +93,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "list_file_reservations": {},
         "fetch_events": {},
         "list_tasks": {},
+        "find_notes": {},
         "catch_up": {},
     },
 }

@@ -198,6 +198,7 @@ async def test_a_token_of_few_scopes_sees_at_each_address_what_it_may_call(ways:
         "get_attachment",
         "list_agents",
         "list_tasks",
+        "find_notes",
         "search_messages",
     }
 

@@ -421,8 +421,10 @@ class AgentSupervisor:
 def mail_runs(
     mail: Mail, executors: ExecutorRegistry, clock: Clock, whose: Callable[[str], AgentName | None] = agent_of
 ) -> MailRunExecutor:
-    """Return the executor for runs on mail; `whose` returns the agent of a thread."""
-    return MailRunExecutor(executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing)
+    """Return the executor of agents on their mail; `whose` returns the agent of a thread."""
+    return MailRunExecutor(
+        executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing, rules=mail.rules
+    )
 
 
 def _introduced(runner: AnyRunner) -> dict[str, str]:

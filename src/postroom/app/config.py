@@ -268,10 +268,31 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Treat paths that differ in upper and lower case as different. Default: the rule of this system."
         ),
     ] = sys.platform != "darwin"
+    note_tokens: Annotated[
+        Count,
+        _about(
+            "Maximum number of tokens of the notes that a session or a run is given at once.",
+            least=50,
+            most=20_000,
+        ),
+    ] = 1000
+    note_ttl: Annotated[Duration, _about("How long a note is active if its author names no time.")] = (
+        timedelta(days=90)
+    )
     guard_mode: Annotated[
         Literal["warn", "block", "off"],
         _read_by(_lower),
         _about("What hooks do if reservations cannot be checked: warn, block, or off for no check."),
+    ] = "warn"
+    stale_write_mode: Annotated[
+        Literal["warn", "block", "off"],
+        _read_by(_lower),
+        _about("What hooks do with a write of a whole file that was changed after the agent last read it."),
+    ] = "block"
+    stale_edit_mode: Annotated[
+        Literal["warn", "block", "off"],
+        _read_by(_lower),
+        _about("What hooks do with other writes of such a file: edits of a part, patches, shell commands."),
     ] = "warn"
     git_author_name: Annotated[
         str,

@@ -393,5 +393,9 @@ def rules_of(settings: Settings) -> Rules:
         max_reservation_ttl=settings.max_reservation_ttl,
         default_reservation_ttl=settings.default_reservation_ttl,
         case_sensitive_paths=settings.case_sensitive_paths,
+        note_tokens=settings.note_tokens,
+        note_ttl=settings.note_ttl,
         guard_mode=settings.guard_mode,
+        stale_write_mode=settings.stale_write_mode,
+        stale_edit_mode=settings.stale_edit_mode,
     )

@@ -29,6 +29,7 @@ READING_TOOLS: Final = frozenset(
         "fetch_inbox",
         "fetch_inbox_events",
         "fetch_thread",
+        "find_notes",
         "get_attachment",
         "get_message",
         "health_check",

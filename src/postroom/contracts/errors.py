@@ -4,14 +4,15 @@
     ├── InputError            the caller mends the call
     │   ├── InvalidArgument, InvalidName, InvalidPattern, InvalidPath, InvalidRecipients, TooLarge
     │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation, UnknownToken
-    │   ├── UnknownTask, TaskCircle, UnknownRun, UnknownDispatch
+    │   ├── UnknownTask, TaskCircle, UnknownNote, UnknownRun, UnknownDispatch
     │   ├── NameTaken, ToolNotListed
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
     │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
     │   └── InvalidRunner, RunnerNotFound, InvalidStep, InvalidSchedule, UnknownSchedule
     ├── StateError            the caller, at another time or in another way
     │   ├── IdempotencyConflict, AgentRetired, ContactRequired, ContactBlocked
-    │   ├── AlreadyRead, NotHolder, TaskNotHeld, TaskNotReady, CursorExpired, CursorAhead
+    │   ├── AlreadyRead, NotHolder, TaskNotHeld, TaskNotReady, NoteContradicts
+    │   ├── CursorExpired, CursorAhead
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, MailboxForked, LifecycleBusy, ThreadAlreadyRunning
@@ -210,6 +211,13 @@ class TaskCircle(InputError):
     default_remedy = "remove one of the tasks in `details.circle` from `depends_on`"
 
 
+class UnknownNote(InputError):
+    """The project has no active note with this id."""
+
+    code = "unknown_note"
+    default_remedy = "take the id from find_notes"
+
+
 class UnknownToken(InputError):
     """No token has this name."""
 
@@ -378,6 +386,13 @@ class TaskNotReady(StateError):
 
     code = "task_not_ready"
     default_remedy = "claim another task with claim_task"
+
+
+class NoteContradicts(StateError):
+    """An active note on the same subject and files says something else. Nothing was stored."""
+
+    code = "note_contradicts"
+    default_remedy = "name the older note in `replaces` if it is no longer true, or use another subject"
 
 
 class CursorExpired(StateError):

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, ThreadsSeen
 from postroom.contracts.records import Record
@@ -128,6 +128,8 @@ class AddressedAgent(Record, frozen=True, kw_only=True):
     agent: Agent
     runner: str | None
     """The runner as JSON; None if postroom does not run the agent."""
+    has_notes: bool = False
+    """Whether the project has notes, active or not."""
 
 
 class Received(Record, frozen=True, kw_only=True):
@@ -359,6 +361,16 @@ class Attempt(Record, frozen=True, kw_only=True):
     error: str = ""
 
 
+class EndedAttempt(NamedTuple):
+    """An attempt that has ended, with its agent."""
+
+    run_id: str
+    project_id: int
+    agent: str
+    outcome: Outcome
+    ended_at: int
+
+
 class AttemptGroup(Record, frozen=True, kw_only=True):
     """Successful attempts of one agent that started close together; a single attempt is a group, too."""
 
@@ -432,6 +444,8 @@ EventKind = Literal[
     "task.review",
     "task.done",
     "task.cancelled",
+    "note.added",
+    "note.ended",
     "contact.asked",
     "contact.granted",
     "contact.blocked",

@@ -112,6 +112,7 @@ _PAGES: Final = tuple(
         "GET /p/{slug}/m/{message_id}/source",
         "GET /p/{slug}/reservations",
         "GET /p/{slug}/tasks",
+        "GET /p/{slug}/notes",
         "GET /p/{slug}/search",
         "GET /p/{rest:path}",
         "GET /attachments/{sha256}",

@@ -4,8 +4,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
@@ -14,9 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
+from postroom.contracts.clock import parse_duration
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
+from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
 from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
@@ -52,7 +53,7 @@ TaskText = Annotated[str, Meta(max_length=20_000)]
 Assignee = Annotated[str, Meta(max_length=200, description="an agent, role:NAME, or empty for anybody")]
 Acceptance = Annotated[str, Meta(max_length=2000, description="a command that must succeed, or `person`")]
 Epoch = Annotated[int, Meta(ge=1, le=2**53, description="from claim_task")]
-When = Annotated[str, Meta(max_length=64, description="ISO 8601 time")]
+When = Annotated[str, Meta(max_length=64, description="ISO 8601 time, or a span before now: 2h")]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -510,9 +511,10 @@ class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Release your reservations: those of the given paths or ids, or all.
+    """Release your reservations: those with the given ids or covered by the given paths, or all.
 
-    Do it as soon as you have finished editing, so that others can continue.
+    src/** covers src/app.py. `not_found` lists paths and ids that name none. Do it as soon as you have
+    finished editing, so that others can continue.
     """
 
     project_key: ProjectKey
@@ -522,7 +524,7 @@ class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Renew your reservations for `ttl_seconds` from now: those of the given paths or ids, or all.
+    """Renew your reservations for `ttl_seconds` from now, chosen as in release_file_reservations, or all.
 
     Use it if your work takes longer than they last.
     """
@@ -639,6 +641,47 @@ class DoneTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     message: Annotated[str, Meta(max_length=20_000, description="Markdown")] = ""
 
 
+class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Note a fact for others, who are given it when they work on its files or task.
+
+    If it contradicts an older note, the error shows that note.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    subject: Annotated[str, Meta(min_length=1, max_length=MAX_SUBJECT)]
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+    paths: Annotated[Paths, Meta(description="default: the whole project")] = []
+    task_id: MessageId | None = None
+    commit: Word = ""
+    replaces: Annotated[Ids, Meta(description="notes no longer true")] = []
+    days: Annotated[int, Meta(ge=1, le=3650)] | None = None
+
+
+class FindNotes(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Find notes of the project by words or files.
+
+    Use it before you change files that others know better.
+    """
+
+    project_key: ProjectKey
+    query: Annotated[str, Meta(max_length=500)] = ""
+    paths: Paths = []
+    note_id: MessageId | None = None
+    limit: Limit = 20
+
+
+class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End a note that is no longer true.
+
+    If another fact replaces it, use add_note with `replaces`.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    note_id: MessageId
+
+
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Check that the server works, with a read of the database.
 
@@ -750,10 +793,7 @@ _NUMBER = re.compile(
 )
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
 _NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
-_SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])")
-_SPANS = re.compile(rf"{_SPAN.pattern}(?:(?:,? (?:and )?)?{_SPAN.pattern}){{0,3}}")
 _TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "off", "n", "f"), False)
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _OPENING = ("[", "{", "(")
 _NO_COMMA = re.compile(r"""["']\s+["']""")
 _BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
@@ -1114,21 +1154,8 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
 
 
 def _plain_moment(value: object) -> object:
-    """Return a moment as ISO 8601: also from seconds or milliseconds since 1970, RFC 2822 or 2026/11/28."""
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
-    if not isinstance(text, str):
-        return text
-    try:
-        if text.isdecimal() and len(text) in (10, 13):
-            return datetime.fromtimestamp(int(text) / (1000 if len(text) == 13 else 1), tz=UTC).isoformat()
-        if re.fullmatch(r"\d{4}/\d{1,2}/\d{1,2}", text):
-            year, month, day = map(int, text.split("/"))
-            return date(year, month, day).isoformat()
-        if text[:1].isalpha() or re.match(r"\d{1,2} [A-Za-z]", text):
-            return parsedate_to_datetime(text).isoformat()
-    except ValueError:
-        return value
-    return text
+    """Return a time as text; a number may count seconds or milliseconds since 1970."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
 
 
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -1244,10 +1271,8 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )
         yield int(number[1].replace(",", ""))
-    if name.endswith("_seconds") and _SPANS.fullmatch(word):
-        parts_of_span = [(int(count), unit[0]) for count, unit in _SPAN.findall(word)]
-        if len({unit for _, unit in parts_of_span}) == len(parts_of_span):
-            yield sum(count * _SECONDS[unit] for count, unit in parts_of_span)
+    if name.endswith("_seconds") and (span := parse_duration(word)) is not None:
+        yield span // timedelta(seconds=1)
 
 
 @cache

@@ -39,10 +39,18 @@ class Rules:
     max_reservation_ttl: timedelta = timedelta(days=7)
     default_reservation_ttl: timedelta = timedelta(hours=1)
     case_sensitive_paths: bool = True
+    note_tokens: int = 1_000
+    """The budget of tokens for the notes that a session or a run is given at once."""
+    note_ttl: timedelta = timedelta(days=90)
+    """How long a note is active if its author names no time."""
     enforced_by: tuple[str, ...] = ()
     """The hooks that enforce reservations in the clients that have installed them."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
     """What happens to an edit or a commit if reservations cannot be checked; `off` disables the check."""
+    stale_write_mode: Literal["warn", "block", "off"] = "block"
+    """What happens to a write of a whole file that was changed after the agent last read it."""
+    stale_edit_mode: Literal["warn", "block", "off"] = "warn"
+    """What happens to other writes of such a file: an edit of a part, a patch, a shell command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,8 @@ CORE: Final = (
     "add_task",
     "update_task",
     "done_task",
+    "add_note",
+    "find_notes",
     "catch_up",
 )
 """Tools for agents' everyday work; rare ones, and decisions of people, are in the full profile."""

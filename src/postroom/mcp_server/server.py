@@ -48,7 +48,7 @@ from postroom.mcp_server.short_way import ShortWay
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
-CORE_TOKEN_LIMIT = 3_600
+CORE_TOKEN_LIMIT = 3_900
 MAX_COMPLETIONS = 100
 """Maximum values of one answer, a limit of the protocol."""
 
@@ -92,7 +92,7 @@ def definition_tokens(profile: Profile) -> int:
 
 
 INSTRUCTIONS = (
-    "Mail, file reservations and tasks for agents that work on one project. Begin with start_session "
+    "Mail, file reservations, tasks and notes for agents that work on one project. Begin with start_session "
     "(project_key = absolute path of the project), reserve files before editing them, read "
     "conflicts, answer messages, and release your reservations. Give idempotency_key to repeat a "
     "call safely: the same key and body return the same answer. Messages from other agents are "

@@ -17,6 +17,7 @@ from postroom.web.chats import chat_run, chats
 from postroom.web.control_room import control_room
 from postroom.web.files import asset_routes
 from postroom.web.messages import attachment, mark, message, preview, source
+from postroom.web.notes import notes
 from postroom.web.projects import home, projects
 from postroom.web.questions import questions
 from postroom.web.reservations import decide, reservations
@@ -69,6 +70,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
         site.route("/p/{slug}/m/{message_id}/source", source),
         site.route("/p/{slug}/reservations", reservations),
         site.route("/p/{slug}/tasks", tasks),
+        site.route("/p/{slug}/notes", notes),
         site.route("/p/{slug}/search", search),
         site.route("/p/{rest:path}", _nowhere),
         site.route("/attachments/{sha256}", attachment),

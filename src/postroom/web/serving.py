@@ -24,6 +24,7 @@ from postroom.contracts.errors import (
     InvalidArgument,
     UnknownAgent,
     UnknownMessage,
+    UnknownNote,
     UnknownProject,
     UnknownReservation,
     UnknownTask,
@@ -79,6 +80,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     UnknownMessage.code: "search for it, or see the threads",
     UnknownReservation.code: "see the project's reservations",
     UnknownTask.code: "see the project's tasks",
+    UnknownNote.code: "see the project's notes",
 }
 
 

@@ -44,7 +44,7 @@ TURN: Final = 400
 _LISTS: Final[Mapping[str, str]] = {
     "t": "threads",
     "m": "threads",
-    **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks")},
+    **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks", "notes")},
     **{name: name for name in ("runs", "questions", "schedules")},
 }
 """The list to which an error page links, by the path segment after the project."""

@@ -6,6 +6,7 @@ answer.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -31,7 +32,8 @@ from postroom.contracts.tasks import TASK_THREAD
 from postroom.contracts.tracing import OFF, Span, Tracing, message_trace, run_trace
 from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
 from postroom.log import get_logger
-from postroom.mail.context import WriteContext
+from postroom.mail.context import Rules, WriteContext
+from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
@@ -39,6 +41,7 @@ from postroom.mail.waking.open_questions import ASK, BY_MAIL, takes_reply
 from postroom.mail.waking.prompts import (
     DECISION,
     NO_WORDS,
+    NOTES,
     STOPS,
     agent_of,
     answer_told,
@@ -160,6 +163,25 @@ def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMess
     return tuple(one for one in messages if set(messages_named([one.id or ""])).issubset(mail))
 
 
+def _noted(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tuple[RunMessage, ...]:
+    """Return the notes for a run that starts or starts again, as the message before its mail."""
+    if begun.agent is None:
+        return ()
+    notes = notes_to_give(
+        tx,
+        begun.agent.project,
+        begun.agent.agent,
+        rules,
+        place=in_run(run_id),
+        again=True,
+        mail_thread=begun.mail_thread or "",
+    )
+    if notes is None:
+        return ()
+    notes.record(tx, tx.now())
+    return (RunMessage.user(notes.text, id=f"{NOTES}{run_id}"),)
+
+
 class MailRunExecutor(ExecutorAround):
     """Wraps the executor of agents to process mail.
 
@@ -175,6 +197,7 @@ class MailRunExecutor(ExecutorAround):
         *,
         whose: Callable[[str], AgentName | None] = agent_of,
         tracing: Tracing = OFF,
+        rules: Rules | None = None,
     ) -> None:
         """Keep the arguments; `whose` returns the agent whose runs a thread contains."""
         super().__init__(within)
@@ -182,6 +205,7 @@ class MailRunExecutor(ExecutorAround):
         self._clock = clock
         self._whose = whose
         self._tracing = tracing
+        self._rules = rules or Rules()
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run of an agent, and return its result or the questions for which it waits."""
@@ -219,14 +243,22 @@ class MailRunExecutor(ExecutorAround):
             follows = [places[name] for name in names if name in places]
         thread_id = activation.thread_id
         with self._tracing.invoking(whose[1], thread_id=thread_id, run_id=run_id, follows=follows) as span:
-            result = await self._executed(told, sink, span)
+            result = await self._executed(told, sink, span, begun)
             if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
             return result
 
-    async def _executed(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
-        """Execute the run and collect its questions; work that it causes later continues its trace."""
+    async def _executed(
+        self, told: RunActivation, sink: EventSink, span: Span, begun: RunInput
+    ) -> AgentRunResult:
+        """Execute the run and collect its questions; work that it causes later continues its trace.
+
+        A run that starts, or starts again, is given the notes that concern it.
+        """
         run_id = told.run_id or ""
+        if begun.agent is not None and begun.agent.has_notes and not told.decisions:
+            noted = partial(_noted, begun=begun, run_id=run_id, rules=self._rules)
+            told = replace(told, messages=(*await self._store.write(noted), *told.messages))
         try:
             result = await self._within.run(told, sink)
         except Exception:

@@ -42,6 +42,7 @@ from postroom.contracts.mail import (
     AttemptGroup,
     ContactLink,
     Detail,
+    EndedAttempt,
     EventKind,
     Happening,
     InboxEntry,
@@ -68,6 +69,7 @@ from postroom.contracts.mail import (
     Written,
     check_value,
 )
+from postroom.contracts.notes import MOST_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
@@ -76,6 +78,7 @@ from postroom.contracts.waking import (
     Arrival,
     AskedQuestion,
     ClientSession,
+    FileView,
     KeptRunner,
     MessageRun,
     Nudges,
@@ -267,6 +270,11 @@ class EventRecorder:
         """Record an event about a task with the task's epoch; without an agent, the event has no author."""
         detail: Detail = {"task_id": task.id, "epoch": task.epoch}
         self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
+
+    def of_note(self, kind: EventKind, note: Note, agent_id: int, now: int) -> None:
+        """Record that an agent added or ended a note."""
+        happening = Happening(kind=kind, at=now, agent_id=agent_id, detail={"note_id": note.id})
+        self._record([note.project_id], happening)
 
     def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
         """Record a change of a contact, with the agent that caused it.
@@ -638,6 +646,21 @@ class TimelineReads:
     def attempts_alone(self, agent_ids: Sequence[int], span: Span, *, limit: int) -> list[Attempt]:
         """Return the newest attempts that started in a time span and are active, waiting or failed."""
         return self._attempts("attempts_alone", agent_ids=agent_ids, **_span(span), limit=limit)[::-1]
+
+    def attempts_since(
+        self, project_ids: Sequence[int], since: int, *, began_since: int, limit: int
+    ) -> list[EndedAttempt]:
+        """Return the attempts of projects' agents that ended at or after an instant, the newest first.
+
+        Attempts that started before `began_since` are left out, so that only an index is searched.
+        """
+        values = {"project_ids": project_ids, "since": since, "begin": began_since, "limit": limit}
+        return [EndedAttempt(*row) for row in self._tx.all("timeline.attempts_since", values)]
+
+    def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
+        """Return the number of messages since an instant, by project; projects without any are left out."""
+        values = {"project_ids": project_ids, "since": since}
+        return dict(row[:2] for row in self._tx.all("timeline.messages_since", values))
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.
@@ -1095,7 +1118,72 @@ def _task(row: Row) -> Task:
     return Task(**{**values, "paths": paths, "priority": PRIORITIES[values["priority"]]})
 
 
-_MOVED: Final = ("agents", "messages", "reservations", "tasks", "tokens", "aliases")
+class NoteReads:
+    """Reads notes of a project, and which of them a session or run was given."""
+
+    _tx: SqlTransaction
+
+    def note(self, note_id: int) -> Note | None:
+        """Return one note."""
+        row = self._tx.one("notes.note", {"id": note_id})
+        return None if row is None else _note(row)
+
+    def active_notes(self, project_id: int, *, now: int) -> list[Note]:
+        """Return the active notes of a project, newest first."""
+        values = {"project_id": project_id, "now": now, "limit": MOST_ACTIVE}
+        return [_note(row) for row in self._tx.all("notes.active", values)]
+
+    def given_notes(self, place: str) -> set[int]:
+        """Return the ids of the notes that were given in a session or run."""
+        return {row[0] for row in self._tx.all("notes.given", {"place": place})}
+
+
+class NoteWrites(NoteReads):
+    """Changes to notes; each change writes its event to the project's log."""
+
+    _events: EventRecorder
+
+    def insert_note(self, note: Note) -> Note:
+        """Store a new note, and end the notes that it replaces; return it with its id."""
+        self._events.lock([note.project_id])
+        texts = {name: msgspec.json.encode(getattr(note, name)).decode() for name in ("paths", "replaces")}
+        values = {name: getattr(note, name) for name in Note.__struct_fields__}
+        [[note_id]] = self._tx.all("notes.insert_note", {**values, **texts})
+        for old in note.replaces:
+            self._tx.run("notes.end_note", {"id": old, "ends_at": note.created_at, "replaced_by": note_id})
+        made = msgspec.structs.replace(note, id=note_id)
+        self._events.of_note("note.added", made, note.author_id, note.created_at)
+        return made
+
+    def end_note(self, note: Note, *, by: int, now: int) -> None:
+        """End a note."""
+        self._tx.run("notes.end_note", {"id": note.id, "ends_at": now, "replaced_by": None})
+        self._events.of_note("note.ended", note, by, now)
+
+    def prolong_note(self, note_id: int, ends_at: int) -> None:
+        """Store a later end of an active note."""
+        self._tx.run("notes.end_note", {"id": note_id, "ends_at": ends_at, "replaced_by": None})
+
+    def give_notes(self, place: str, note_ids: Sequence[int], *, now: int) -> None:
+        """Record that notes were given in a session or run."""
+        self._tx.run_many("notes.give", [{"place": place, "note_id": one, "now": now} for one in note_ids])
+
+    def forget_given(self, place: str) -> None:
+        """Forget which notes were given in a session, whose client has dropped them from its context."""
+        self._tx.run("notes.forget_given", {"place": place})
+
+    def purge_given(self, before: int, *, limit: int) -> None:
+        """Forget what was given before an instant, the oldest first."""
+        self._tx.run("notes.purge_given", {"before": before, "limit": limit})
+
+
+def _note(row: Row) -> Note:
+    values = dict(zip(Note.__struct_fields__, row, strict=True))
+    lists = {name: msgspec.json.decode(values[name], type=tuple) for name in ("paths", "replaces")}
+    return Note(**{**values, **lists})
+
+
+_MOVED: Final = ("agents", "messages", "reservations", "tasks", "notes", "tokens", "aliases")
 _ON_THE_WAY: Final = "merging"
 """The temporary scope of a log while its entries are renumbered."""
 
@@ -1151,10 +1239,10 @@ class MergingWrites(MergingReads):
 
         Nothing remains of the source except its names, which become aliases of the target.
 
-        The target receives the agents, messages, threads, reservations, tasks, tokens and aliases. A thread
-        that exists in both projects becomes one thread. The log with the smaller newest number is appended to
-        the other log. A reader that continues from a number of either log therefore misses no entry, but may
-        read some twice.
+        The target receives the agents, messages, threads, reservations, tasks, notes, tokens and aliases. A
+        thread that exists in both projects becomes one thread. The log with the smaller newest number is
+        appended to the other log, so that a reader that continues from a number of either log misses no entry
+        but may read some twice.
 
         Agents of the source are renamed first, as `renames` says by id. Their messages show the new names,
         and log entries keep the former names.
@@ -1252,7 +1340,7 @@ class ProjectWrites(ProjectReads, Protocol):
         ...
 
 
-class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
+class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingReads):
     """Reads of records by the ids of their projects. Absence is None or an empty list."""
 
     def __init__(
@@ -1308,7 +1396,7 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         [row] = rows
         agent, project = record(Agent, row), record(Project, row[_OF_AGENTS:])
         self._events.know_agent(agent)
-        return AddressedAgent(project=project, agent=agent, runner=row[-1])
+        return AddressedAgent(project=project, agent=agent, runner=row[-2], has_notes=bool(row[-1]))
 
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
         """Return the agents with these names, compared case-insensitively."""
@@ -1556,6 +1644,14 @@ class RecordReads(RetentionReads, TaskReads, TimelineReads, WakingReads):
         """Return the record of how hooks intervened in the agent's turns."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
+    def file_views(self, files: Sequence[str]) -> list[FileView]:
+        """Return the views of these files by all agents."""
+        return self._all(FileView, "mail.file_views", files=files)
+
+    def due_file_views(self, agent_id: int, *, limit: int) -> list[FileView]:
+        """Return an agent's views of changed files for which a notice is due."""
+        return self._all(FileView, "mail.due_file_views", agent_id=agent_id, limit=limit)
+
     def reservation(self, reservation_id: int) -> Reservation | None:
         """Return one reservation, active or not."""
         return self._one(Reservation, "mail.reservation", id=reservation_id)
@@ -1693,11 +1789,11 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
         return counted | {"unread": self._tx.all("mail.count_unread")[0][0]} if unread else counted
 
 
-class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
+class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, WakingWrites):
     """Changes to records, which are addressed by the ids of their projects.
 
-    Each change writes its events for agents, messages, reservations, tasks, contacts and runs to the log of
-    the project (`contracts.project_log`), unless nothing changes.
+    Each change writes its events for agents, messages, reservations, tasks, notes, contacts and runs to the
+    log of the project (`contracts.project_log`), unless nothing changes.
     """
 
     def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
@@ -1954,6 +2050,23 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, WakingWrites):
         """Store the record of how hooks intervened in an agent's turns."""
         values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)
+
+    def put_file_view(self, view: FileView) -> None:
+        """Store an agent's view of a file; this replaces the earlier view."""
+        self._tx.run("mail.put_file_view", {one.name: getattr(view, one.name) for one in fields(FileView)})
+
+    def note_file_change(self, file: str, blob: str, *, agent_id: int, now: int) -> None:
+        """Record for the other agents that have read a file that an agent has written a new version."""
+        values = {"file": file, "blob": blob, "agent_id": agent_id, "now": now}
+        self._tx.run("mail.note_file_change", values)
+
+    def mark_file_views_told(self, agent_id: int) -> None:
+        """Record that an agent was told of every change for which a notice was due."""
+        self._tx.run("mail.mark_file_views_told", {"agent_id": agent_id})
+
+    def purge_file_views(self, before: int, *, limit: int) -> int:
+        """Delete views last reported before an instant, the oldest first; return their number."""
+        return self._tx.changed("mail.purge_file_views", {"before": before, "limit": limit})
 
     def insert_reservation(  # noqa: PLR0913 - one column an argument
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int

@@ -60,6 +60,9 @@ UPDATE file_reservations SET project_id = :target WHERE project_id = :source;
 -- move_tasks
 UPDATE tasks SET project_id = :target WHERE project_id = :source;
 
+-- move_notes
+UPDATE notes SET project_id = :target WHERE project_id = :source;
+
 -- move_tokens
 UPDATE tokens SET project_id = :target WHERE project_id = :source;
 

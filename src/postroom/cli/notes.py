@@ -1,0 +1,56 @@
+"""`postroom notes`: facts of a project that agents are given when they work on its files or tasks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.call import shows
+from postroom.cli.help_text import examples
+
+app = typer.Typer(
+    help="Add, find and end the notes of a project.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog=examples(
+        "notes add 'test command' 'Run make quick, not make test.' --as Ada --path 'piers/**'",
+        "notes list lamp",
+        "notes add 'test command' 'Run make test.' --as Ben --path 'piers/**' --replaces 1",
+        "notes end 2 --as Ben",
+    ),
+)
+
+
+@shows(app, "find_notes", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    lines = [_whole(one) for one in show.items(found["notes"])]
+    if found["more"]:
+        lines.append(f"{found['more']} more: pass --limit.")
+    return "\n".join(lines) or "No notes."
+
+
+@shows(app, "add_note", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    old = f", in place of {', '.join(map(str, found['replaces']))}" if found["replaces"] else ""
+    return f"Note {found['id']} is active until {found['expires_ts']}{old}."
+
+
+@shows(app, "end_note", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    return f"Note {found['id']} has ended."
+
+
+def _whole(note: Mapping[str, Any]) -> str:
+    facts = (
+        ("task", note["task_id"]),
+        ("files", ", ".join(note["paths"])),
+        ("commit", note["commit"]),
+        ("run", note["run_id"]),
+        ("replaces", ", ".join(map(str, note["replaces"]))),
+        ("replaced by", note.get("replaced_by")),
+        ("until", show.moment(note["expires_ts"])),
+    )
+    told = ", ".join(f"{name} {show.line(value)}" for name, value in facts if value)
+    head = f"{note['id']}  {show.line(note['subject'])}: {show.line(note['text'])}"
+    return f"{head}\n  {note['author']}, {show.moment(note['created_ts'])}; {told}"

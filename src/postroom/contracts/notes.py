@@ -1,0 +1,32 @@
+"""Notes: short facts of a project that sessions and runs are given when they touch their files or tasks."""
+
+from typing import Final
+
+from postroom.contracts.records import Record
+
+MOST_ACTIVE: Final = 500
+"""Maximum number of active notes of a project, so that searching them stays fast."""
+MAX_SUBJECT: Final = 120
+MAX_TEXT: Final = 600
+
+
+class Note(Record, frozen=True, kw_only=True):
+    """One note of a project. It is active until `ends_at`."""
+
+    id: int
+    project_id: int
+    subject: str
+    text: str
+    paths: tuple[str, ...]
+    """The patterns of the files that the note is about. A note without files and task concerns every file."""
+    task_id: int | None
+    author_id: int
+    run_id: str
+    """The run in which the note was written; empty outside of runs."""
+    commit: str
+    """The commit of which the note was true, if its author named one."""
+    replaces: tuple[int, ...]
+    replaced_by: int | None
+    created_at: int
+    ends_at: int
+    """When the note expires, or when it was replaced or ended."""
