@@ -29,6 +29,7 @@ from postroom.mail.projects import checked_path
 from postroom.mail.repositories import Location, locate, locations_of
 from postroom.mail.reservations import held_by_others, in_run, release_reserved_in
 from postroom.mail.service import Mail
+from postroom.mail.subscriptions import is_watched, watched_paths
 from postroom.services import notices
 from postroom.services.idling import Idling
 from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
@@ -458,15 +459,17 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     The end of a run is not held for messages that start another run: the client's next output would be taken
     for the answer to the message that woke it.
     """
-    if actor is None or event.call.stop_active:
+    if actor is None:
         return _SILENT
     agent = actor.agent
+    if event.call.stop_active:
+        return _idle(context, agent)
     if _in_run(context) and context.tx.runner(agent.id) is not None:
         return _SILENT
     unread = context.tx.directed_unread(agent.id, limit=notices.COUNTED)
     nudges = context.tx.nudges(agent.id)
     if not unread or unread[0][1] <= nudges.held_seq:
-        return _SILENT
+        return _idle(context, actor.agent)
     newest = unread[0][1]
     directed = [
         one.message_id
@@ -479,6 +482,13 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
         writing.tx.mark_announced(agent.id, directed, by=BY, now=writing.now)
 
     return _Decision(answer=_answer("hold", notices.held_line(agent.name, len(unread))), notes=(note,))
+
+
+def _idle(context: ReadContext, agent: Agent) -> _Decision:
+    """Let a turn end, and record this if another agent waits for it; the log of runs has the ends of runs."""
+    if _in_run(context) or not is_watched(context, agent):
+        return _SILENT
+    return replace(_SILENT, notes=(lambda writing: writing.tx.note_idle(agent.id, writing.now),))
 
 
 def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
@@ -522,7 +532,25 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
     held = [one for project, agent, paths in judged for one in held_by_others(context, project, agent, paths)]
     if held:
         return _Decision(answer=_answer("deny", notices.refusal(held)))
-    return _Decision(answer=_answer("allow"), notes=() if actor is None else _activity(context, actor.agent))
+    active = () if actor is None else _activity(context, actor.agent)
+    return _Decision(answer=_answer("allow"), notes=(*active, *_watched(context, event, judged)))
+
+
+def _watched(
+    context: ReadContext, event: _Event, judged: Sequence[tuple[Project, Agent, list[str]]]
+) -> Sequence[Callable[[WriteContext], object]]:
+    """Note the files that another agent watches and whose edit is allowed now."""
+    found = [
+        (project, agent, path)
+        for project, agent, paths in (judged if event.kind == "edit" else ())
+        for path in watched_paths(context, project, agent, paths)
+    ]
+
+    def note(writing: WriteContext) -> None:
+        for project, agent, path in found:
+            writing.tx.note_changed_file(project.id, agent.id, path, writing.now)
+
+    return (note,) if found else ()
 
 
 def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
