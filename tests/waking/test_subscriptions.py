@@ -17,7 +17,7 @@ from postroom.contracts.errors import (
     UnknownSubscription,
     UnknownTask,
 )
-from postroom.mail.waking.telling import MOST, Telling
+from postroom.mail.waking.subscription_rounds import MOST, SubscriptionRounds
 from postroom.services.hooks import Hooks
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
@@ -61,10 +61,10 @@ async def told(room: Room, name: str = "Ada") -> list[str]:
     return [line[2:] for one in found for line in one["body_md"].splitlines() if line.startswith("- ")]
 
 
-async def settle(room: Room, telling: Telling | None = None) -> list[str]:
+async def settle(room: Room, rounds: SubscriptionRounds | None = None) -> list[str]:
     """Let a server, a new one unless it is given, look at the log until nothing is left; return all sentences."""
-    telling = telling or Telling(room.mail, room.waker)
-    while await telling.round():
+    rounds = rounds or SubscriptionRounds(room.mail, room.waker)
+    while await rounds.round():
         pass
     await room.turn()
     return await told(room)
@@ -77,7 +77,7 @@ async def test_a_task_that_becomes_ready_is_told_once_over_restarts_and_servers(
     assert (await call(room, "subscribe", "Ada", kind="task_ready"))["now"] == ""
     assert (await call(room, "subscribe", "Ada", kind="task_ready", about="1"))["now"] == "task 1 is ready"
     await call(room, "end_subscription", "Ada", subscription_id=2)
-    servers = [Telling(room.mail, room.waker) for _ in range(2)]
+    servers = [SubscriptionRounds(room.mail, room.waker) for _ in range(2)]
     for title in ("one", "two"):
         await call(room, "add_task", "Ben", title=title)
     await call(room, "add_task", "Ben", title="later", depends_on=[3])
@@ -100,7 +100,7 @@ async def test_an_agent_is_idle_when_its_last_run_or_the_turn_of_its_client_has_
         assert made["about"] == name
         assert made["now"] == ("Bo is idle" if name == "Bo" else "")
     seen = list[list[str]]()
-    server = Telling(room.mail, room.waker)
+    server = SubscriptionRounds(room.mail, room.waker)
 
     async def looks(activation: Any) -> None:
         await server.round()
@@ -162,7 +162,7 @@ async def test_a_message_wakes_a_subscriber_with_a_runner(room: Room) -> None:
 async def test_other_entries_move_the_cursor_now_and_then_and_cause_no_change(room: Room) -> None:
     await room.people("Ada", "Ben")
     made = await call(room, "subscribe", "Ada", kind="task_ready")
-    server = Telling(room.mail, room.waker)
+    server = SubscriptionRounds(room.mail, room.waker)
 
     async def cursor() -> int:
         found = await room.store.read(lambda tx: tx.subscription(made["id"]))
@@ -187,7 +187,7 @@ async def test_of_many_servers_at_once_one_tells_of_an_event(room: Room) -> None
     await call(room, "subscribe", "Ada", kind="task_ready")
     for title in ("one", "two"):
         await call(room, "add_task", "Ben", title=title)
-    servers = [Telling(room.mail, room.waker) for _ in range(6)]
+    servers = [SubscriptionRounds(room.mail, room.waker) for _ in range(6)]
     async with asyncio.timeout(60):
         assert sum(await asyncio.gather(*(server.round() for server in servers))) == 1
     assert await settle(room) == ['Task 1 is ready: "one".', 'Task 2 is ready: "two".']
@@ -198,7 +198,7 @@ async def test_a_retired_subscriber_gets_nothing(room: Room) -> None:
     await call(room, "subscribe", "Ada", kind="task_ready")
     await call(room, "retire_agent", "Ada")
     await call(room, "add_task", "Ben", title="one")
-    assert await Telling(room.mail, room.waker).round() == 0
+    assert await SubscriptionRounds(room.mail, room.waker).round() == 0
     assert await room.store.read(lambda tx: tx.subscriptions(after=0, limit=9)) == []
 
 

@@ -30,15 +30,6 @@ def _(found: dict[str, Any]) -> str:
 
 @shows(app, "list_subscriptions", takes_data_dir=False)
 def _(found: dict[str, Any]) -> str:
-    return _table(found)
-
-
-@shows(app, "end_subscription", takes_data_dir=False)
-def _(found: dict[str, Any]) -> str:
-    return f"The subscription has ended.\n{_table(found)}"
-
-
-def _table(found: dict[str, Any]) -> str:
     rows = [
         (
             one["id"],
@@ -50,3 +41,8 @@ def _table(found: dict[str, Any]) -> str:
         for one in show.items(found["subscriptions"])
     ]
     return show.table(("ID", "KIND", "ABOUT", "ENDS", "SINCE"), rows, none="No subscriptions.")
+
+
+@shows(app, "end_subscription", takes_data_dir=False)
+def _(found: dict[str, Any]) -> str:
+    return f"The subscription has ended; {len(show.items(found['subscriptions']))} left."

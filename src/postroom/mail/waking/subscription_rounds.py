@@ -30,7 +30,7 @@ MOST: Final = 500
 _PAGE: Final = 500
 
 
-class Telling:
+class SubscriptionRounds:
     """Looks at the new entries of logs, and sends the messages."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
