@@ -64,16 +64,16 @@ from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import SendErrorKind
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.platforms.web import WebAdapter
 from postroom.gateway.questions import answer_run, decision_of
 from postroom.gateway.replies import question_of
 from postroom.gateway.session import Platform
 from postroom.services.questions import QuestionService
 from postroom.testing import ManualClock
-from postroom.testing.channels import Door
+from postroom.testing.channels import BEGINNING, Door, answered
 from store_kinds import refuse_missing
 
 PATIENCE_S = 60
-BEGINNING = "I think that this is a rather good beginning "
 
 
 @dataclass
@@ -1063,3 +1063,68 @@ async def test_a_mail_whose_receipt_was_lost_is_sent_again_marked_and_under_its_
     await stage.answered(1)
     assert stage.texts() == ["re: hello", f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
     assert len({one.id for one in stage.driver.shown()}) == 1
+
+
+@on(WebDriver)
+@pytest.mark.parametrize("call", ["send", "edit_message"])
+async def test_the_page_shows_an_answer_once_if_the_server_dies_before_it_notes_the_delivery(
+    stage, monkeypatch, call
+) -> None:
+    await stage.start()
+    stage.agent.free.clear()
+    begins, deliver, died = call == "edit_message", getattr(WebAdapter, call), []
+
+    async def act(activation, sink):
+        if begins:
+            await sink.emit(TextDelta(delta=BEGINNING))
+        await stage.agent.free.wait()
+        return answered(activation, f"{BEGINNING}until its end.")
+
+    async def dies_afterwards(*told):
+        result = await deliver(*told)
+        if not died and "dedupe_key" in (told[-1] or {}):
+            died.append(result)
+            raise asyncio.CancelledError
+        return result
+
+    monkeypatch.setattr(WebAdapter, call, dies_afterwards)
+    stage.agent.act = act
+    await stage.driver.say("hello")
+    if begins:
+        await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    stage.agent.free.set()
+    await stage.until(lambda: died)
+    await stage.room.close()
+    await stage.start()
+    await stage.pass_time(130)  # until the claim of the process that died has expired
+    await stage.answered(1)
+    page = await stage.driver.conversation()
+    assert [one["text"] for one in page] == ["hello", f"{BEGINNING}until its end."]
+
+
+@on(TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver, WebDriver)
+async def test_the_notice_of_a_message_that_waits_goes_when_the_agent_begins_with_it(stage) -> None:
+    await stage.start()
+    await stage.hold()
+    await stage.driver.say("second")
+    if isinstance(stage.driver, WebDriver):  # the message itself says it
+
+        async def notices() -> list[str]:
+            return [one["note"] for one in await stage.driver.conversation() if one["note"]]
+
+    else:
+
+        async def notices() -> list[str]:
+            return [text for text in stage.texts() if text == wording.queued(0)]
+
+    async with asyncio.timeout(60):
+        while await notices() != [wording.queued(0)]:
+            stage.room.hurry(stage.gateway)()
+            await asyncio.sleep(0)
+    stage.agent.free.set()
+    await stage.answered(2)
+    async with asyncio.timeout(60):
+        while await notices():
+            stage.room.hurry(stage.gateway)()
+            await asyncio.sleep(0)
+    assert [text for text in stage.texts() if text.startswith("re: ")] == ["re: first", "re: second"]

@@ -15,7 +15,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, Usage, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.budgets import Budgets
-from postroom.dispatch.completion import ClaimAsk, claimed_within
+from postroom.dispatch.completion import ClaimAsk, claimed_next
 from postroom.dispatch.config import MailboxConfig
 from postroom.runtime import ScriptedModel
 from table_rows import each_row
@@ -108,6 +108,62 @@ async def test_one_run_asks_for_all_and_a_yes_has_all_go_on(room):
         assert executor.run_count == begun
     assert await all_done(room, found)
     assert not await asking(room)
+
+
+def claims_apart(mailbox):
+    """Count the changes that only claimed a run."""
+    counted = "postroom_mailbox_operation_duration_seconds_count"
+    return mailbox.metrics.value(counted, operation="claim", result="ok")
+
+
+class Spending5(Blocking):
+    """Uses 5 tokens in each run; the first run waits until it is released."""
+
+    async def execute(self, activation, sink):
+        return replace(await super().execute(activation, sink), usage=Usage(input_tokens=5))
+
+
+@both_engines
+@pytest.mark.parametrize(
+    "budget", [of_all(DAY, runs=4), replace(DAILY, runs=4), of_all(tokens=20), of_all(tokens=16)]
+)
+async def test_a_submission_and_the_end_of_a_run_claim_as_many_as_a_budget_allows(room, budget):
+    executor = Spending5()
+    mailbox = room.mailbox(executor, config=budgets(budget))
+    found = [await mailbox.submit_background(ask("t", f"{n}").delivered(tenant="acme")) for n in range(7)]
+    executor.release.set()
+    await mailbox.settled()
+    assert executor.run_count == 4
+    [asker] = await asking(room)
+    assert asker.run_id == found[4].run_id
+    assert claims_apart(mailbox) == 0
+    await answered(room, mailbox)
+    await polled(mailbox)
+    assert executor.run_count == 7
+    assert await all_done(room, found)
+
+
+@both_engines
+async def test_a_submission_to_a_free_thread_waits_while_another_run_uses_the_rest_of_a_budget(room):
+    class AllBlocking(Blocking):
+        async def execute(self, activation, sink):
+            await self.release.wait()
+            return done(activation)
+
+    executor = AllBlocking()
+    mailbox = room.mailbox(executor, config=budgets(of_all(tokens=20)))
+    found = [await mailbox.submit_background(ask(f"t{n}")) for n in range(6)]
+
+    async def begun():
+        return executor.run_count >= 4
+
+    await eventually(begun)
+    assert executor.run_count == 4  # so many while no cost is known
+    assert {(await mailbox.why_not(one.run_id)).why for one in found[4:]} == {"over_budget"}
+    executor.release.set()
+    await mailbox.settled()
+    await polled(mailbox)
+    assert await all_done(room, found)
 
 
 async def test_what_is_held_is_not_tried_again_and_again(room):
@@ -256,11 +312,9 @@ async def test_a_process_that_dies_as_it_asks_leaves_one_question(room):
     config = budgets(of_all(DAY, runs=0))
     found = await submitted(room.mailbox(Counting(), consumer_id="writer", config=NO_WORK), 3)
     # It comes to claiming the run that is to ask, and not to writing what that waits for.
-    asks = ClaimAsk(consumer="dead", lease_ms=30_000, instance_id="dead")
-    claimed = await room.stores.store.write(
-        lambda tx: claimed_within(tx, "t0", asks, (), Budgets(config.budgets))
-    )
-    assert claimed.asks
+    asks = ClaimAsk(consumer="dead", lease_ms=30_000, instance_id="dead", budgets=Budgets(config.budgets))
+    claimed = await room.stores.store.write(lambda tx: claimed_next(tx, "t0", asks))
+    assert claimed.start.asks
     other = room.mailbox(Counting(), consumer_id="other", config=config)
     await polled(other)
     assert not await asking(room)

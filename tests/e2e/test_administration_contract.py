@@ -125,6 +125,7 @@ def test_administration_answers_what_its_document_says(
     }
     administration.call("send_message", **sent)
     [dead] = soon(lambda: ask("GET", "/admin/runs/dead")["dead"], "the run is a dead letter")
+    assert [one["run_ids"] for one in ask("GET", "/admin/runs/failed")["failed"]] == [[dead["run_id"]]]
     ask("GET", "/admin/runs")
     ask("GET", "/admin/runs/one", run=dead["run_id"])
     ask("GET", "/admin/floor", project=project)

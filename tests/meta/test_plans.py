@@ -65,9 +65,11 @@ SCANS_IF_FREE = {
     *("chats.unused_pieces", "merging.archived_message"),
     "dispatches.forget_commands",  # what an owner that died has left, which are few
     "mail.tallies",  # up to a bound, for the list of projects
+    "timeline.attempts_since",  # up to a bound, for the first page
     "mail.project_ids",  # SQLite's search alone asks it
     *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "notes.purge_given"),
     "mail.reservations_by_id",
+    "mail.purge_file_views",
     *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),
     "mail.index_threads",  # of all messages, once, of a store that was just filled
     "threads.idle",  # once an hour, for threads that are cleared

@@ -40,6 +40,10 @@ CREATE INDEX file_reservations_project ON file_reservations (project_id, id);
 
 CREATE INDEX file_reservations_time ON file_reservations (project_id, created_at);
 
+CREATE INDEX file_views_due ON file_views (agent_id) WHERE notice = 1;
+
+CREATE INDEX file_views_used ON file_views (used_at);
+
 CREATE INDEX idempotency_age ON idempotency (created_at);
 
 CREATE INDEX inbound_messages_ended ON inbound_messages (updated_at, inbound_id, status) WHERE is_open = 0;
@@ -378,6 +382,20 @@ CREATE TABLE file_reservations (
   released_by    TEXT NOT NULL DEFAULT '',
   release_reason TEXT NOT NULL DEFAULT ''
 , reserved_in TEXT NOT NULL DEFAULT '');
+
+CREATE TABLE file_views (
+  file         TEXT NOT NULL,
+  agent_id     INTEGER NOT NULL REFERENCES agents (id),
+  seen_blob    TEXT NOT NULL,
+  written_blob TEXT NOT NULL,
+  written_at   INTEGER NOT NULL,
+  changed_blob TEXT NOT NULL,
+  changed_by   INTEGER,
+  changed_at   INTEGER NOT NULL,
+  notice       INTEGER NOT NULL CHECK (notice IN (0, 1, 2)),
+  used_at      INTEGER NOT NULL,
+  PRIMARY KEY (file, agent_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE idempotency (
   scope      TEXT NOT NULL,

@@ -147,6 +147,10 @@ def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, r
         {**dead, **{name: one[name] for name in ("agent", "project", "chat")}} for one in (QUESTION, in_chat)
     ]
     fake.admin["GET", "/admin/runs/dead"] = lambda _: {"dead": both}
+    groups = [
+        {**one, "why": one["error"], "newest_at": one["since"], "run_ids": [one["run_id"]]} for one in both
+    ]
+    fake.admin["GET", "/admin/runs/failed"] = lambda _: {"failed": groups}
     for command in (("questions", "list"), ("runs", "dead"), ("inbox",), ("top",)):
         if command == ("top",):
             fake.admin["GET", "/admin/runs"] = lambda _: {"runs": [], "waiting": []}
@@ -158,14 +162,13 @@ def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, r
         assert "agent:p/Ada" not in shown
 
 
-def test_the_inbox_lists_questions_and_joins_equal_failures(fake: FakePostroom, run: Run) -> None:
-    dead = {"agent": "Fay", "project": "p", "chat": "", "since": "2026-11-26T09:00:00Z", "error": "disk full"}
+def test_the_inbox_lists_questions_and_groups_of_equal_failures(fake: FakePostroom, run: Run) -> None:
+    group = {"agent": "Fay", "project": "p", "chat": "", "newest_at": "2026-11-26T09:00:00Z"}
     fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION]}
-    fake.admin["GET", "/admin/runs/dead"] = lambda _: {
-        "dead": [
-            {**dead, "run_id": "old"},
-            {**dead, "run_id": "other", "error": "exit 3"},
-            {**dead, "run_id": "new"},
+    fake.admin["GET", "/admin/runs/failed"] = lambda _: {
+        "failed": [
+            {**group, "why": "disk full", "run_ids": ["new", "old"]},
+            {**group, "why": "exit 3", "run_ids": ["other"]},
         ]
     }
     lines = [line.split("\t")[:3] for line in run("inbox").out.splitlines()[1:]]

@@ -85,7 +85,7 @@ INTERVALS = {"0": timedelta(0), "1m": timedelta(minutes=1)}
 DURATIONS = {
     **{"500ms": 0.5, "90s": 90, "15 m": 900, "1h": 3_600, "7d": 604_800, "2w": 1_209_600, "P7D": 604_800},
 }
-DURATIONS |= {"pt1h30m": 5_400, "P1W2DT0.5S": 777_600.5}
+DURATIONS |= {"pt1h30m": 5_400, "P1W2DT0.5S": 777_600.5, "2 hours": 7_200, "1h30m": 5_400}
 
 
 @each_row(

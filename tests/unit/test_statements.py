@@ -37,7 +37,8 @@ HOT = re.findall(
     set_nudges drop_attachments drop_orphan_blobs attachments live_reservations live_reservations_near
     reservations_held expired_reservations contacts answer with_runner message_runs answering_run tells_last
     waiting_runs recipient_kind read_mark acked_mark projects_concerned projects_reached messages_written
-    messages_received
+    messages_received file_views due_file_views put_file_view note_file_change mark_file_views_told
+    purge_file_views
 """,
 )
 MAY_BE_SCANNED = {"json_each", "CONSTANT"}

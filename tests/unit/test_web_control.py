@@ -85,7 +85,7 @@ async def test_what_needs_a_person_is_one_number_at_home_on_the_tab_and_over_the
     home, page = (await browser.get(f"{HTTP}/")).text, (await browser.get(HOME)).text
     assert re.search(rf'href="{HOME}#needs"><span class="badge owed">3</span>', home)
     assert "22 unread messages to <bdi>Ana</bdi>" in home
-    assert "<title>(25) Projects" in home
+    assert "<title>(25) postroom<" in home
     assert page.count("data-need ") == 3
     assert re.search(r'Control room <span class="count owed">3<span class="hidden"> need you', page)
     assert 'Needs you <span class="count owed">3</span>' in page

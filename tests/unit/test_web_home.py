@@ -1,12 +1,16 @@
 """The first page: questions and failures over all projects and chats, settled on the page itself."""
 
+import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest_asyncio
 
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from work_room import SLUG, WorkRoom, hidden, post
+
+HOUR = timedelta(hours=1)
 
 
 @pytest_asyncio.fixture
@@ -25,7 +29,7 @@ async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     await room.send("Ada", "Ash")
     await room.turn()
     page = (await browser.get("/")).text
-    assert "<title>(1) Projects" in page
+    assert "<title>(1) postroom<" in page
     assert "May I?" in page
     fields = [(name, hidden(page, name)) for name in ("form_token", "do", "back", "run", "number")]
     assert ("back", "home") in fields
@@ -33,8 +37,24 @@ async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     assert (answered.status_code, answered.headers["location"]) == (303, "/?done=no")
     assert "Denied." in (await browser.get("/?done=no")).text
     assert await room.questions.questions() == []
-    late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
-    assert late.status_code == 409
+
+
+async def test_an_answer_that_comes_too_late_stays_on_the_first_page(room: WorkRoom) -> None:
+    browser = room.browser()
+    await room.send("Ada", "Ash")
+    await room.turn()
+    page = (await browser.get("/")).text
+    fields = [(name, hidden(page, name)) for name in ("form_token", "do", "back", "run", "number")]
+    await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
+    for told in (
+        "no question is open now.",
+        "1 question is open now: <bdi>May I?</bdi>.",
+    ):
+        late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
+        assert (late.status_code, late.headers["location"]) == (303, "/?done=late")
+        assert told in (await browser.get(late.headers["location"])).text
+        await room.send("Ada", "Ash")
+        await room.turn()
 
 
 async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRoom) -> None:
@@ -73,3 +93,62 @@ async def test_a_form_that_decides_nothing_changes_nothing(room: WorkRoom) -> No
     ):
         assert (await post(browser, "/", *wrong)).status_code in (400, 403)
     assert len(await room.operator.dead()) == 1
+
+
+async def test_a_row_is_snoozed_in_one_browser_until_its_time_and_no_longer_counted(room: WorkRoom) -> None:
+    browser, other = room.browser(), room.browser()
+    for reader in ("Ash", "Fay"):
+        await room.send("Ada", reader)
+        await room.turn()
+    page = (await browser.get("/")).text
+    keys = re.findall(r'name="later" value="([a-z]-[^"]+\.4)"', page)
+    assert len(keys) == 2
+    token = ("form_token", hidden(page, "form_token"))
+    for key in keys:
+        assert (await post(browser, "/", token, ("later", key))).headers["location"] == "/?done=later"
+    page = (await browser.get("/")).text
+    assert "May I?" not in page
+    assert "<title>postroom<" in page
+    assert "<title>(2) postroom<" in (await other.get("/")).text
+    room.clock.advance(4 * HOUR)
+    page = (await browser.get("/")).text
+    assert ("May I?" in page, "<title>(2) postroom<" in page) == (True, True)
+    await post(browser, "/", token, ("later", keys[0]))
+    assert "<title>(1) postroom<" in (await browser.get("/")).text
+    await post(browser, "/", token, ("later", "all.0"))
+    assert "<title>(2) postroom<" in (await browser.get("/")).text
+    for wrong in ("q-1", "q-1.0", "q-1.169", "q_1.4", "all.1"):
+        assert (await post(browser, "/", token, ("later", wrong))).status_code == 400
+
+
+async def test_the_first_page_tells_what_happened_since_the_last_visit(room: WorkRoom) -> None:
+    await room.people("Ben", runners=("Ben",))
+    browser = room.browser()
+    assert "Nothing happened." in (await browser.get("/")).text
+    room.clock.advance(HOUR)
+    await room.send("Ada", "Ben", subject="Sweep the yard")
+    await room.send("Ada", "Fay")
+    await room.turn()
+    page = (await browser.get("/")).text
+    assert "Since you were here" in page
+    assert re.search(rf"{SLUG}</bdi></a>: 1 finished, 1 failed, \d messages", page)
+    finished = re.search(r'data-key="(f-[^"]+)".*?Sweep the yard', page, re.DOTALL)
+    assert finished is not None
+    room.clock.advance(timedelta(minutes=1))
+    assert "Sweep the yard" in (await browser.get("/")).text  # the same visit
+    token = ("form_token", hidden(page, "form_token"))
+    seen = await post(browser, "/", token, ("do", "seen"))
+    assert seen.headers["location"] == "/?done=seen"
+    room.clock.advance(timedelta(milliseconds=1))
+    page = (await browser.get("/")).text
+    assert ("Sweep the yard" in page, "Nothing happened." in page) == (False, True)
+
+
+async def test_cookies_that_the_first_page_did_not_write_are_ignored(room: WorkRoom) -> None:
+    await room.send("Ada", "Ash")
+    await room.turn()
+    for later, seen in (("x" * 300, "1.2.3"), ("q-.._", "-1.5"), ('"', "99999999999999.99999999999999")):
+        browser = room.browser()
+        for name, text in (("postroom_later", later), ("postroom_seen", seen)):
+            browser.cookies.set(name, text)
+        assert "May I?" in (await browser.get("/")).text

@@ -126,17 +126,23 @@ async def test_an_agent_is_idle_when_its_last_run_or_the_turn_of_its_client_has_
 
 
 @both_engines
-async def test_an_edit_that_a_hook_allows_is_told_to_those_who_watch_the_file(room: Room) -> None:
+async def test_a_change_that_a_hook_reports_is_told_to_those_who_watch_the_file(room: Room) -> None:
     await room.people("Ada", "Ben")
     await call(room, "subscribe", "Ada", kind="file_changed", about="src/")
-    for name, path in (("Ben", "src/a.py"), ("Ben", "docs/a.md"), ("Ada", "src/b.py"), ("Ben", "src/a.py")):
-        await hook(room, "PreToolUse", name, paths=[f"{PROJECT}/{path}"])
-    assert await settle(room) == ['Ben changes "src/a.py".']
+    changes = [
+        ("Ben", "src/a.py", "part"),
+        ("Ben", "docs/a.md", "whole"),
+        ("Ada", "src/b.py", "whole"),
+        ("Ben", "src/a.py", "shell"),
+        ("Ben", "src/c.py", "read"),
+    ]
+    for number, (name, path, how) in enumerate(changes):
+        used = [f"{PROJECT}/{path}", f"{number}" * 40, how]
+        await hook(room, "PostToolUse", name, files=[used])
+        await hook(room, "PostToolUse", name, files=[used])
+    assert await settle(room) == ['Ben changed "src/a.py".']
     log = await room.mail.call("fetch_events", {"project_key": PROJECT, "kinds": ["file.changed"]})
-    assert [one["detail"]["path"] for one in log["events"]] == ["src/a.py", "src/a.py"]
-    await call(room, "file_reservation_paths", "Ada", paths=["src/c.py"])
-    await hook(room, "PreToolUse", "Ben", paths=[f"{PROJECT}/src/c.py"])
-    assert len(await settle(room)) == 1, "the edit was refused"
+    assert [(one["agent"], one["detail"]["path"]) for one in log["events"]] == [("Ben", "src/a.py")] * 2
 
 
 async def test_a_subscription_that_ends_with_its_first_message_tells_nothing_more(room: Room) -> None:

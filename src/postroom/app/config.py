@@ -281,6 +281,16 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _read_by(_lower),
         _about("What hooks do if reservations cannot be checked: warn, block, or off for no check."),
     ] = "warn"
+    stale_write_mode: Annotated[
+        Literal["warn", "block", "off"],
+        _read_by(_lower),
+        _about("What hooks do with a write of a whole file that was changed after the agent last read it."),
+    ] = "block"
+    stale_edit_mode: Annotated[
+        Literal["warn", "block", "off"],
+        _read_by(_lower),
+        _about("What hooks do with other writes of such a file: edits of a part, patches, shell commands."),
+    ] = "warn"
     git_author_name: Annotated[
         str,
         _text(r"[^<>\r\n]{1,200}", "1 to 200 characters in one line, without < and >"),

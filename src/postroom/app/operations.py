@@ -533,6 +533,15 @@ _RUNS: Final = _of(
         answer_key="dead",
     ),
     _named(
+        "list_failed_runs",
+        "List the dead letters in groups: those of one agent that failed with the same error.\n\n"
+        "At most 500 dead letters of all projects and chats are listed, the newest first.",
+        NoFields,
+        WorkService.failed_runs,
+        "GET /admin/runs/failed",
+        answer_key="failed",
+    ),
+    _named(
         "cancel_run",
         "Cancel a run that is queued, active or waiting. Its question is withdrawn; its sender is notified.",
         RunNamed,

@@ -396,4 +396,6 @@ def rules_of(settings: Settings) -> Rules:
         note_tokens=settings.note_tokens,
         note_ttl=settings.note_ttl,
         guard_mode=settings.guard_mode,
+        stale_write_mode=settings.stale_write_mode,
+        stale_edit_mode=settings.stale_edit_mode,
     )

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
-from postroom.cli.hook_input import call_of, read_input
-from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment, read, written
+from postroom.cli.hook_input import call_of, place_of, read_input
+from postroom.cli.hook_wire import Unreachable, ask, data_dir, endpoint_of, hook_environment, read, written
 from postroom.contracts.clients import EVENTS, MODES, WAIT, WAKE, unchecked
 
 TYPE_CHECKING = False
@@ -63,14 +63,28 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     if endpoint is None and not (kind == "edit" and mode == "block"):
         return b""
     sent = read(raw)
-    call = call_of(client, kind, sent)
+    call, look = call_of(client, kind, sent), None
+    if kind in ("edit", "tool", "prompt") and isinstance(sent, dict):
+        from postroom.cli.hook_files import Look
+
+        look = Look(client, kind, sent, data_dir(environment))
+        if look.reports:
+            call = {**(call or place_of(sent)), "files": look.reports}
+        elif call is None:
+            look.save()
     if call is None:
         return b""
     queued = _queued(client, kind, sent)
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
+    if (stale := environment.get("POSTROOM_STALE", "").lower()) in MODES:
+        call["stale"] = stale
     try:
-        status, found = ask(endpoint, f"/hooks/{client}/{WAKE if queued else event}", written(call).encode())
-        outcome, text = _understood(kind, status, read(found), mode)
+        status, given = ask(endpoint, f"/hooks/{client}/{WAKE if queued else event}", written(call).encode())
+        found = read(given)
+        outcome, text = _understood(kind, status, found, mode)
+        if look is not None and status == 200 and isinstance(found, dict):
+            look.save()
+            text += look.lines(found.get("changed"))
     except (Unreachable, ValueError):
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
     text = "" if text == queued else text[:LONGEST_TEXT]  # the prompt says it

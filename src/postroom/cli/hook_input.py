@@ -42,9 +42,9 @@ EDIT_TOOLS = {
     "cline": ("apply_patch", "editor"),
 }
 _SESSIONS = ("session_id", "conversation_id", "sessionId")
-_PATH_KEYS = ("file_path", "notebook_path", "path", "filePath", "target_file", "target_notebook")
-_PATCH_KEYS = ("command", "input", "patch", "patchText")
-_PATCHED = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
+PATH_KEYS = ("file_path", "notebook_path", "path", "filePath", "target_file", "target_notebook")
+PATCH_KEYS = ("command", "input", "patch", "patchText")
+PATCHED = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
 _SENDING = ("send_message", "reply_message", "recall_message")
 _REGISTERING = ("start_session", "register_agent", "create_agent_identity")
 _ACTING = (
@@ -114,14 +114,13 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     """Return the request to the server about an event, or None if none is needed."""
     if not isinstance(sent, dict):
         return None
-    call: dict[str, object] = {"session_id": _session(sent), "cwd": _folder(sent)}
-    tool = _text(sent.get("tool_name")) or _text(sent.get("toolName"))
-    given = _values(sent.get("tool_input", sent.get("toolArgs")))
+    call = place_of(sent)
+    tool, given = tool_of(sent)
     if kind == "edit":
         # Without a row every call that names files counts as an edit, so that none passes unchecked.
         is_edit = client not in EDIT_TOOLS or tool in EDIT_TOOLS[client]
         paths = list(_paths(given)) if is_edit else list(_patched_by_shell(client, given))
-        spelled = dict.fromkeys(one for path in paths for one in _spellings(path, _folder(sent)))
+        spelled = dict.fromkeys(one for path in paths for one in _spellings(path, folder_of(sent)))
         return {**call, "paths": list(spelled)} if paths else None
     if kind == "tool":
         return {**call, **_acted(tool, given, sent)}
@@ -134,41 +133,53 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     return call
 
 
-def _session(sent: Values) -> str:
+def place_of(sent: Values) -> dict[str, object]:
+    """Return the session and the folder of an event, as the server gets them."""
+    return {"session_id": session_of(sent), "cwd": folder_of(sent)}
+
+
+def tool_of(sent: Values) -> tuple[str, Values]:
+    """Return the name of the tool that an event is about, and its arguments."""
+    tool = text_of(sent.get("tool_name")) or text_of(sent.get("toolName"))
+    return tool, _values(sent.get("tool_input", sent.get("toolArgs")))
+
+
+def session_of(sent: Values) -> str:
     """Return the session's id. A subagent with an id of its own counts as a separate session."""
-    session = next((found for key in _SESSIONS if (found := _text(sent.get(key)))), "")
-    inner = _text(sent.get("agent_id")) or _text(sent.get("agentId"))
+    session = next((found for key in _SESSIONS if (found := text_of(sent.get(key)))), "")
+    inner = text_of(sent.get("agent_id")) or text_of(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
 
 
-def _folder(sent: Values) -> str:
+def folder_of(sent: Values) -> str:
+    """Return the folder in which the client works."""
     roots = sent.get("workspace_roots")
     first = roots[0] if isinstance(roots, list) and roots else ""
-    return (_text(sent.get("cwd")) or _text(first) or os.getcwd())[:LONGEST_PATH]  # noqa: PTH109 - no pathlib here
+    return (text_of(sent.get("cwd")) or text_of(first) or os.getcwd())[:LONGEST_PATH]  # noqa: PTH109 - no pathlib here
 
 
 def _paths(given: Values) -> Iterator[str]:
     """Yield the files that an edit changes."""
-    for key in _PATH_KEYS:
-        if path := _text(given.get(key)):
+    for key in PATH_KEYS:
+        if path := text_of(given.get(key)):
             yield path
-    for key in _PATCH_KEYS:
-        for line in _patch(given.get(key)).splitlines():
-            for lead in _PATCHED:
+    for key in PATCH_KEYS:
+        for line in patch_of(given.get(key)).splitlines():
+            for lead in PATCHED:
                 if line.lstrip().startswith(lead):  # as Codex reads it
                     yield line.lstrip()[len(lead) :].strip()
 
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
     """Yield the files of a patch that Codex itself applies for its shell tool, possibly in another folder."""
-    words = _patch(given.get("cmd", given.get("command"))) if client == "codex" else ""
+    words = patch_of(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:
         return
     moved = before.replace("&&", ";").partition("cd ")[2].partition(";")[0].strip().strip("'\"")
     for path in _paths({"patch": words}):
         yield path
-        for folder in (moved, _text(given.get("workdir"))):
+        for folder in (moved, text_of(given.get("workdir"))):
             if folder:
                 yield os.path.join(folder, path)  # noqa: PTH118 - no pathlib here
 
@@ -185,28 +196,28 @@ def _spellings(path: str, folder: str) -> Iterator[str]:
     if os.path.splitdrive(real)[0] == os.path.splitdrive(base)[0]:
         found.append(os.path.normpath(os.path.join(folder, os.path.relpath(real, base))))  # noqa: PTH118 - as above
     for one in found:
-        if one != written and _text(one) and len(one) <= LONGEST_PATH:
+        if one != written and text_of(one) and len(one) <= LONGEST_PATH:
             yield one
 
 
-def _patch(value: object) -> str:
+def patch_of(value: object) -> str:
     """Return a patch as one text. A client may send it as the arguments of a command."""
     if isinstance(value, list):
         return "\n".join(word for word in value if isinstance(word, str))
-    return _text(value)
+    return text_of(value)
 
 
 def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
     """Return the acting agent and the project of a call to a postroom tool; empty for all other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
-            name = _text(given.get(key))
+            name = text_of(given.get(key))
             if names is _REGISTERING:
                 name = next((found for one in _ANSWERS if (found := _name_in(sent.get(one)))), name)
             if name:
                 acted: dict[str, object] = {
                     "acts_as": name[:400],
-                    "acts_in": _text(given.get("project_key"))[:LONGEST_PATH],
+                    "acts_in": text_of(given.get("project_key"))[:LONGEST_PATH],
                 }
                 if tool.endswith("fetch_inbox"):
                     fetched = next((ids for one in _ANSWERS if (ids := _fetched_in(sent.get(one)))), [])
@@ -227,7 +238,7 @@ def _name_in(answer: object, depth: int = 0) -> str:
     if not isinstance(answer, dict):
         return ""
     agent = answer.get("agent", answer)
-    if isinstance(agent, dict) and "program" in agent and (name := _text(agent.get("name"))):
+    if isinstance(agent, dict) and "program" in agent and (name := text_of(agent.get("name"))):
         return name
     return next((name for key in _WRAPPINGS if (name := _name_in(answer.get(key), depth + 1))), "")
 
@@ -281,7 +292,7 @@ def _values(given: object) -> Values:
     return given if isinstance(given, dict) else {}
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """Return a text that can be sent; "" if the value is not text or contains a lone surrogate or NUL."""
     if not isinstance(value, str) or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
         return ""

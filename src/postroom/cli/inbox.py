@@ -1,7 +1,5 @@
 """`postroom inbox`: everything in all projects and chats that needs a person, as on the first page."""
 
-from typing import Any
-
 import typer
 
 from postroom.cli import show
@@ -19,12 +17,9 @@ def inbox(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     replay with `postroom runs replay`.
     """
     questions = show.items(call("list_questions", data_dir=data_dir).get("questions"))
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one in reversed(show.items(call("list_dead_letters", data_dir=data_dir).get("dead"))):
-        groups.setdefault((show.agent(one), str(one["error"] or "")), []).append(one)
     failed = [
-        {"agent": agent, "error": why, "since": rows[0]["since"], "runs": [one["run_id"] for one in rows]}
-        for (agent, why), rows in groups.items()
+        {"agent": show.agent(one), "error": one["why"], "since": one["newest_at"], "runs": one["run_ids"]}
+        for one in show.items(call("list_failed_runs", data_dir=data_dir).get("failed"))
     ]
     rows = [
         ("asks", one["number"], show.agent(one), one["waiting_since"], one["question"]) for one in questions

@@ -157,7 +157,8 @@ def inbox(  # noqa: PLR0913 - the options of the command
     unread: Annotated[bool, typer.Option("--unread", help="Only unread messages.")] = False,
     urgent: Annotated[bool, typer.Option("--urgent", help="Only high and urgent messages.")] = False,
     since: Annotated[
-        str | None, typer.Option(metavar="MOMENT", help="Only messages after this time (ISO 8601).")
+        str | None,
+        typer.Option(metavar="MOMENT", help="Only messages after this time: 2026-11-21, 2h."),
     ] = None,
     after: Annotated[
         int | None, typer.Option(min=0, metavar="SEQ", help="Messages after SEQ, oldest first.")

@@ -1,13 +1,13 @@
 """Options that several commands share, and their meaning."""
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from postroom.contracts.clock import DURATIONS, parse_duration
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 
 
@@ -130,14 +130,11 @@ Ttl = Annotated[
     int | None,
     typer.Option(
         "--ttl",
-        parser=lambda text: int(text) if text.isdecimal() else seconds(text),
+        parser=lambda text: int(text) if text.isdecimal() else int(seconds(text)),
         metavar="TIME",
         help="Duration, such as 30m. A number without a unit counts seconds.",
     ),
 ]
-
-_LENGTH: Final = re.compile(r"(\d{1,6})([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def project_key(text: str) -> str:
@@ -156,17 +153,16 @@ def project_key(text: str) -> str:
         raise InvalidPath(f"{text!r} cannot be made an absolute path: {error}", value=text) from error
 
 
-def seconds(text: str) -> int:
+def seconds(text: str) -> float:
     """Return the number of seconds in a duration such as 90d.
 
     Raises:
         InvalidArgument: The text is not a duration.
     """
-    found = _LENGTH.fullmatch(text)
+    found = parse_duration(text)
     if found is None:
         raise InvalidArgument(
-            f"{text!r} is not a duration",
-            value=text,
-            remedy="give a number and s, m, h or d, such as 90d",
+            f"{text!r} is not a duration", value=text, remedy=f"give a number and its unit: {DURATIONS}"
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    total = found.total_seconds()
+    return int(total) if total.is_integer() else total

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, ThreadsSeen
 from postroom.contracts.records import Record
@@ -359,6 +359,16 @@ class Attempt(Record, frozen=True, kw_only=True):
     waited_until: int | None = None
     """The time when the run, which waited for a person, was resumed or its questions were withdrawn."""
     error: str = ""
+
+
+class EndedAttempt(NamedTuple):
+    """An attempt that has ended, with its agent."""
+
+    run_id: str
+    project_id: int
+    agent: str
+    outcome: Outcome
+    ended_at: int
 
 
 class AttemptGroup(Record, frozen=True, kw_only=True):

@@ -158,3 +158,29 @@ class Nudges:
     """Messages up to this seq do not hold up the end of a turn: they did so before, or were fetched."""
     notified_at: int = 0
     """The last time that a hook added a line during a turn; 0 if none ever did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileView:
+    """The versions of a file that an agent knows, as its hooks reported them.
+
+    A version is the hash of Git's blob, `gone` for a missing file, or `huge` for a file that is not hashed.
+    """
+
+    file: str
+    """The machine and the absolute path without symbolic links."""
+    agent_id: int
+    seen_blob: str = ""
+    """The version that the agent last knew whole; empty if it never read the file, `?` if that is unknown."""
+    written_blob: str = ""
+    """The version that the agent last wrote; empty if it wrote none."""
+    written_at: int = 0
+    changed_blob: str = ""
+    """The newest version that the agent did not know when it was noticed; empty if there was none."""
+    changed_by: int | None = None
+    """The agent that wrote this version; None if no hook reported the change."""
+    changed_at: int = 0
+    notice: int = 0
+    """0 if the agent knows the newest version, 1 if a notice is due, 2 if the agent was told."""
+    used_at: int = 0
+    """The time of the last report; views expire by it."""

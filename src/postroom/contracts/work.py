@@ -76,6 +76,19 @@ class FailedRuns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveRun:
+    """An active run, with the last line of its output."""
+
+    run_id: str
+    project: str
+    agent: str
+    since_at: int
+    heard_at: int | None
+    """The time of its newest event; None before the first."""
+    last_line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """A run of an agent: its state, its cause, and the possible actions."""
 

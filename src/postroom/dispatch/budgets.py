@@ -14,7 +14,8 @@ cost is known yet, at most 4 runs execute.
 
 Limits that span all workers of one database are counted in the same change, under the same lock. Without
 limits, these checks cost nothing. With limits, every claim is a separate change: a submission only stores its
-run, and the end of a run does not claim the next one.
+run, and the end of a run does not claim the next one. Budgets need no separate change: a submission and the
+end of a run claim the thread's next dispatch under the lock of limits, and leave a held one to the rounds.
 """
 
 from collections import Counter
@@ -34,7 +35,7 @@ from postroom.contracts.limits import (
     LimitScope,
     Spending,
 )
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, replace
 from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, RunWaitingTicket, Usage
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
@@ -180,6 +181,19 @@ class Reached:
         )
 
 
+class Start(Record, frozen=True, kw_only=True):
+    """What limits and budgets say about a run that is about to start."""
+
+    held: Held | None = None
+    """Why the run may not start now; None if it may."""
+    holds_thread: bool = False
+    """Whether it is not tried again before an answer, or the end of the window, releases its thread."""
+    asks: tuple[RunWaitingTicket, ...] = ()
+    """The questions that it must ask before it starts, because a budget is used up."""
+    spends: tuple[Spending, ...] = ()
+    """What its start adds to the used amounts of budgets."""
+
+
 class Budgets:
     """The budgets of one mailbox; call its methods within changes, under the lock of limits."""
 
@@ -192,58 +206,76 @@ class Budgets:
         decreases.
         """
         self.holds_back = False
-        """Whether a run here is held until other runs of its budget have ended."""
+        """Whether a claim here was refused. If so, due runs are examined together before they are claimed."""
 
-    def __bool__(self) -> bool:
-        return bool(self._budgets)
+    def start(
+        self,
+        tx: Transaction,
+        dispatch: RunDispatch,
+        run: RunRecord,
+        *,
+        starting: Counter[str] | None = None,
+        is_now: bool = False,
+    ) -> Start:
+        """Decide whether a run that is about to start may start, or asks, or is held.
 
-    def look(
-        self, tx: Transaction, dispatch: RunDispatch, run: RunRecord
-    ) -> Held | tuple[RunWaitingTicket, ...]:
-        """Return the reason to hold a run that is about to start, or its questions; () if it may start.
-
-        It is held while another run asks. An approved run starts even if other runs have used up the amount
-        since.
+        It is held while another run asks, or while other runs use up the rest of a budget; a run that a
+        caller waits for (`is_now`) does not wait for the latter. An approved run starts even if other runs
+        have used up the amount since. `starting` counts the runs of each scope that are about to start; if
+        this run may start, it is added.
         """
-        if not self._budgets or not is_start(run):
-            return ()
-        reached = self._reached(tx, dispatch, run)
-        allowed = _allowed(run) if reached else set()
-        reached = [one for one in reached if one.spent.scope not in allowed]
-        for one in reached:
-            spent = one.spent
-            if spent.is_refused:
-                why = "a person refused more"
-            elif asks(tx.runs, spent) and spent.asked_by != run.run_id:
-                why = f"run {spent.asked_by} asks a person for the same amount again"
-            else:
+        if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):
+            return Start()
+        ids = _ids(dispatch, run)
+        allowed = set() if run.waiting is None else _allowed(run)
+        counted = [one for one in self._counted(ids, now) if one[1].scope not in allowed]
+        spent = tx.runs.threads.spending([account.scope for _, account in counted])
+        tickets = list[RunWaitingTicket]()
+        for budget, account in counted:
+            if (limit := budget.spent_up(spent[account.scope])) is None:
                 continue
-            return Held(scope=spent.scope, text=f"{one.text} The run waits: {why}", until=spent.until)
-        now = tx.now()
-        return tuple(one.ticket(dispatch, now=now) for one in reached)
+            used = replace(spent[account.scope], until=account.until)
+            reached = Reached(budget=budget, limit=limit, whose=ids[budget.per], spent=used)
+            if used.is_refused:
+                why = "a person refused more"
+            elif asks(tx.runs, used) and used.asked_by != run.run_id:
+                why = f"run {used.asked_by} asks a person for the same amount again"
+            else:
+                tickets.append(reached.ticket(dispatch, now=now))
+                continue
+            text = f"{reached.text} The run waits: {why}"
+            held = Held(scope=used.scope, text=text, until=used.until)
+            return Start(held=held, holds_thread=True)
+        if tickets:
+            return Start(asks=tuple(tickets))
+        if self._of_costs and not is_now:
+            crowded = self._crowded(tx, counted, spent, ids, Counter() if starting is None else starting)
+            if crowded is not None:
+                return Start(held=crowded)
+        scopes = {account.scope: account for _, account in counted}  # equal runs and windows share an account
+        return Start(spends=tuple(_of(account, runs=1) for account in scopes.values()))
 
-    def crowded(
-        self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, starting: Counter[str] | None = None
+    def _crowded(
+        self,
+        tx: Transaction,
+        counted: Sequence[tuple[Budget, Spending]],
+        spent: dict[str, Spending],
+        ids: dict[BudgetScope, str],
+        starting: Counter[str],
     ) -> Held | None:
-        """Return the reason to hold a run until others have ended, if the rest of a budget is too small.
-
-        `starting` counts the runs of each scope that are about to start; if this run may start, it is added.
-        """
-        allowed, ids, scopes = _allowed(run), _ids(dispatch, run), list[str]()
-        starting = Counter() if starting is None else starting
-        for budget, account in (
-            self._counted(dispatch, run, tx.now()) if self._of_costs and is_start(run) else ()
-        ):
-            most = self._most_at_once(tx, budget, account, ids[budget.per])
-            if most is None or account.scope in allowed:
+        """Return the reason to hold a run until others have ended, if the rest of a budget is too small."""
+        scopes = set[str]()
+        for budget, account in counted:
+            most = self._most_at_once(budget, spent[account.scope], ids[budget.per])
+            if most is None:
                 continue
             most -= starting[account.scope]
             if (count := _executing(tx, budget.per, ids[budget.per], most)) >= most:
                 why = f"{count + starting[account.scope]} active runs of {account.scope}"
                 text = f"{why} use up the rest of their budget"
                 return Held(scope=account.scope, text=text)
-            scopes.append(account.scope)
-        starting.update(set(scopes))
+            scopes.add(account.scope)
+        starting.update(scopes)
         return None
 
     def learn(self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, wall_ms: int) -> None:
@@ -257,14 +289,11 @@ class Budgets:
             highest = {name: max(amount, getattr(before, name) * 9 // 10) for name, amount in cost.items()}
             self._highest[key] = Spending(scope="", **highest)
 
-    def _most_at_once(self, tx: Transaction, budget: Budget, account: Spending, whose: str) -> int | None:
+    def _most_at_once(self, budget: Budget, spent: Spending, whose: str) -> int | None:
         """Return how many runs of a budget may execute at once; None means any number."""
         limits = {name: limit for name, limit in budget.limits.items() if name != "runs"}
         if not limits or budget.per is BudgetScope.THREAD:
             return None
-        spent = tx.runs.threads.spending([account.scope])[account.scope]
-        if budget.spent_up(spent) is not None:
-            return None  # the next run asks
         highest = self._highest.get((budget.per, whose))
         if highest is None:
             return _AT_ONCE_AT_FIRST
@@ -275,13 +304,6 @@ class Budgets:
         ]
         return min(most, default=None)
 
-    def started(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> tuple[Spending, ...]:
-        """Return what a started run adds to budgets; an approved run was already counted."""
-        if not is_start(run):
-            return ()
-        counted, known = self._counted(dispatch, run, tx.now()), _allowed(run)
-        return tuple(_of(one, runs=1) for one in _once(counted) if one.scope not in known)
-
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
@@ -289,25 +311,10 @@ class Budgets:
         cost = _costs(used, wall_ms)
         if not any(cost.values()):
             return ()
-        return tuple(_of(one, **cost) for one in _once(self._counted(dispatch, run, now)))
+        scopes = {account.scope: account for _, account in self._counted(_ids(dispatch, run), now)}
+        return tuple(_of(account, **cost) for account in scopes.values())
 
-    def _reached(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord) -> list[Reached]:
-        counted = list(self._counted(dispatch, run, tx.now()))
-        spent = tx.runs.threads.spending([account.scope for _, account in counted])
-        ids = _ids(dispatch, run)
-        return [
-            Reached(
-                budget=budget,
-                limit=limit,
-                whose=ids[budget.per],
-                spent=replace(spent[account.scope], until=account.until),
-            )
-            for budget, account in counted
-            if (limit := budget.spent_up(spent[account.scope])) is not None
-        ]
-
-    def _counted(self, dispatch: RunDispatch, run: RunRecord, now: int) -> Iterator[tuple[Budget, Spending]]:
-        ids = _ids(dispatch, run)
+    def _counted(self, ids: dict[BudgetScope, str], now: int) -> Iterator[tuple[Budget, Spending]]:
         for budget in self._budgets:
             account = budget.account(ids, now)
             if account is not None:
@@ -367,10 +374,10 @@ def held_threads(
         run = tx.runs.threads.load_run(dispatch.run_id)
         if run is None or dispatch.deadline_at is not None:
             continue
-        held = budgets.look(tx, dispatch, run)
-        if isinstance(held, Held):
-            found.append((dispatch.thread_id, held))
-        elif not held and starting is not None and budgets.crowded(tx, dispatch, run, starting):
+        start = budgets.start(tx, dispatch, run, starting=starting, is_now=starting is None)
+        if start.held is not None and start.holds_thread:
+            found.append((dispatch.thread_id, start.held))
+        elif start.held is not None:
             crowded.append(dispatch.thread_id)
     return found, crowded
 
@@ -459,11 +466,6 @@ def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
     """Return the usage, by the names of the limits of a budget."""
     tokens = used.input_tokens + used.output_tokens
     return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
-
-
-def _once(counted: Iterator[tuple[Budget, Spending]]) -> list[Spending]:
-    """Return the accounts without duplicates: budgets with the same runs and window share one account."""
-    return list({account.scope: account for _, account in counted}.values())
 
 
 def _allowed(run: RunRecord) -> set[str | None]:

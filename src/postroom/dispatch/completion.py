@@ -50,14 +50,20 @@ from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
     RunWaitingState,
-    RunWaitingTicket,
     TerminationKind,
     TerminationReason,
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import NOWHERE, Accept, ThreadsNeeded
-from postroom.dispatch.budgets import Budgets, begin_to_ask, held_back, note_start, release_abandoned
+from postroom.dispatch.budgets import (
+    Budgets,
+    Start,
+    begin_to_ask,
+    held_back,
+    note_start,
+    release_abandoned,
+)
 from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
@@ -238,6 +244,19 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     """Writes the rows that belong to the start of a new run."""
     places: Places = None
     """The places whose runs this process executes; None for all places."""
+    limits: tuple[Limit, ...] = ()
+    """The limits of runs. The change that claims holds the lock of limits if there are limits or budgets."""
+    budgets: Budgets | None = None
+    """The budgets of runs; None if there are none."""
+    is_now: bool = False
+    """Whether a caller waits for the run, so that it starts even if a limit is reached."""
+
+    def start(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord | None) -> Start:
+        """Return what limits and budgets say about a run that is about to start, under the lock of limits."""
+        held = None if self.is_now else held_back(tx, self.limits, dispatch)
+        if held is not None or run is None or self.budgets is None:
+            return Start(held=held)
+        return self.budgets.start(tx, dispatch, run, is_now=self.is_now)
 
     def is_elsewhere(self, tx: Transaction, thread_id: str) -> bool:
         """Return whether a thread belongs to a place that this process does not serve."""
@@ -260,12 +279,8 @@ class Claimed(Record, frozen=True, kw_only=True):
     """Whether the run begins for the first time, so that the change stores the run too."""
     beginning: object | None = None
     """What `RunEffects.begin` returned in the claiming change."""
-    asks: tuple[RunWaitingTicket, ...] = ()
-    """The questions that the run must ask before it begins, because a budget is used up."""
-    is_held: bool = False
-    """Whether another run already asks these questions. If so, the dispatch returns to the queue."""
-    spends: tuple[Spending, ...] = ()
-    """What the start of the run adds to the used amounts of budgets, if that is not written yet."""
+    start: Start | None = None
+    """What limits and budgets say about the start of the run; None if there are none."""
 
     @property
     def rows(self) -> Beginning:
@@ -273,7 +288,12 @@ class Claimed(Record, frozen=True, kw_only=True):
         return self.dispatch, self.run if self.is_first else None
 
     def noted(self, tx: Transaction, asks: ClaimAsk) -> "Claimed":
-        """Write the rows for the start of the run if it is new."""
+        """Write the rows for the start of the run if it is new, and those of its budgets."""
+        if self.start is not None and self.run is not None:
+            if self.start.asks:
+                begin_to_ask(tx, self.run.run_id, self.start.asks)
+            elif self.has_begun:
+                tx.runs.threads.spend(self.start.spends)
         if not self.is_first or self.run is None or asks.effects is None:
             return self
         return replace(self, beginning=asks.effects.begin(tx, self.run, self.messages))
@@ -476,7 +496,8 @@ class Ending(Record, frozen=True, kw_only=True):
     """Whether messages may wait on the thread; True if that is not known."""
     leaves_queued: bool = True
     """Whether another dispatch may be queued on the thread; True if that is not known."""
-    next: Claimed | None = None
+    next: Claimed | Held | None = None
+    """The claim of the thread's next dispatch, or the budget that keeps it from starting."""
     tells: Callable[[], Awaitable[None]] | None = None
     """Publishes that the run was queued again, because the decisions arrived before its questions were
     stored.
@@ -485,10 +506,18 @@ class Ending(Record, frozen=True, kw_only=True):
     """The calls of those decisions that the run has neither used nor asked for."""
 
 
-def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
-    """Claim the thread's next due dispatch and begin it; the caller must hold the lock of the thread."""
+def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | Held | None:
+    """Claim the thread's next due dispatch and begin it, or return the limit or budget that prevents it.
+
+    The caller holds the lock of the thread and, if there are limits or budgets, the lock of limits.
+    """
     found = _next(tx, thread_id, asks, tx.runs.dispatches.due(thread_id))
-    return None if found is None else _begun(tx, found, asks)
+    start = None if found is None else found.start
+    if found is None or start is None or start.held is None:
+        return None if found is None else _begun(tx, found, asks)
+    if start.holds_thread:
+        tx.runs.dispatches.hold(thread_id, start.held.scope, start.held.until)
+    return start.held
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
@@ -499,58 +528,14 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
     return _looked_up(tx, claimed, asks)
 
 
-def claimed_within(
-    tx: Transaction, thread_id: str, asks: ClaimAsk, limits: tuple[Limit, ...], budgets: Budgets
-) -> Claimed | Held | None:
-    """Claim the thread's next due dispatch and start it, or return the limit that prevents it.
-
-    A dispatch that a budget stops is held until the budget allows it, and is not tried before then.
-    """
-    tx.lock(thread_lock(thread_id), LIMITS)
-    due = tx.runs.dispatches.due(thread_id)
-    found = _next(tx, thread_id, asks, due)  # the thread is read before limits
-    if due is None or found is None:
-        return None
-    if (held := held_back(tx, limits, due)) is not None:
-        return held
-    run = tx.runs.threads.load_run(due.run_id) if budgets else None
-    asked = () if run is None or due.has_missed_deadline(tx.now()) else budgets.look(tx, due, run)
-    if isinstance(asked, Held):
-        tx.runs.dispatches.hold(thread_id, asked.scope, asked.until)
-        return None
-    if run is not None and not asked and (crowded := budgets.crowded(tx, due, run)) is not None:
-        return crowded
-    note_start(tx, limits, due)
-    if asked:
-        found = _next(tx, thread_id, replace(asks, begins=False), due) or found
-    claimed = _begun(tx, found, asks)
-    return claimed if run is None else budgeted(tx, claimed, run, asked, budgets)
-
-
-def budgeted(
-    tx: Transaction,
-    claimed: Claimed,
-    run: RunRecord,
-    asked: tuple[RunWaitingTicket, ...],
-    budgets: Budgets,
-) -> Claimed:
-    """Return a claim with the questions of its budgets; if there are none, count the start of its run."""
-    if asked:
-        begin_to_ask(tx, run.run_id, asked)
-        return replace(claimed, asks=asked)
-    spends = budgets.started(tx, claimed.dispatch, run)
-    if not claimed.has_begun:
-        return replace(claimed, spends=spends)
-    tx.runs.threads.spend(spends)
-    return claimed
-
-
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     """Start the claimed dispatch in this change if possible; otherwise its execution reports the reason."""
     return _begun(tx, _looked_up(tx, claimed, asks), asks)
 
 
 def _begun(tx: Transaction, found: Claimed, asks: ClaimAsk) -> Claimed:
+    if asks.limits:
+        note_start(tx, asks.limits, found.dispatch)
     tx.runs.begin(*found.rows)
     return found.noted(tx, asks)
 
@@ -566,8 +551,11 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
         records = runs.messages.named(run.thread_id, ids) if ids else ()
         if len(records) == len(set(ids)):
             messages = tuple(record.message for record in records)
-    if run is None or messages is None:
-        return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
+    start = None
+    if asks.limits or asks.budgets is not None:  # the thread is read before limits
+        start = asks.start(tx, claimed, run)
+    if run is None or messages is None or (start is not None and (start.held or start.asks)):
+        return Claimed(dispatch=claimed, run=run, instance_id=instance_id, start=start)
     is_first = run.status is RunStatus.CREATED
     return Claimed(
         dispatch=claimed.record_dispatch_start(instance_id, now=tx.now()),
@@ -576,6 +564,7 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
         messages=messages,
         has_begun=True,
         is_first=is_first,
+        start=start,
     )
 
 
@@ -605,7 +594,10 @@ class Completion:
         if job.run.status is RunStatus.CREATED:
             run = job.run.begun(dispatch.dispatch_id, begun.instance_id, now=now)
         begins = ThreadCommit(
-            thread_id=dispatch.thread_id, run=run, begins=begun.instance_id, spends=begun.spends
+            thread_id=dispatch.thread_id,
+            run=run,
+            begins=begun.instance_id,
+            spends=() if begun.start is None else begun.start.spends,
         )
         owned = job.coordinator.owned(begins)
         is_repeated = False
@@ -653,8 +645,10 @@ class Completion:
 
         ending = await core.retried(partial(self._written_end, "ack", dispatch.thread_id, end))
         del staged[: len(job.drafts)]
-        job.next, job.leaves_waiting = ending.next, ending.leaves_waiting
-        job.has_looked = asks is not None or not ending.leaves_queued
+        is_held = isinstance(ending.next, Held)  # it is tried once more, in a change that remembers why
+        job.next = None if isinstance(ending.next, Held) else ending.next
+        job.leaves_waiting = ending.leaves_waiting
+        job.has_looked = (asks is not None and not is_held) or not ending.leaves_queued
         if ending.run is None or ending.run.status is RunStatus.DONE:
             core.metrics.runs.add(OutcomeKind.COMPLETED.value)
         if ending.run is not None and core.effects is not None:
@@ -694,7 +688,8 @@ class Completion:
             )
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = None
-        if state.queued and asks is not None and not asked and run.status is RunStatus.DONE:
+        is_done = not asked and run.status is RunStatus.DONE
+        if asks is not None and asks.budgets is None and state.queued and is_done:  # budgets see this end
             due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
             following = _next(tx, thread_id, asks, due)
         step = ThreadCommit(
@@ -717,9 +712,9 @@ class Completion:
         if core.effects is not None:
             core.effects.write(tx, run, accept)
         tells, unasked = self._resumed(tx, dispatch, run, asked) if asked else (None, ())
-        claimed = None if following is None or asks is None else following.noted(tx, asks)
-        if asks is not None and following is None and (done.leaves_queued or tells is not None):
-            claimed = claimed_next(tx, run.thread_id, asks)
+        claimed: Claimed | Held | None = None
+        if asks is not None and (following is not None or done.leaves_queued or tells is not None):
+            claimed = following.noted(tx, asks) if following else claimed_next(tx, thread_id, asks)
         return Ending(
             run=run,
             leaves_waiting=done.leaves_waiting,

@@ -11,6 +11,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Ids, Timer
 from postroom.contracts.errors import InternalError, ResolveFailed
 from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.limits import LIMITS
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
@@ -127,10 +128,8 @@ class Core:
         self.config = config
         self.budgets = Budgets(config.budgets)
         self.has_budgets = bool(config.budgets)
-        self.counts_all = bool(config.limits or config.budgets)
-        """Whether a claim counts the runs of all workers of the database. If so, each claim is a separate
-        change.
-        """
+        self.limits_lock: tuple[str, ...] = (LIMITS,) if config.limits or config.budgets else ()
+        """The lock of each change that claims, if claims count the runs of all workers of the database."""
         self.timer = timer
         self.random = random
         self.new_id = new_id

@@ -11,7 +11,6 @@ from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
 from postroom.contracts.leases import servers
-from postroom.contracts.limits import Held
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, WaitingReason
@@ -38,6 +37,7 @@ class WhyNot(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
     WAITING = "waiting"
+    TOO_LATE = "too_late"
     NOT_DUE = "not_due"
     THREAD_BUSY = "thread_busy"
     BEHIND_QUESTION = "behind_question"
@@ -186,6 +186,11 @@ class Inspection:
         dispatches, now = self._core.dispatches, self._core.now()
         if row.dispatch_epoch < await dispatches.current_dispatch_epoch(row.thread_id):
             return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced it")
+        if row.has_missed_deadline(now):
+            passed = f"its deadline {iso(row.deadline_at or 0)} has passed"
+            return Reason(
+                why=WhyNot.TOO_LATE, text=f"{passed}: it never starts, and fails as soon as its turn comes"
+            )
         if row.available_at > now:
             is_again = row.attempt_count or row.interruption_count
             why = "its next attempt is due" if is_again else "it is due"
@@ -211,7 +216,7 @@ class Inspection:
                 by_dispatch_id=first.dispatch_id,
             )
         held = await self._core.store.read(partial(self._elsewhere, thread_id=row.thread_id))
-        if held is None and self._core.counts_all:
+        if held is None and self._core.limits_lock:
             held = await self._core.store.read(partial(self._held, row=row))
         return held or self._of_capacity(row)
 
@@ -227,11 +232,8 @@ class Inspection:
         held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
         if held is not None:
             return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
-        found = () if run is None else self._core.budgets.look(tx, row, run)
-        if isinstance(found, Held):
-            return Reason(why=WhyNot.OVER_BUDGET, text=found.text, until=found.until)
-        crowded = None if run is None or found else self._core.budgets.crowded(tx, row, run)
-        return None if crowded is None else Reason(why=WhyNot.OVER_BUDGET, text=crowded.text)
+        held = None if run is None else self._core.budgets.start(tx, row, run).held
+        return None if held is None else Reason(why=WhyNot.OVER_BUDGET, text=held.text, until=held.until)
 
     def _of_capacity(self, row: RunDispatch) -> Reason:
         dispatcher = self._dispatcher

@@ -103,7 +103,6 @@ from postroom.dispatch.completion import (
     Completion,
     EndedRuns,
     begun_in,
-    budgeted,
     claimed_next,
 )
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE, MailboxConfig
@@ -360,8 +359,10 @@ class Prepared(Record, frozen=True, kw_only=True):
     """The new answers for the run."""
     dispatch: RunDispatch | None = None
     """The stored dispatch, if the run was queued."""
-    claimed: Claimed | None = None
-    """The dispatch that was claimed in the same change; it may be an older dispatch of the thread."""
+    claimed: Claimed | Held | None = None
+    """The dispatch that was claimed in the same change, or what prevents the claim; it may be an older
+    dispatch of the thread.
+    """
     gave_way: GaveWay | None = None
     """The run that was ended to make room for this submission; None if its policy ends nothing."""
 
@@ -957,8 +958,8 @@ class Submissions:
         """Reserve a worker and a slot if they are free, so that storing the request also claims it."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
-        # With limits it is stored first, because a claim waits for the claims of other workers.
-        tenant, is_alone = request.delivery.tenant, not self._core.counts_all
+        # With limits it is stored first, because others that count to the same limit come first.
+        tenant, is_alone = request.delivery.tenant, not self._core.config.limits
         reserved = is_alone and dispatcher.reserve(request.thread_id, worker, tenant)
         return Submission(
             request=request,
@@ -987,7 +988,7 @@ class Submissions:
             dispatcher, tasks = self._dispatcher, self._core.tasks
             for one in submissions:
                 thread_id = one.request.thread_id
-                is_claimed = one.prepared is not None and one.prepared.claimed is not None
+                is_claimed = one.prepared is not None and isinstance(one.prepared.claimed, Claimed)
                 if one.is_reserved and not is_claimed:
                     worker = dispatcher.workers.get_or_create(thread_id)
                     if dispatcher.unreserve(worker) and not tasks.closed:
@@ -997,16 +998,17 @@ class Submissions:
 
     async def _gone_on(self, submission: Submission, prepared: Prepared) -> MailboxSubmitResult:
         """Execute a claimed submission, and check the thread if nothing was claimed."""
-        dispatcher, thread_id = self._dispatcher, submission.request.thread_id
+        dispatcher, thread_id, claimed = self._dispatcher, submission.request.thread_id, prepared.claimed
         worker = dispatcher.workers.get_or_create(thread_id)
         try:
             if prepared.gave_way is not None:
                 await self._control.stop_active(prepared.gave_way.interrupt)
         finally:  # start a claimed run even if the caller was cancelled meanwhile
-            if prepared.claimed is not None:
-                await dispatcher.begin_or_release(prepared.claimed)
+            if isinstance(claimed, Claimed):
+                await dispatcher.begin_or_release(claimed)
         others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
-        if (not submission.is_reserved or prepared.dispatch is None) and not others_first:
+        is_held = isinstance(claimed, Held)  # it is tried once more, in a change that remembers why
+        if (not submission.is_reserved or prepared.dispatch is None or is_held) and not others_first:
             await dispatcher.try_dispatch_next(thread_id)  # the thread may be free by now
         run = prepared.run
         dispatch, job = prepared.dispatch, worker.job
@@ -1097,7 +1099,7 @@ class Submissions:
                 raise
             if prepared is None:
                 break
-            if prepared.claimed is not None:
+            if isinstance(prepared.claimed, Claimed):
                 return prepared, prepared.claimed
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
@@ -1136,7 +1138,8 @@ class Submissions:
         parent = request.trace.parent_thread_id or request.thread_id
 
         def try_out(tx: Transaction) -> None:
-            tx.lock(*sorted({thread_lock(request.thread_id), thread_lock(parent)}))
+            locks = sorted({thread_lock(request.thread_id), thread_lock(parent)})
+            tx.lock(*locks, *self._core.limits_lock)
             row, now = tx.runs.dispatches.load(active.dispatch_id), tx.now()
             if row is not None and active.claim_token is not None and row.claim_token == active.claim_token:
                 tx.runs.dispatches.put(row.superseded(reason=INTERRUPTED, now=now))
@@ -1194,7 +1197,7 @@ class Submissions:
         arrival = self._arriving(request, BusyPolicy.REJECT)
 
         def submit(tx: Transaction) -> None:
-            tx.lock(thread_lock(request.thread_id))
+            tx.lock(thread_lock(request.thread_id), *(self._core.limits_lock if arrival.claims else ()))
             self._accepted_in(tx, arrival, request.messages, mode)
 
         async def deliver() -> MailboxSubmitResult | None:
@@ -1230,8 +1233,8 @@ class Submissions:
         ]
         arrivals = {one.thread_id: self._arriving(one, BusyPolicy.REJECT) for one in requests}
         locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
-        if within is not None and core.has_budgets:
-            locks.append(LIMITS)  # the end of the run writes its spending
+        if core.has_budgets and (within is not None or any(one.claims for one in arrivals.values())):
+            locks.append(LIMITS)  # the end of a run writes its spending, and a claim reads it
 
         def accepted(tx: Transaction) -> "T | StaleClaim":
             if locks:
@@ -1391,7 +1394,7 @@ class Submissions:
         parent = request.trace.parent_thread_id or request.thread_id
         locks = sorted({thread_lock(request.thread_id), thread_lock(parent)})
         calls = [call for call, _ in request.decisions] if request.decisions else ()
-        if (submission.is_now and core.counts_all) or (calls and answers_budget(calls)):
+        if (submission.claims is not None and core.limits_lock) or (calls and answers_budget(calls)):
             locks.append(LIMITS)
         if first is not None:
             locks += first.locks
@@ -1401,11 +1404,7 @@ class Submissions:
             tx.lock(*locks)
             if first is not None:
                 first.change(tx)
-            done = self._submitted_in(tx, submission, request)
-            if submission.is_now and done.claimed is not None:
-                note_start(tx, core.config.limits, done.claimed.dispatch)
-                done = replace(done, claimed=self._budgeted(tx, done.claimed))
-            return done
+            return self._submitted_in(tx, submission, request)
 
         try:
             prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
@@ -1419,16 +1418,6 @@ class Submissions:
             raise
         await self._told(prepared)
         return prepared
-
-    def _budgeted(self, tx: Transaction, claimed: Claimed) -> Claimed:
-        """Return a claim for a waiting caller, together with what its budgets allow."""
-        run, budgets = claimed.run, self._core.budgets
-        if run is None or not budgets or claimed.dispatch.has_missed_deadline(tx.now()):
-            return claimed
-        asked = budgets.look(tx, claimed.dispatch, run)
-        if isinstance(asked, Held):
-            return replace(claimed, is_held=True)
-        return budgeted(tx, claimed, run, asked, budgets)
 
     async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
         """Return the error for a duplicate message, extended by the id of the run that has the message."""
@@ -1527,6 +1516,13 @@ class Submissions:
         if claims is not None and claims.is_elsewhere(tx, dispatch.thread_id):
             claims = None
         is_next = submission.is_now or (is_free and dispatch.available_at <= tx.now())
+        # A new run begins with the commit if the plan contains everything that the run reads.
+        is_new = run.status is RunStatus.CREATED and not plan.activation.committed_message_ids
+        begins, start = claims is not None and claims.begins and is_new, None
+        if claims is not None and is_next and (claims.limits or claims.budgets is not None):
+            start = claims.start(tx, dispatch, run)
+            begins = begins and start.held is None and not start.asks
+            is_next = submission.is_now or begins  # else it is claimed as any dispatch that is due
         # An answer belongs to a run that was accepted before, so the queue limit does not apply.
         cap = None if plan.answers else submission.queue_cap
         delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
@@ -1534,12 +1530,12 @@ class Submissions:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
-        # A new run begins with the commit if the plan contains everything that the run reads.
-        is_new = run.status is RunStatus.CREATED and not plan.activation.committed_message_ids
-        if not claims.begins or not is_new:
+        if not begins:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
+        if claims.limits:
+            note_start(tx, claims.limits, dispatch)
         run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
         commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
         done = self._committed(tx, plan, commit, state)
@@ -1551,8 +1547,9 @@ class Submissions:
                 run=run,
                 messages=plan.commit.messages,
                 has_begun=True,
-                beginning=claims.effects and claims.effects.begin(tx, run, plan.commit.messages),
-            )
+                is_first=True,
+                start=start,
+            ).noted(tx, claims)
         return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
     def _committed(
@@ -1575,7 +1572,7 @@ class Submissions:
 
     def _claimed_in(
         self, tx: Transaction, plan: Prepared, claims: ClaimAsk, *, is_now: bool
-    ) -> Claimed | None:
+    ) -> Claimed | Held | None:
         """Claim the next dispatch of the thread; for a waiting caller, the joined dispatch."""
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
@@ -1656,7 +1653,7 @@ class Submissions:
                 await events.dispatch_happened("RunQueued", prepared.dispatch)
         if prepared.dispatch is not None:
             metrics.happened("enqueue")
-        if prepared.claimed is not None:
+        if isinstance(prepared.claimed, Claimed):
             metrics.happened("claim")
 
     async def _tell_failure(self, submission: Submission, error: PostroomError) -> None:

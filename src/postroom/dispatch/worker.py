@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
@@ -77,7 +78,6 @@ from postroom.dispatch.completion import (
     Workers,
     WorkerStatus,
     claimed_next,
-    claimed_within,
     classify,
     finish_event,
     is_left_open,
@@ -336,9 +336,10 @@ class Commands:
 
     async def _serve(self) -> None:
         core = self._core
+        pause = timedelta(milliseconds=milliseconds(core.config.poll_interval))
         with core.store.changes.listen(commands_to(core.consumer_id)) as told:
             while True:
-                await told.wait(core.config.poll_interval)
+                await told.wait(pause)
                 try:
                     await self._look()
                 except PostroomError as error:
@@ -450,12 +451,10 @@ class Dispatcher:
 
     async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
         """Write the claim for a reserved slot, and start the claimed dispatch."""
-        core, limits, asks = self._core, self._core.config.limits, self.asks()
+        core, asks = self._core, self.asks()
 
         def claim(tx: Transaction) -> Claimed | Held | None:
-            if core.counts_all:
-                return claimed_within(tx, thread_id, asks, limits, core.budgets)
-            tx.lock(thread_lock(thread_id))
+            tx.lock(thread_lock(thread_id), *core.limits_lock)
             return claimed_next(tx, thread_id, asks)
 
         try:
@@ -510,9 +509,7 @@ class Dispatcher:
 
     def claim_tokens(self) -> frozenset[str]:
         """Return the tokens of the claims whose runs execute here and may continue."""
-        return frozenset(
-            job.dispatch.claim_token or "" for job in self._leases.jobs.values() if job.end is None
-        )
+        return frozenset(token for token, job in self._leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
         """Return the dispatches that are claimed in the name of this process and are not executed in it.
@@ -520,7 +517,7 @@ class Dispatcher:
         Raises:
             StoreError: The store cannot be read.
         """
-        consumer, tokens = self._core.consumer_id, self._leases.claim_tokens()
+        consumer, tokens = self._core.consumer_id, tuple(self._leases.jobs)
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
     def reserve(
@@ -552,16 +549,19 @@ class Dispatcher:
     def asks(self, *, is_now: bool = False) -> ClaimAsk:
         """Return a claim for this process; the run starts with it unless the tenant must be checked first.
 
-        `is_now`: a caller waits for it, and it is claimed before its budgets are checked.
+        `is_now`: a caller waits for the run, which starts even if a limit is reached.
         """
         core = self._core
         return ClaimAsk(
             consumer=core.consumer_id,
             lease_ms=core.config.lease_ms,
             instance_id=core.new_id(),
-            begins=core.config.max_concurrent_runs_per_tenant is None and not (is_now and core.has_budgets),
+            begins=core.config.max_concurrent_runs_per_tenant is None,
             effects=core.effects,
             places=None if core.config.places is None else core.places,
+            limits=core.config.limits,
+            budgets=core.budgets if core.has_budgets else None,
+            is_now=is_now,
         )
 
     def asks_next(self, job: Job) -> ClaimAsk | None:
@@ -575,7 +575,7 @@ class Dispatcher:
         job.has_followers |= worker.is_wanted
         if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
             return None
-        if core.counts_all:
+        if core.config.limits:  # others that count to the same limit come first
             return None
         kept_ms = core.now() - job.kept_since
         if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
@@ -880,17 +880,13 @@ class LeaseKeeper:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.jobs: dict[int, Job] = {}
-        """The jobs that execute here."""
+        self.jobs: dict[str, Job] = {}
+        """The jobs that execute here, by claim token."""
         self._keeper: asyncio.Task[None] | None = None
-
-    def claim_tokens(self) -> list[str]:
-        """Return the tokens of the claims whose runs execute here."""
-        return [job.dispatch.claim_token or "" for job in self.jobs.values()]
 
     def keep(self, job: Job) -> None:
         """Renew this claim until `let_go` is called."""
-        self.jobs[id(job)] = job
+        self.jobs[job.dispatch.claim_token or ""] = job
         if (most := self._core.config.max_run_ms) is not None:
             ends_at = self._core.now() + most
             job.alarm = self._core.tasks.start(self._end_at(job, ends_at), name="longest run")
@@ -901,7 +897,7 @@ class LeaseKeeper:
 
     def let_go(self, job: Job) -> None:
         """Stop renewing this claim; a repeated call has no effect."""
-        self.jobs.pop(id(job), None)
+        self.jobs.pop(job.dispatch.claim_token or "", None)
         if job.alarm is not None:
             job.alarm.cancel()
 
@@ -1007,7 +1003,7 @@ class LeaseKeeper:
         await self._core.store.write(supersede, key=thread_id)
 
     def _lost(self, job: Job, reason: str) -> None:
-        if job.end is not None or id(job) not in self.jobs:
+        if job.end is not None or self.jobs.get(job.dispatch.claim_token or "") is not job:
             return
         self._core.metrics.lease_lost()
         _LOG.warning("lease.lost", dispatch_id=job.dispatch.dispatch_id, reason=reason)
@@ -1098,12 +1094,12 @@ class Execution:
                 ),
             )
             return False
-        if begun.is_held:
+        if begun.start is not None and begun.start.held is not None:
             await completion.release(job.dispatch)
             job.comes_again = True
             return False
-        if begun.asks:
-            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.asks)
+        if begun.start is not None and begun.start.asks:
+            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.start.asks)
             paused = TerminationReason.suspended()
             await completion.end(job, AgentRunResult(run_id=run.run_id, termination=paused, waiting=waiting))
             return False

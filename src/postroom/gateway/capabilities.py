@@ -101,6 +101,11 @@ class ChannelCapabilities:
     """Whether the channel can show a typing indicator."""
     reactions: bool = False
     """Whether the bot can add a reaction to a person's message and remove it again."""
+    dedupes: bool = False
+    """Whether a message that is sent again with the same `dedupe_key` is shown once, also after a restart.
+
+    Other channels mark such a message as a possible duplicate.
+    """
     media: frozenset[str] = frozenset()
     """The kinds of files that the channel can send, as `MessageType` values."""
     min_edit_interval_ms: int = 1_000

@@ -28,12 +28,12 @@ from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import GatewayConfig
-from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
+from postroom.gateway.events import Card, SendErrorKind, SendResult
 from postroom.gateway.files import attached, attachment_of, content_of
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter, send_metadata
-from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
+from postroom.gateway.replies import Reply, ReplyKind, card_of, target_name, thread_name
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.gateway.splitting import split
 from postroom.gateway.streaming import StreamingPresenter, shows_drafts
@@ -142,6 +142,8 @@ class OutgoingMessage:
     def _mark(self, adapter: BasePlatformAdapter) -> None:
         """Mark the next part as a possible duplicate."""
         part, capabilities = self.parts[self.sent], adapter.capabilities
+        if capabilities.dedupes:
+            return
         if not part.startswith(wording.POSSIBLE_DUPLICATE) and (self.sent or self.draft_id is None):
             marked = f"{wording.POSSIBLE_DUPLICATE}\n{part}"
             fitting = split(marked, limit=capabilities.limit, unit=capabilities.unit)
@@ -323,18 +325,25 @@ class Delivery:
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> SendResult:
         if reply.choices:
-            source, mark = address.source, f"{wording.POSSIBLE_DUPLICATE}\n" * row.may_have_arrived
+            is_marked = row.may_have_arrived and not adapter.capabilities.dedupes
+            source, mark = address.source, f"{wording.POSSIBLE_DUPLICATE}\n" * is_marked
             metadata = send_metadata(
                 source, dedupe_key=row.outbox_id, answers=list(address.answers), final=True
             )
             card = Card(text=mark + reply.text, buttons=reply.choices)
             return await adapter.send_card(source.chat_id, card, metadata)
+        if reply.waits_for is not None and self._presenter.has_begun(reply.waits_for):
+            return SendResult.sent()
         outgoing = self._outgoing.get(row.outbox_id)
         if outgoing is None:
             outgoing = self._outgoing[row.outbox_id] = await self._begin(adapter, row, reply, address)
         result = await outgoing.send_rest(adapter)
         if not result.success:
             return result
+        if reply.waits_for is not None and result.message_id is not None:
+            self._presenter.keep_waiting(address.source, reply.waits_for, result.message_id)
+        elif self._presenter.waiting:
+            self._presenter.end_waiting(address.source, address.answers)
         if reply.questions:
             return await self._ask(adapter, reply, outgoing)
         files = outgoing.address.files
@@ -369,7 +378,8 @@ class Delivery:
         result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
         if file.missing is None:
             content = content_of(file, self._stores.files)
-            mark = wording.POSSIBLE_DUPLICATE if outgoing.marks_step else None
+            is_marked = outgoing.marks_step and not adapter.capabilities.dedupes
+            mark = wording.POSSIBLE_DUPLICATE if is_marked else None
             result = await adapter.send_media(source.chat_id, attachment_of(file), content, mark, metadata)
         kind = None if result.success else result.error_kind or SendErrorKind.UNKNOWN
         if kind is not None and kind.may_pass:
@@ -405,7 +415,7 @@ class Delivery:
             self._presenter.drafts.pop(reply.run_id or "", None)
             return outgoing
         text = self._text_of(reply, address.source, adapter)
-        if row.may_have_arrived:
+        if row.may_have_arrived and not capabilities.dedupes:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         outgoing.parts = list(split(text, limit=capabilities.limit, unit=capabilities.unit))
         outgoing.details = reply.details
@@ -471,13 +481,10 @@ class Delivery:
                 if shown.get("said") != (said := _said(reply)):
                     await self._remember_card(reply.thread_id, question.number, {**shown, "said": said})
                 continue
-            text = self._sessions.label(source) + "\n\n".join(filter(None, (outgoing.opening, question.text)))
-            if outgoing.marks_step:
+            card = card_of(question, outgoing.opening)
+            text = self._sessions.label(source) + card.text
+            if outgoing.marks_step and not adapter.capabilities.dedupes:
                 text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
-            buttons = (
-                Button(label="Approve", value=f"approve {question.number}"),
-                Button(label="Deny", value=f"deny {question.number}"),
-            )
             metadata = send_metadata(
                 source,
                 dedupe_key=f"{outgoing.key}/question/{number}",
@@ -485,7 +492,7 @@ class Delivery:
                 final=True,
             )
             outgoing.marks_step = True
-            result = await adapter.send_card(source.chat_id, Card(text=text, buttons=buttons), metadata)
+            result = await adapter.send_card(source.chat_id, replace(card, text=text), metadata)
             outgoing.marks_step = result.error_kind is not None and result.error_kind.may_have_arrived
             if not result.success:
                 return result

@@ -61,7 +61,8 @@ class Questions:
         matching = [one for one in asked if one[1].number == number]
         if not matching:
             note = _not_open(number, [question for _, question in asked], approved=approved)
-            return await self._answered_before(thread_ids, number, note)
+            repeated = _decision(approved=approved, by=source.user_name or source.user_id or "")
+            return await self._answered_before(thread_ids, number, note, repeated)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
@@ -69,19 +70,32 @@ class Questions:
         decision = decision_of(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
             return Decided(ANSWERED_ALREADY)
-        note = f"{'Approved' if approved else 'Denied'} by {who or 'an unknown person'}."
+        note = _decision(approved=approved, by=who or "an unknown person")
         return Decided(note, chosen, note, thread_id)
 
-    async def _answered_before(self, thread_ids: Sequence[str], number: str | None, note: str) -> Decided:
-        """Return this reply and the answered question, because its card may not show the answer yet."""
+    async def _answered_before(
+        self, thread_ids: Sequence[str], number: str | None, note: str, repeated: str
+    ) -> Decided:
+        """Return this reply and the answered question, because its card may not show the answer yet.
+
+        A person who repeats a decision gets `repeated`, because the page sends a button again if it did not
+        get the first reply.
+        """
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
                 for one in run.answered:
                     question, by = question_of(run, one.ticket), one.decision.by
                     if question.number == number:
-                        word = {True: "Approved", False: "Denied"}.get(one.decision.approved, "Answered")  # type: ignore[arg-type]
-                        return Decided(note, question, f"{word} by {by}." if by else f"{word}.", thread_id)
+                        decided = _decision(approved=one.decision.approved, by=by)
+                        told = decided if by and decided == repeated else note
+                        return Decided(told, question, decided, thread_id)
         return Decided(note)
+
+
+def _decision(*, approved: bool | None, by: str) -> str:
+    """Return the sentence that reports an answer; `approved` is None for an answer in words."""
+    word = {True: "Approved", False: "Denied", None: "Answered"}[approved]
+    return f"{word} by {by}." if by else f"{word}."
 
 
 def decision_of(

@@ -27,7 +27,7 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
-from postroom.gateway.events import Button
+from postroom.gateway.events import Button, Card
 from postroom.gateway.session import Platform
 from postroom.ports import RunEffects
 from postroom.stores.store import Transaction
@@ -98,6 +98,8 @@ class Reply(Record, frozen=True, kw_only=True):
     """Whether its run has left files, which are sent after it."""
     question: str | None = None
     """The number of the question that was answered."""
+    waits_for: str | None = None
+    """For a notice that is true until an agent begins with a message: the platform's id of that message."""
     card: str | None = None
     """The platform's id of the notice's card whose button was pressed; None for a question's card."""
     mail_key: str | None = None
@@ -150,6 +152,8 @@ class Reply(Record, frozen=True, kw_only=True):
     def details(self) -> dict[str, Json]:
         """The details of an answer that a channel gets besides its text; see `Metadata`."""
         told: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
+        if self.waits_for is not None:
+            told["waits_for"] = self.waits_for
         if self.error is not None:
             told["error"] = self.error
             if self.code is not None:
@@ -224,6 +228,22 @@ def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
     return question_number(run_id, ticket.ticket_id, ticket.tool_call_id, ticket.updated_at)
+
+
+def card_of(question: Question, before: str = "") -> Card:
+    """Return the card of a question, with the text that stands above it."""
+    buttons = (
+        Button(label="Approve", value=f"approve {question.number}"),
+        Button(label="Deny", value=f"deny {question.number}"),
+    )
+    return Card(text="\n\n".join(filter(None, (before, question.text))), buttons=buttons)
+
+
+def cards_of(run: RunRecord) -> list[Card]:
+    """Return the cards of the questions that a run asked last, with the text above the first one."""
+    tickets = run.waiting.tickets if run.waiting else [one.ticket for one in run.answered]
+    before = run.final_output or (run.waiting.message if run.waiting else "") or ""
+    return [card_of(question_of(run, one), "" if number else before) for number, one in enumerate(tickets)]
 
 
 def answer_of(run: RunRecord) -> Reply:

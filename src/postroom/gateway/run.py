@@ -504,7 +504,7 @@ class GatewayRunner:
             await self._close(event, InboundStatus.REJECTED, reason=text)
         elif source.platform not in ANSWER_ONLY and services.acknowledgements.is_due(key):
             key = notice_key("ack", event.inbound_id)
-            await services.notices.answer(event, text, key=key, is_answer=False)
+            await services.notices.waits(event, source, text, key=key)
 
     async def _close(self, event: MessageEvent, to: InboundStatus, *, reason: str | None = None) -> None:
         if event.inbound_id is None:

@@ -4,8 +4,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
@@ -14,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
+from postroom.contracts.clock import parse_duration
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
@@ -54,7 +54,7 @@ TaskText = Annotated[str, Meta(max_length=20_000)]
 Assignee = Annotated[str, Meta(max_length=200, description="an agent, role:NAME, or empty for anybody")]
 Acceptance = Annotated[str, Meta(max_length=2000, description="a command that must succeed, or `person`")]
 Epoch = Annotated[int, Meta(ge=1, le=2**53, description="from claim_task")]
-When = Annotated[str, Meta(max_length=64, description="ISO 8601 time")]
+When = Annotated[str, Meta(max_length=64, description="ISO 8601 time, or a span before now: 2h")]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -512,9 +512,10 @@ class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Release your reservations: those of the given paths or ids, or all.
+    """Release your reservations: those with the given ids or covered by the given paths, or all.
 
-    Do it as soon as you have finished editing, so that others can continue.
+    src/** covers src/app.py. `not_found` lists paths and ids that name none. Do it as soon as you have
+    finished editing, so that others can continue.
     """
 
     project_key: ProjectKey
@@ -524,7 +525,7 @@ class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Renew your reservations for `ttl_seconds` from now: those of the given paths or ids, or all.
+    """Renew your reservations for `ttl_seconds` from now, chosen as in release_file_reservations, or all.
 
     Use it if your work takes longer than they last.
     """
@@ -827,10 +828,7 @@ _NUMBER = re.compile(
 )
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
 _NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
-_SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])")
-_SPANS = re.compile(rf"{_SPAN.pattern}(?:(?:,? (?:and )?)?{_SPAN.pattern}){{0,3}}")
 _TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "off", "n", "f"), False)
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _OPENING = ("[", "{", "(")
 _NO_COMMA = re.compile(r"""["']\s+["']""")
 _BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
@@ -1191,21 +1189,8 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
 
 
 def _plain_moment(value: object) -> object:
-    """Return a moment as ISO 8601: also from seconds or milliseconds since 1970, RFC 2822 or 2026/11/28."""
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
-    if not isinstance(text, str):
-        return text
-    try:
-        if text.isdecimal() and len(text) in (10, 13):
-            return datetime.fromtimestamp(int(text) / (1000 if len(text) == 13 else 1), tz=UTC).isoformat()
-        if re.fullmatch(r"\d{4}/\d{1,2}/\d{1,2}", text):
-            year, month, day = map(int, text.split("/"))
-            return date(year, month, day).isoformat()
-        if text[:1].isalpha() or re.match(r"\d{1,2} [A-Za-z]", text):
-            return parsedate_to_datetime(text).isoformat()
-    except ValueError:
-        return value
-    return text
+    """Return a time as text; a number may count seconds or milliseconds since 1970."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
 
 
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -1321,10 +1306,8 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )
         yield int(number[1].replace(",", ""))
-    if name.endswith("_seconds") and _SPANS.fullmatch(word):
-        parts_of_span = [(int(count), unit[0]) for count, unit in _SPAN.findall(word)]
-        if len({unit for _, unit in parts_of_span}) == len(parts_of_span):
-            yield sum(count * _SECONDS[unit] for count, unit in parts_of_span)
+    if name.endswith("_seconds") and (span := parse_duration(word)) is not None:
+        yield span // timedelta(seconds=1)
 
 
 @cache

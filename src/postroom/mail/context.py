@@ -47,6 +47,10 @@ class Rules:
     """The hooks that enforce reservations, in the clients that have them installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
     """What happens to an edit or a commit if reservations cannot be checked; `off` disables the check."""
+    stale_write_mode: Literal["warn", "block", "off"] = "block"
+    """What happens to a write of a whole file that was changed after the agent last read it."""
+    stale_edit_mode: Literal["warn", "block", "off"] = "warn"
+    """What happens to other writes of such a file: an edit of a part, a patch, a shell command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache, reduce
 from itertools import islice, pairwise
 from operator import or_
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from postroom.contracts.errors import InvalidPattern
 
@@ -463,6 +463,37 @@ def matches(pattern: Pattern, path: str) -> bool:
         return "/".join(("", *names, "")).startswith(pattern.start)
     above = (tuple(names[:-1]),)
     return _names_meet(pattern.last, names[-1]) and _chains_meet(pattern.folders.pieces, above, _names_meet)
+
+
+def covers(pattern: Pattern, held: Pattern) -> bool:
+    """Return whether `pattern` covers everything that `held` names: src, or src/**, covers src/*.py.
+
+    A literal `held` is covered as a file or as a folder. Patterns with character classes cover, and are
+    covered by, an equal pattern only.
+    """
+    if (
+        pattern.text == held.text
+        or held.is_resource
+        or pattern.is_resource
+        or "[" in held.text + pattern.text
+    ):
+        return pattern.text == held.text
+    if held.is_literal:
+        return matches(pattern, held.text) or matches(pattern, f"{held.text}/{_NOBODYS}/{_NOBODYS}")
+    return all(matches(pattern, sample) for sample in _samples(held.text))
+
+
+_NOBODYS: Final = "\ue000"
+"""A private character of Unicode: in a name made of it, no pattern meets a letter of its own."""
+
+
+def _samples(text: str) -> Iterator[str]:
+    """Yield a shallow path with short names and a deep one with long names; the pattern matches both."""
+    *above, last = text.split("/")
+    for gap, run in (([], 3), ([_NOBODYS] * 3, 41)):
+        names = [part for name in above for part in (gap if name == "**" else [name])]
+        names += (gap or [_NOBODYS]) if last == "**" else [last]
+        yield re.sub(r"\*+", _NOBODYS * run, "/".join(names)).replace("?", _NOBODYS)
 
 
 def overlap(a: Pattern, b: Pattern) -> bool:

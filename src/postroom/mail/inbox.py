@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from postroom.contracts.chat import CHAT_KIND
-from postroom.contracts.clock import from_iso, iso
+from postroom.contracts.clock import TIMES, iso, past_of
 from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
@@ -176,7 +176,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         UnknownMessage: The agent did not receive the named message.
         CursorAhead: `after` is greater than the newest entry's number.
     """
-    since = _moment(asked.since)
+    since = _past(asked.since, context.now)
     project, reader = acting(context, asked.project_key, asked.agent_name)
     if asked.message_id is not None:
         message, recipients = visible_message(context, project, reader, asked.message_id)
@@ -205,16 +205,14 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
     return inbox_views(context, project, reader, entries, bodies=asked.include_bodies)
 
 
-def _moment(text: str | None) -> int | None:
+def _past(text: str | None, now: int) -> int | None:
     if text is None:
         return None
     try:
-        return from_iso(text)
+        return past_of(text, now)
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"{text!r} is not a valid time",
-            value=text,
-            remedy="use a date, or a date and time, in ISO 8601: 2026-11-21 or 2026-11-21T09:30:00Z",
+            f"{text!r} is not a past time", value=text, remedy=f"use a time such as {TIMES}"
         ) from error
 
 

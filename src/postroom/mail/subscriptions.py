@@ -161,7 +161,7 @@ def news_for(
     authors = {number: agent.name for number, agent in names.items()}
     return list(
         dict.fromkeys(
-            f"{authors.get(one.agent_id or 0, 'somebody')} changes "
+            f"{authors.get(one.agent_id or 0, 'somebody')} changed "
             f"{quoted(str(one.detail['path']), longest=300)}."
             for one in changed
         )
@@ -181,16 +181,13 @@ def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple
     return subject, f"{listed}{more}\n\n{end}"
 
 
-def watched_paths(
-    context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]
-) -> Sequence[str]:
-    """Return those of the paths that another agent watches."""
-    patterns = [
-        parse_pattern(one.about, case_sensitive=context.rules.case_sensitive_paths)
-        for one in context.tx.subscriptions_in(project.id, "file_changed")
-        if one.agent_id != agent.id
-    ]
-    return [path for path in paths if any(matches(pattern, path) for pattern in patterns)]
+def is_watched_file(context: ReadContext, project_id: int, agent: Agent, path: str) -> bool:
+    """Return whether another agent wants to know of changes of this file."""
+    sensitive = context.rules.case_sensitive_paths
+    return any(
+        one.agent_id != agent.id and matches(parse_pattern(one.about, case_sensitive=sensitive), path)
+        for one in context.tx.subscriptions_in(project_id, "file_changed")
+    )
 
 
 def is_watched(context: ReadContext, agent: Agent) -> bool:

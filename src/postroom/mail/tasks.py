@@ -750,7 +750,10 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
 def _tell_assignees(
     context: WriteContext, project: Project, by: Agent, tasks: Sequence[Task], *, home: Project | None = None
 ) -> None:
-    """Send each of the tasks that is ready and assigned to one agent to that agent, except the caller."""
+    """Send each of the tasks that is ready and assigned to one agent to that agent, except the caller.
+
+    An agent for which the server claims tasks gets the task in another message, at its claim.
+    """
     for task in tasks:
         if (
             task.state != "ready"
@@ -758,8 +761,10 @@ def _tell_assignees(
             or not task.assignee.startswith(AGENT)
         ):
             continue
-        text = f"{task.text}\n\nTask {task.id} is ready for you: take it with claim_task.".strip()
         reader = int(task.assignee.removeprefix(AGENT))
+        if reader in context.tx.claiming_agents(after=reader - 1, limit=1):
+            continue
+        text = f"{task.text}\n\nTask {task.id} is ready for you: take it with claim_task.".strip()
         _tell(context, project, task, by, f"Ready: {task.title}", text, only=reader, home=home)
 
 

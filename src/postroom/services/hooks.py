@@ -7,11 +7,12 @@ transaction. Most calls write nothing, and a line that is sent out has marked it
 
 import asyncio
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -29,8 +30,9 @@ from postroom.mail.projects import checked_path
 from postroom.mail.repositories import Location, locate, locations_of
 from postroom.mail.reservations import held_by_others, in_run, release_reserved_in
 from postroom.mail.service import Mail
-from postroom.mail.subscriptions import is_watched, watched_paths
+from postroom.mail.subscriptions import is_watched
 from postroom.services import notices
+from postroom.services.file_views import FileReport, Findings, How, check_writes, note_files
 from postroom.services.idling import Idling
 from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 
@@ -42,12 +44,18 @@ SESSIONS_KEPT = 30 * 24 * 3_600_000
 """Milliseconds after which a session without an end is forgotten."""
 PURGED_AT_ONCE = 100
 MOST_PATHS = 5_000
+MOST_FILES = 300
+VIEWS_KEPT = 30 * 24 * 3_600_000
+"""Milliseconds after its last report until an agent's view of a file is deleted."""
 WAIT_SECONDS = 25.0
 """Seconds for which a wait for mail is held open before the caller asks again."""
 BY = "hook"
+_MACHINE = socket.gethostname()
+"""Part of the name of a file: several servers on different machines may share the store."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 _Path = Annotated[str, Meta(max_length=4096)]
+_Blob = Annotated[str, Meta(pattern="^([0-9a-f]{40}|gone|huge)$")]
 _Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Outcome = Literal["silent", "tell", "hold", "allow", "deny", "error", "unknown"]
 
@@ -59,7 +67,17 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cwd: _Path = ""
     agent: Annotated[str, Meta(max_length=400, description="POSTROOM_AGENT of the client")] = ""
     guard: Literal["", "warn", "block", "off"] = ""
+    stale: Annotated[
+        Literal["", "warn", "block", "off"],
+        Meta(
+            description="POSTROOM_STALE of the client, for writes onto a version that the agent has not read"
+        ),
+    ] = ""
     paths: Annotated[tuple[_Path, ...], Meta(max_length=MOST_PATHS)] = ()
+    files: Annotated[
+        tuple[tuple[_Path, _Blob, How], ...],
+        Meta(max_length=MOST_FILES, description="files that the tool uses, with their versions"),
+    ] = ()
     compacted: Annotated[bool, Meta(description="the client has just compacted its context")] = False
     stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
     acts_as: Annotated[
@@ -84,6 +102,8 @@ class HookAnswer(TypedDict):
     outcome: Outcome
     text: str
     mode: str
+    changed: NotRequired[list[list[str]]]
+    """Path, known version and new version of changed files, whose lines the hook adds to the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +124,8 @@ class _Event:
     here: tuple[Location, ...]
     files: tuple[tuple[tuple[Location, ...], str], ...]
     """Each file as a location that a project may have, and a name in it that needs no resolving."""
+    folders: Mapping[str, tuple[Location, ...]]
+    """The locations of the folders of `call.files`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +260,9 @@ def _prepared(kind: str, client: str, call: HookCall) -> _Event:
         parts = [path.rpartition("/") for path in call.paths]
         folders = {folder: locations_of(folder or ".", call.cwd) for folder, _, _ in parts}
         files = tuple((folders[folder], name) for folder, _, name in parts)
-    return _Event(kind=kind, client=client, call=call, here=here, files=files)
+    used = {path.rpartition("/")[0] for path, _, _ in call.files}
+    around = {folder: locations_of(folder or "/", "/") for folder in used}
+    return _Event(kind=kind, client=client, call=call, here=here, files=files, folders=around)
 
 
 def _who(
@@ -522,7 +546,8 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
         known = actor if at_home else _proved(context, _agent_in(context, event, name, project.slug))
         if known is not None:
             judged.append((project, known.agent, paths))
-    if actor is None and not judged:
+    found = _checked_files(context, event, actor)
+    if actor is None and not judged and not found.notes:
         where = (
             "there is no project here"
             if locate(context.projects, event.here) is None
@@ -532,25 +557,76 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
     held = [one for project, agent, paths in judged for one in held_by_others(context, project, agent, paths)]
     if held:
         return _Decision(answer=_answer("deny", notices.refusal(held)))
+    if found.held:
+        return _Decision(answer=_told("deny", found.held, found), notes=tuple(found.notes))
     active = () if actor is None else _activity(context, actor.agent)
-    return _Decision(answer=_answer("allow"), notes=(*active, *_watched(context, event, judged)))
+    return _Decision(answer=_answer("allow"), notes=(*active, *found.notes))
 
 
-def _watched(
-    context: ReadContext, event: _Event, judged: Sequence[tuple[Project, Agent, list[str]]]
-) -> Sequence[Callable[[WriteContext], object]]:
-    """Note the files that another agent watches and whose edit is allowed now."""
-    found = [
-        (project, agent, path)
-        for project, agent, paths in (judged if event.kind == "edit" else ())
-        for path in watched_paths(context, project, agent, paths)
-    ]
+def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
+    """Check whether the writes go onto versions of files that the agent has not read."""
+    reports, agent = _reports(context, event, actor)
+    if agent is None:
+        return Findings()
+    rules = context.rules
+    whole, other = event.call.stale or rules.stale_write_mode, event.call.stale or rules.stale_edit_mode
+    return check_writes(context, agent, reports, whole=whole, other=other)
 
-    def note(writing: WriteContext) -> None:
-        for project, agent, path in found:
-            writing.tx.note_changed_file(project.id, agent.id, path, writing.now)
 
-    return (note,) if found else ()
+def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
+    """Note the files that the tool has used, and return the changes that the agent must be told of."""
+    reports, agent = _reports(context, event, actor)
+    if agent is None:
+        return Findings()
+    return note_files(context, agent, reports, actor.project.human_key if actor is not None else "")
+
+
+def _reports(
+    context: ReadContext, event: _Event, actor: _Actor | None
+) -> tuple[list[FileReport], Agent | None]:
+    """Return the reported files that are in a project, and the agent that uses them.
+
+    A client that was started outside a project acts as the agent with its name in the first file's project.
+    """
+    agent = actor.agent if actor is not None else None
+    places = {folder: locate(context.projects, known) for folder, known in event.folders.items()}
+    reports = list[FileReport]()
+    for path, blob, how in event.call.files:
+        folder, _, name = path.rpartition("/")
+        place = places[folder]
+        if place is None:
+            continue
+        if agent is None and event.call.agent:
+            known = _proved(context, _agent_in(context, event, event.call.agent, place[0].slug))
+            agent = known.agent if known is not None else None
+        shown = f"{place[1]}/{name}".strip("/")
+        reports.append(
+            FileReport(
+                file=f"{_MACHINE}:{path}",
+                path=path,
+                shown=shown,
+                project_id=place[0].id,
+                blob=blob,
+                how=how,
+            )
+        )
+    return reports, agent
+
+
+def _told(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
+    answer = _answer(outcome, text)
+    return {**answer, "changed": found.changed} if found.changed else answer
+
+
+def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    """Note the files that the tool has used, and add the changes that the agent must be told of."""
+    decided, found = decide(context, event, actor), _noted_files(context, event, actor)
+    if not found.notes and not found.text:
+        return decided
+    purge = (lambda writing: writing.tx.purge_file_views(writing.now - VIEWS_KEPT, limit=PURGED_AT_ONCE),)
+    notes = (*decided.notes, *found.notes, *(purge if found.notes else ()))
+    text = "\n".join(one for one in (found.text, decided.answer["text"]) if one)
+    return _Decision(answer=_told("tell" if text else decided.answer["outcome"], text, found), notes=notes)
 
 
 def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
@@ -578,8 +654,8 @@ _CHECKS = ("edit", "commit", "push")
 """The events that ask whether files may be changed."""
 _DECIDE: Mapping[str, _Decide] = {
     "start": partial(_with_notes, _start),
-    "prompt": partial(_with_notes, _prompt),
-    "tool": partial(_with_notes, _tool),
+    "prompt": partial(_with_files, partial(_with_notes, _prompt)),
+    "tool": partial(_with_files, partial(_with_notes, _tool)),
     "stop": _stop,
     WAIT: _wait,
     WAKE: _wake,

@@ -16,6 +16,7 @@ from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.work import (
     SHOWN_STATES,
+    ActiveRun,
     ChatWork,
     FailedRuns,
     FoundRuns,
@@ -41,7 +42,7 @@ from postroom.mail.waking.prompts import messages_named
 from postroom.services.administration import DeadLetterView, DecidedTaskView, OpenTaskView
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
-from postroom.services.last_lines import newest_events, output_in
+from postroom.services.last_lines import last_lines, newest_events, output_in
 from postroom.services.questions import place_of
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import (
@@ -165,6 +166,29 @@ class WorkService:
             )
             for (agent, project, chat, why), rows in groups.items()
         ]
+
+    async def failed_runs(self) -> Sequence[FailedRuns]:
+        """Return all dead letters as `failed` does."""
+        return await self.store.read(self.failed)
+
+    def active(self, tx: Transaction, most: int) -> tuple[Sequence[ActiveRun], int]:
+        """Return up to `most` active runs of all projects, in the order of their starts, and their number."""
+        rows = list(dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads("")))
+        found = list[ActiveRun]()
+        for row in rows[:most]:
+            project, agent = whose(row.thread_id)
+            text, heard_at = last_lines(tx, row.run_id)
+            found.append(
+                ActiveRun(
+                    run_id=row.run_id,
+                    project=project,
+                    agent=agent,
+                    since_at=row.claimed_at or row.updated_at,
+                    heard_at=heard_at,
+                    last_line=(text.splitlines() or [""])[-1],
+                )
+            )
+        return found, len(rows)
 
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents; "" means all agents and chats.

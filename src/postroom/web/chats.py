@@ -15,7 +15,7 @@ from postroom.services.cut_ids import whole_id
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
-from postroom.web.questions import LONGEST_WHY, AnswerForm, decide
+from postroom.web.questions import LATE, LONGEST_WHY, AnswerForm, decide
 from postroom.web.serving import choice, remember_name
 from postroom.web.site import Shown, WorkingSite
 
@@ -66,6 +66,8 @@ async def _answered(site: WorkingSite, request: Request, form: AnswerForm) -> Re
     try:
         await decide(site, "", form)
     except StaleDecision as error:
+        if form.back == "home":
+            return see(LATE)
         return await _shown(site, request, *await site.store.read(partial(_look, site)), error.message)
     answer = see(f"/?done={form.answer}" if form.back == "home" else links.chats(done=form.answer))
     remember_name(request, answer, form.by.strip())

@@ -69,16 +69,10 @@ def _disposition(name: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(shown, safe='')}"
 
 
-_CSS = "text/css; charset=utf-8"
 _MEDIA_TYPES = {
-    "postroom.css": _CSS,
-    "control.css": _CSS,
-    "mail.css": _CSS,
-    "timeline.css": _CSS,
-    "run.js": "text/javascript; charset=utf-8",
-    "timeline.js": "text/javascript; charset=utf-8",
-    "postroom.js": "text/javascript; charset=utf-8",
-    "favicon.svg": "image/svg+xml",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 _FOR_GOOD = "public, max-age=31536000, immutable"
 _ASK_EACH_TIME = "no-cache"
@@ -94,11 +88,11 @@ class Asset:
 
 
 def _load() -> dict[str, Asset]:
-    folder = resources.files("postroom.web") / "static"
     found = {}
-    for name, media_type in _MEDIA_TYPES.items():
-        content = folder.joinpath(name).read_bytes()
-        found[name] = Asset(content, media_type, hashlib.sha256(content).hexdigest()[:16])
+    for one in (resources.files("postroom.web") / "static").iterdir():
+        if media_type := _MEDIA_TYPES.get(one.name.rpartition(".")[2]):
+            content = one.read_bytes()
+            found[one.name] = Asset(content, media_type, hashlib.sha256(content).hexdigest()[:16])
     return found
 
 

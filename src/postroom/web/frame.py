@@ -78,7 +78,10 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
     `overlaps` is the number of groups of overlapping reservations, if the page has already counted them.
     """
     people = reads.project(PEOPLE_KEY)
-    overlaps = count_overlaps(reads, project, now=now) if overlaps is None else overlaps
+    if overlaps is None:
+        found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
+        overlaps = len(together((one.first, one.second) for one in found))
+    person = reads.agent(people.id, me) if people is not None and me else None
     reviews = reads.count_reviews(project.id, limit=MOST_REVIEWS)
     faces: dict[str, Face] = {}
     for home in (people, project):  # of a name that both have, the agent's look counts
@@ -93,18 +96,6 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
         open_runs=work.open_runs,
         conflicts=overlaps,
         reviews=reviews,
-        unread=count_unread(reads, people, me),
+        unread=0 if person is None else reads.unread_count(person.id),
         faces=faces,
     )
-
-
-def count_overlaps(reads: MailReads, project: Project, *, now: int) -> int:
-    """Return how many groups of a project's reservations overlap."""
-    found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
-    return len(together((one.first, one.second) for one in found))
-
-
-def count_unread(reads: MailReads, people: Project | None, me: str) -> int:
-    """Return how many messages the person `me` has not read; 0 if nobody has this name."""
-    person = reads.agent(people.id, me) if people is not None and me else None
-    return 0 if person is None else reads.unread_count(person.id)

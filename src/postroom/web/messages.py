@@ -88,11 +88,12 @@ async def source(site: Site, request: Request) -> Response:
 
 
 class MarkForm(msgspec.Struct):
-    """A person's mark on a message, and the thread on whose page the person made it."""
+    """A person's mark on a message, and the page on which the person made it: a thread, or `home`."""
 
     do: str = ""
     name: str = ""
     thread: str = ""
+    back: str = ""
 
 
 async def mark(site: WorkingSite, request: Request) -> Response:
@@ -105,6 +106,8 @@ async def mark(site: WorkingSite, request: Request) -> Response:
                 "a message can be marked as read or acknowledged", value=form.do[:40], remedy="press a button"
             )
         await site.services.messages.mark(form.name, message_id, acknowledge=form.do == "ack")
+        if form.back == "home":
+            return see("/")
         if form.thread:
             return see(f"{links.page(slug, 't', form.thread, after=message_id - 1)}#m-{message_id}")
     return see(links.page(slug, "m", message_id))

@@ -1,22 +1,31 @@
-"""The first page: everything in all projects and chats that waits for a person, then every project."""
+"""The first page: everything in all projects and chats that waits for a person, then every project.
+
+Two cookies of the browser say which rows are hidden until when, and when the person was here before.
+"""
 
 import re
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
+from postroom.contracts.mail import Project, Reservation
 from postroom.mail.projects import PEOPLE_KEY
+from postroom.mail.reservations import conflicts, together
 from postroom.mail.tasks import tasks_page
+from postroom.mail.waking.prompts import messages_named
+from postroom.services.floor import HOUR, LEASES
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
-from postroom.web.frame import MOST_REVIEWS, count_overlaps, count_unread
+from postroom.web.frame import MOST_REVIEWS
 from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import cut
-from postroom.web.serving import choice, number, remembered_name
-from postroom.web.site import Shown, Site, WorkingSite
+from postroom.web.serving import NAME_KEPT, choice, number, remembered_name
+from postroom.web.site import PageServices, Shown, Site, WorkingSite
 
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
@@ -27,26 +36,63 @@ GROUPS: Final = 20
 """Maximum groups of failed runs on the page."""
 AT_ONCE: Final = 100
 """Maximum number of runs of a group that one button replays or discards."""
+MAIL: Final = 5
+"""Maximum messages to the viewer on the page."""
+FINISHED: Final = 8
+"""Maximum finished runs on the page."""
+ENDED: Final = 400
+"""Maximum executions since the last visit that are counted."""
+ACTIVE: Final = 6
+"""Maximum active runs on the page."""
 COUNTED: Final = 99
 """Rows of a project are counted up to this number. Beyond it, the page shows that there are more."""
+DAY: Final = 24 * HOUR
+LOOKED_BACK: Final = 7 * DAY
+"""How far back, in milliseconds, the page tells what happened, and for how long a row can be hidden."""
+AWAY: Final = HOUR // 2
+"""After how many milliseconds without opening the page its next opening is a new visit."""
+MOST_HIDDEN: Final = 60
+"""Maximum rows that a browser hides. If there are more, those that would come back first are shown."""
+KEPT_ID: Final = 12
+"""How many of the last characters of a run's id are part of a row's key."""
+LATER_COOKIE: Final = "postroom_later"
+SEEN_COOKIE: Final = "postroom_seen"
+_HIDDEN: Final = re.compile(r"([a-z]-[A-Za-z0-9-]{1,60})\.([0-9]{1,11})")
+_SEEN: Final = re.compile(r"([0-9]{1,14})\.([0-9]{1,14})")
+_NOT_IN_KEYS: Final = re.compile(r"[^A-Za-z0-9-]")
+T = TypeVar("T")
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8765"
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
+class Later(NamedTuple):
+    """What this browser's cookies say about the rows of the first page."""
+
+    hidden: Mapping[str, int]
+    """The instant until which each row is hidden, by the key of the row."""
+    since: int
+    """The instant after which finished runs are new."""
+    is_known: bool
+    """Whether the browser has been here before; otherwise `since` is a day ago."""
+
+
 async def projects(site: Site, request: Request) -> Response:
-    """Show every project, those with the most recent mail first."""
+    """Show what needs a person, then every project, those with the most recent mail first."""
     after, me, services = number(request, "after") or 0, remembered_name(request), site.services
-    address = str(request.base_url).rstrip("/")
+    address, later = str(request.base_url).rstrip("/"), _later(request, site.clock.now())
 
     def look(tx: Transaction) -> Shown:
         mail, now = tx.mail, site.clock.now()
         page = cut(mail.projects(limit=PROJECTS + 1, after=after), PROJECTS, lambda project: project.id)
-        needs = {one.slug: count_overlaps(mail, one, now=now) for one in page.rows}
-        overlaps = sum(needs.values())
-        for one in page.rows:
-            needs[one.slug] += mail.count_reviews(one.id, limit=MOST_REVIEWS)
-        asked = [] if services is None else services.questions.all_open(tx)
-        failed = [] if services is None else services.runs.failed(tx)
+        overlaps = {
+            one.slug: together((two.first, two.second) for two in conflicts(live))
+            for one in page.rows
+            if (live := mail.live_reservations(one.id, now=now, limit=LEASES))
+        }
+        needs = {
+            one.slug: len(overlaps.get(one.slug, ())) + mail.count_reviews(one.id, limit=MOST_REVIEWS)
+            for one in page.rows
+        }
         if services is not None:
             for slug, waiting in services.runs.for_people(tx, list(needs)).items():
                 needs[slug] += waiting
@@ -54,28 +100,19 @@ async def projects(site: Site, request: Request) -> Response:
             one.project_id: one for one in mail.tallies([one.id for one in page.rows], most=COUNTED + 1)
         }
         rows = [(project, counted[project.id]) for project in page.rows]
-        unread = count_unread(mail, mail.project(PEOPLE_KEY), me)
-        reviews = [
-            (one, task) for one in page.rows for task in tasks_page(mail, one, "review", limit=REVIEWS)
-        ]
-        to_settle = len(asked) + sum(len(one.run_ids) for one in failed) + len(reviews) + unread
-        values: dict[str, Any] = {
-            "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
-            "next": page.next,
-            "needs": needs,
-            "unread": unread,
-            "reviews": reviews,
-            "to_settle": to_settle,
-            "waiting": to_settle + overlaps,
-            "asked": asked[:QUESTIONS],
-            "asked_in_all": len(asked),
-            "failed": failed[:GROUPS],
-        }
-        return Shown(values, now)
+        return Shown(
+            {
+                "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
+                "next": page.next,
+                "needs": needs,
+                **({} if services is None else _inbox(services, tx, page.rows, overlaps, later, me)),
+            },
+            now,
+        )
 
     await site.settle()
     shown = await site.store.read(look)
-    return await site.draw(
+    page = await site.draw(
         request,
         "projects",
         shown,
@@ -83,28 +120,139 @@ async def projects(site: Site, request: Request) -> Response:
         counted=COUNTED,
         at_once=AT_ONCE,
         longest_why=LONGEST_WHY,
-        done=choice(request, "done", ("", "yes", "no", "replay", "discard")),
+        done=choice(
+            request, "done", ("", "yes", "no", "late", "replay", "discard", "share", "later", "seen")
+        ),
         skipped=number(request, "skipped") or 0,
         address=address if _ADDRESS.fullmatch(address) else DEFAULT_ADDRESS,
     )
+    if services is not None and "part" not in request.query_params:
+        _remember(request, page, SEEN_COOKIE, f"{later.since if later.is_known else 0}.{shown.now}")
+    return page
 
 
-class FailedForm(msgspec.Struct):
-    """A person's decision about the dead letters of one group."""
+def _inbox(
+    services: PageServices,
+    tx: Transaction,
+    shown: Sequence[Project],
+    overlaps: Mapping[str, Sequence[Sequence[Reservation]]],
+    later: Later,
+    me: str,
+) -> dict[str, Any]:
+    """Return the rows of the inbox without the hidden ones, and what happened since the last visit."""
+    mail, hidden = tx.mail, Counter[str]()
+
+    def due(rows: Iterable[T], key: Callable[[T], str]) -> list[tuple[str, T]]:
+        keyed = [(_key(key(one)), one) for one in rows]
+        hidden["rows"] += sum(name in later.hidden for name, _ in keyed)
+        return [(name, one) for name, one in keyed if name not in later.hidden]
+
+    asked = due(services.questions.all_open(tx), lambda one: f"q-{one.number}-{one.run_id[-KEPT_ID:]}")
+    failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
+    reviews = due(
+        [(one, task) for one in shown for task in tasks_page(mail, one, "review", limit=REVIEWS)],
+        lambda row: f"t-{row[1].id}-{row[1].changed_at}",
+    )
+    clashes = due(
+        [(slug, group) for slug, groups in overlaps.items() for group in groups],
+        lambda row: "c-" + "-".join(str(one.id) for one in row[1][:4]),
+    )
+    people, by_id = mail.project(PEOPLE_KEY), {one.id: one.slug for one in shown}
+    person = mail.agent(people.id, me) if people is not None and me else None
+    unread = 0 if person is None else mail.unread_count(person.id)
+    ended = mail.attempts_since(list(by_id), later.since, began_since=later.since - LOOKED_BACK, limit=ENDED)
+    finished = [
+        one
+        for one in ended
+        if one.outcome == "done" and _key(f"f-{one.run_id[-KEPT_ID:]}") not in later.hidden
+    ]
+    runs = [run for one in finished[:FINISHED] if (run := tx.runs.threads.load_run(one.run_id)) is not None]
+    began = {run.run_id: messages_named(run.input.trigger_message_ids if run.input else ()) for run in runs}
+    active, active_in_all = services.runs.active(tx, ACTIVE)
+    failed_runs = sum(len(one.run_ids) for _, one in failed)
+    return {
+        "unread": unread,
+        "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
+        "reviews": reviews,
+        "clashes": clashes,
+        "to_settle": len(asked) + failed_runs + len(reviews) + unread + len(clashes),
+        "asked": asked[:QUESTIONS],
+        "asked_in_all": len(asked),
+        "failed": failed[:GROUPS],
+        "failed_in_all": len(failed),
+        "failed_runs": failed_runs,
+        "hidden_rows": hidden["rows"],
+        "finished": finished[:FINISHED],
+        "finished_in_all": len(finished),
+        "began": began,
+        "subjects": mail.messages(sorted({one for ids in began.values() for one in ids})),
+        "slugs": by_id,
+        "ended": {
+            slug: Counter(one.outcome for one in ended if one.project_id == number)
+            for number, slug in by_id.items()
+        },
+        "ended_is_cut": len(ended) == ENDED,
+        "written": {
+            by_id[number]: count for number, count in mail.messages_since(list(by_id), later.since).items()
+        },
+        "later": later,
+        "active": active,
+        "active_in_all": active_in_all,
+    }
+
+
+def _later(request: Request, now: int) -> Later:
+    """Return what the cookies of a browser say; texts that this module did not write are ignored."""
+    hidden = {
+        found[1]: int(found[2]) * 1_000
+        for item in request.cookies.get(LATER_COOKIE, "").split("_")
+        if (found := _HIDDEN.fullmatch(item)) and int(found[2]) * 1_000 > now
+    }
+    seen = _SEEN.fullmatch(request.cookies.get(SEEN_COOKIE, ""))
+    if seen is None:
+        return Later(hidden, now - DAY, is_known=False)
+    since, last = int(seen[1]), int(seen[2])
+    since = last if now - last > AWAY else since
+    if not since:  # the first visit goes on
+        return Later(hidden, now - DAY, is_known=False)
+    return Later(hidden, min(max(since, now - LOOKED_BACK), now), is_known=True)
+
+
+def _key(text: str) -> str:
+    """Return the key of a row as a cookie can hold it."""
+    return _NOT_IN_KEYS.sub("", text)
+
+
+def _remember(request: Request, answer: Response, name: str, text: str) -> None:
+    answer.set_cookie(
+        name, text, max_age=NAME_KEPT, path="/", secure=request.url.scheme == "https", samesite="strict"
+    )
+
+
+class HomeForm(msgspec.Struct):
+    """A person's decision about rows of the first page."""
 
     do: str = ""
     run: list[str] = msgspec.field(default_factory=list)
+    later: str = ""
+    """The key of a row to hide, and for how many hours: `q-4f2a.4`; for 0 hours, the row is shown again."""
 
 
 async def home(site: WorkingSite, request: Request) -> Response:
-    """Show the first page; replay or discard the dead letters of a group.
+    """Show the first page; replay or discard the dead letters of a group, or hide a row for some hours.
 
     Runs that somebody has replayed or discarded in the meantime are skipped and counted.
     """
     if request.method != "POST":
         return await projects(site, request)
-    form, skipped = await read_form(request, site.services.visitors, FailedForm), 0
-    runs = site.services.runs
+    form, skipped = await read_form(request, site.services.visitors, HomeForm), 0
+    runs, now = site.services.runs, site.clock.now()
+    if form.do == "seen":
+        answer = see("/?done=seen")
+        _remember(request, answer, SEEN_COOKIE, f"{now}.{now}")
+        return answer
+    if form.later:
+        return _hidden(request, form.later, now)
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(
             f"between 1 and {AT_ONCE} dead letters can be replayed or discarded at once",
@@ -117,3 +265,26 @@ async def home(site: WorkingSite, request: Request) -> Response:
         except (IllegalTransition, UnknownRun):
             skipped += 1
     return see(f"/?done={form.do}" + (f"&skipped={skipped}" if skipped else ""))
+
+
+def _hidden(request: Request, asked: str, now: int) -> Response:
+    """Hide a row in this browser for some hours, or show every hidden row again (`all.0`).
+
+    Raises:
+        InvalidArgument: The text is not a key with a number of hours.
+    """
+    hidden, found = dict(_later(request, now).hidden), _HIDDEN.fullmatch(asked)
+    if asked == "all.0":
+        hidden.clear()
+    elif found is None or not 0 < int(found[2]) <= LOOKED_BACK // HOUR:
+        raise InvalidArgument(
+            "a row can be hidden for between 1 and 168 hours",
+            value=asked[:40],
+            remedy="reload the page and press a button",
+        )
+    else:
+        hidden[found[1]] = now + int(found[2]) * HOUR
+    kept = sorted(hidden.items(), key=lambda one: one[1])[-MOST_HIDDEN:]
+    answer = see("/?done=later" if hidden else "/")
+    _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in kept))
+    return answer

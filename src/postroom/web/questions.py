@@ -18,6 +18,8 @@ MOST_ANSWERS: Final = 30
 LONGEST_WHY: Final = 2_000
 LONGEST_NAME: Final = 64
 """Maximum characters of a name."""
+LATE: Final = "/?done=late"
+"""The first page after an answer that came too late."""
 _WORDS: Final = {"yes": True, "no": False}
 
 
@@ -62,6 +64,8 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     try:
         await decide(site, slug, form)
     except StaleDecision:
+        if form.back == "home":
+            return see(LATE)
 
         def look(tx: Transaction, project: Project) -> dict[str, Any]:
             asked = asking.open_questions(tx, slug)
@@ -74,6 +78,7 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     places = {
         "control": links.page(slug, done=form.answer, answered=f"{run_id}/{number}"),
         "home": f"/?done={form.answer}",
+        "run": links.page(slug, "runs", run_id),
     }
     answer = see(places.get(form.back) or links.page(slug, "questions", done=number))
     remember_name(request, answer, form.by.strip())

@@ -56,6 +56,8 @@ class ReservationForm(msgspec.Struct):
     name: str = ""
     why: str = ""
     reservation: list[Number] = []
+    back: str = ""
+    """`home` if the person decided on the first page."""
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
@@ -79,7 +81,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
                 value=other[:40],
                 remedy="press a button",
             )
-    return see(links.page(project.slug, done=form.do))
+    return see(f"/?done={form.do}" if form.back == "home" else links.page(project.slug, done=form.do))
 
 
 def _literal_part(path: str) -> str:

@@ -40,7 +40,7 @@ PASSED_ON: Final = (
 WEEK: Final = 7 * 24 * 3_600
 """Seconds for which a command of an idle session waits for mail."""
 INPUT: Final = "postroom-token"
-EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
+EDITS_AND_SHELL: Final = "Edit|Write|MultiEdit|NotebookEdit|Bash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +272,7 @@ CLIENTS: Final = (
                 "Stop",
                 "SessionEnd",
             ),
-            matchers={"PreToolUse": EDITS},
+            matchers={"PreToolUse": EDITS_AND_SHELL},
             timeout={"timeout": 10},
             waiting=("SessionStart", "Stop"),
         ),

@@ -66,7 +66,6 @@ from postroom.contracts.messages import ContentBlock, Json, Message, Role, ToolC
 from postroom.contracts.records import replace
 from postroom.contracts.signing import same_secret
 from postroom.contracts.tools import ToolDescriptor
-from postroom.gateway import wording
 from postroom.gateway.capabilities import NO_LIMIT, ChannelCapabilities
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.drafts import grows_from, settled
@@ -1331,6 +1330,12 @@ class Exchanges:
             exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
             exchange.ask(text)
 
+    def recall(self, chat_id: str, message_id: str, asked: str) -> None:
+        """Show questions of another process before the text of this exchange; "" has no effect."""
+        exchange = self._exchanges.get((chat_id, message_id))
+        if asked and not (exchange and (exchange.asked or exchange.is_final)):
+            (exchange or self._opened(chat_id, message_id)).asked = asked
+
     def edited(
         self,
         chat_id: str,
@@ -1710,7 +1715,12 @@ class ApiServerAdapter(HttpAdapter):
     largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
-        limit=NO_LIMIT, streams=True, min_edit_interval_ms=0, holds_requests=True, reasoning=True
+        limit=NO_LIMIT,
+        streams=True,
+        min_edit_interval_ms=0,
+        holds_requests=True,
+        reasoning=True,
+        dedupes=True,  # a caller gets an answer once for each key
     )
 
     def __init__(
@@ -1861,6 +1871,12 @@ class ApiServerAdapter(HttpAdapter):
         known = None if names is None else await self._look_up(*names)
         if names is None or known is None or known.is_forgotten or "response" not in known.event.metadata:
             return None
+        chat_id, message_id = names
+        exchange = self._exchanges.find(chat_id, message_id)
+        if known.answer is None and not known.is_cancelled and (exchange is None or not exchange.asked):
+            # Another process has shown the questions: this one was restarted, or is one of several servers.
+            cards = await self._receiver().cards_of(self._source(chat_id), message_id)
+            self._exchanges.recall(chat_id, message_id, _BETWEEN.join(map(_asked, cards)))
         return *names, known
 
     async def _look_up(self, chat_id: str, message_id: str) -> KnownMessage | None:
@@ -2087,9 +2103,8 @@ class ApiServerAdapter(HttpAdapter):
         """Pass a part of an answer to the waiting caller. If nobody waits, it is only in the conversation."""
         part_id = f"msg_{secrets.token_hex(12)}"
         answered = _answered(metadata, reply_to)
-        text = content.removeprefix(f"{wording.POSSIBLE_DUPLICATE}\n")  # who asks by a key has it once
         self._exchanges.answered(
-            chat_id, answered, part_id, text, final=_is_final(metadata), details=metadata or {}
+            chat_id, answered, part_id, content, final=_is_final(metadata), details=metadata or {}
         )
         self._said()
         return SendResult.sent(part_id)
@@ -2099,9 +2114,7 @@ class ApiServerAdapter(HttpAdapter):
         read = (metadata or {}).get("read")
         if not read:
             return await super().send_card(chat_id, card, metadata)
-        text = card.text.removeprefix(f"{wording.POSSIBLE_DUPLICATE}\n")
-        choices = "\n".join(f"{one.label}: /{one.value}" for one in card.buttons)
-        self._exchanges.asked(chat_id, [str(one) for one in read], f"{text}\n\n{choices}".strip())
+        self._exchanges.asked(chat_id, [str(one) for one in read], _asked(card))
         self._said()
         return SendResult.sent(f"msg_{secrets.token_hex(12)}")
 
@@ -2123,6 +2136,12 @@ class ApiServerAdapter(HttpAdapter):
 def _answered(metadata: Mapping[str, Any] | None, reply_to: str | None) -> list[str]:
     told = (metadata or {}).get("answers")
     return [str(one) for one in told] if told else [] if reply_to is None else [reply_to]
+
+
+def _asked(card: Card) -> str:
+    """Return a question with the commands that answer it."""
+    choices = "\n".join(f"{one.label}: /{one.value}" for one in card.buttons)
+    return f"{card.text}\n\n{choices}".strip()
 
 
 def _is_final(metadata: Mapping[str, Any] | None) -> bool:

@@ -122,6 +122,7 @@ Metadata = Mapping[str, Json]
 | dedupe_key | the same for each repetition of the same message |
 | answers | the platform's ids of the answered messages |
 | read | for a question: the platform's ids of the messages that the asking run has read |
+| waits_for | for a notice that is true until an agent begins with a message: the id of that message |
 | final | true for the last part of an answer; before it, a draft or an earlier part was shown |
 | begins_again | true if another attempt writes the answer again; only for channels that hold requests |
 | draft | true for a draft of an answer: everything else has priority over it |
@@ -188,6 +189,16 @@ class Inbound(Protocol):
 
         Raises:
             StoreError: The message could not be read.
+        """
+        ...
+
+    async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
+        """Return the questions that the run of an unanswered message has asked, with the text above them.
+
+        A run that has asked several times returns those that it asked last.
+
+        Raises:
+            StoreError: The run could not be read.
         """
         ...
 

@@ -42,6 +42,7 @@ from postroom.contracts.mail import (
     AttemptGroup,
     ContactLink,
     Detail,
+    EndedAttempt,
     EventKind,
     Happening,
     InboxEntry,
@@ -78,6 +79,7 @@ from postroom.contracts.waking import (
     Arrival,
     AskedQuestion,
     ClientSession,
+    FileView,
     KeptRunner,
     MessageRun,
     Nudges,
@@ -268,7 +270,7 @@ class EventRecorder:
         self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
 
     def of_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
-        """Record that an agent changes a file of the project."""
+        """Record that an agent changed a file of the project."""
         happening = Happening(kind="file.changed", at=now, agent_id=agent_id, detail={"path": path})
         self._record([project_id], happening)
 
@@ -641,6 +643,21 @@ class TimelineReads:
     def attempts_alone(self, agent_ids: Sequence[int], span: Span, *, limit: int) -> list[Attempt]:
         """Return the newest attempts that started in a time span and are active, waiting or failed."""
         return self._attempts("attempts_alone", agent_ids=agent_ids, **_span(span), limit=limit)[::-1]
+
+    def attempts_since(
+        self, project_ids: Sequence[int], since: int, *, began_since: int, limit: int
+    ) -> list[EndedAttempt]:
+        """Return the attempts of projects' agents that ended at or after an instant, the newest first.
+
+        Attempts that started before `began_since` are left out, so that only an index is searched.
+        """
+        values = {"project_ids": project_ids, "since": since, "begin": began_since, "limit": limit}
+        return [EndedAttempt(*row) for row in self._tx.all("timeline.attempts_since", values)]
+
+    def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
+        """Return the number of messages since an instant, by project; projects without any are left out."""
+        values = {"project_ids": project_ids, "since": since}
+        return dict(row[:2] for row in self._tx.all("timeline.messages_since", values))
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.
@@ -1216,7 +1233,7 @@ class SubscriptionWrites(SubscriptionReads):
         self._tell(TASKS)
 
     def note_changed_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
-        """Record that an agent changes a file."""
+        """Record that an agent changed a file."""
         self._events.of_file(project_id, agent_id, path, now)
         self._tell(TASKS)
 
@@ -1684,6 +1701,14 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         """Return the record of how hooks intervened in the agent's turns."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
+    def file_views(self, files: Sequence[str]) -> list[FileView]:
+        """Return the views of these files by all agents."""
+        return self._all(FileView, "mail.file_views", files=files)
+
+    def due_file_views(self, agent_id: int, *, limit: int) -> list[FileView]:
+        """Return an agent's views of changed files for which a notice is due."""
+        return self._all(FileView, "mail.due_file_views", agent_id=agent_id, limit=limit)
+
     def reservation(self, reservation_id: int) -> Reservation | None:
         """Return one reservation, active or not."""
         return self._one(Reservation, "mail.reservation", id=reservation_id)
@@ -2082,6 +2107,23 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         """Store the record of how hooks intervened in an agent's turns."""
         values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)
+
+    def put_file_view(self, view: FileView) -> None:
+        """Store an agent's view of a file; this replaces the earlier view."""
+        self._tx.run("mail.put_file_view", {one.name: getattr(view, one.name) for one in fields(FileView)})
+
+    def note_file_change(self, file: str, blob: str, *, agent_id: int, now: int) -> None:
+        """Record for the other agents that have read a file that an agent has written a new version."""
+        values = {"file": file, "blob": blob, "agent_id": agent_id, "now": now}
+        self._tx.run("mail.note_file_change", values)
+
+    def mark_file_views_told(self, agent_id: int) -> None:
+        """Record that an agent was told of every change for which a notice was due."""
+        self._tx.run("mail.mark_file_views_told", {"agent_id": agent_id})
+
+    def purge_file_views(self, before: int, *, limit: int) -> int:
+        """Delete views last reported before an instant, the oldest first; return their number."""
+        return self._tx.changed("mail.purge_file_views", {"before": before, "limit": limit})
 
     def insert_reservation(  # noqa: PLR0913 - one column an argument
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int

@@ -532,7 +532,7 @@ class Dispatches(Tables):
         return self._asked([look])[look[0], *look[1].values()][0]
 
     def _all(self, statement: str, values: Values) -> tuple[RunDispatch, ...]:
-        return tuple(rows.dispatch(row) for row in self._sql.all(f"dispatches.{statement}", values))
+        return tuple(map(rows.dispatch, self._sql.all(f"dispatches.{statement}", values)))
 
 
 def _turn(row: Row) -> tuple[int, int, str]:

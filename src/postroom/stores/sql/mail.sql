@@ -508,6 +508,37 @@ SELECT held_seq, notified_at FROM agent_nudges WHERE agent_id = :agent_id;
 INSERT INTO agent_nudges (agent_id, held_seq, notified_at) VALUES (:agent_id, :held_seq, :notified_at)
 ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, notified_at = excluded.notified_at;
 
+-- file_views
+SELECT file, agent_id, seen_blob, written_blob, written_at, changed_blob, changed_by, changed_at, notice, used_at
+  FROM file_views WHERE file IN {texts :files} ORDER BY file, agent_id;
+
+-- due_file_views
+SELECT file, agent_id, seen_blob, written_blob, written_at, changed_blob, changed_by, changed_at, notice, used_at
+  FROM file_views WHERE agent_id = :agent_id AND notice = 1 ORDER BY file LIMIT :limit;
+
+-- put_file_view
+INSERT INTO file_views (file, agent_id, seen_blob, written_blob, written_at, changed_blob, changed_by, changed_at,
+                        notice, used_at)
+VALUES (:file, :agent_id, :seen_blob, :written_blob, :written_at, :changed_blob, :changed_by, :changed_at, :notice,
+        :used_at)
+ON CONFLICT (file, agent_id) DO UPDATE
+  SET seen_blob = excluded.seen_blob, written_blob = excluded.written_blob, written_at = excluded.written_at,
+      changed_blob = excluded.changed_blob, changed_by = excluded.changed_by, changed_at = excluded.changed_at,
+      notice = excluded.notice, used_at = excluded.used_at;
+
+-- note_file_change
+-- An agent that has read the new version needs no notice. One that was told of a change is not told again.
+UPDATE file_views
+   SET changed_blob = :blob, changed_by = :agent_id, changed_at = :now, notice = CASE WHEN notice = 2 THEN 2 ELSE 1 END
+ WHERE file = :file AND agent_id <> :agent_id AND seen_blob <> '' AND seen_blob <> :blob;
+
+-- mark_file_views_told
+UPDATE file_views SET notice = 2 WHERE agent_id = :agent_id AND notice = 1;
+
+-- purge_file_views
+DELETE FROM file_views WHERE (file, agent_id) IN
+  (SELECT file, agent_id FROM file_views WHERE used_at < :before ORDER BY used_at, file, agent_id LIMIT :limit);
+
 -- mark_recalled
 UPDATE messages
    SET recalled_at = coalesce(recalled_at, :now), subject = '', body_md = '', topic = '', check_value = NULL

@@ -42,6 +42,16 @@ SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_unti
    AND outcome IN ('', 'failed', 'waiting', 'cut_off')
  ORDER BY id DESC LIMIT :limit;
 
+-- attempts_since
+SELECT t.run_id, a.project_id, a.name, t.outcome, t.ended_at
+  FROM agents a JOIN attempts t ON t.agent_id = a.id
+ WHERE a.project_id IN {ints :project_ids} AND t.began_at >= CAST(:begin AS bigint) AND t.ended_at >= CAST(:since AS bigint)
+ ORDER BY t.ended_at DESC, t.id DESC LIMIT :limit;
+
+-- messages_since
+SELECT project_id, count(*) FROM messages
+ WHERE project_id IN {ints :project_ids} AND created_ts >= CAST(:since AS bigint) GROUP BY project_id;
+
 -- attempts_before
 SELECT id, run_id, agent_id, queued_at, began_at, ended_at, outcome, waited_until, error
   FROM attempts

@@ -162,7 +162,8 @@ async function renew() {
 }
 
 function tellNeeds() {
-  const now = one('[data-go="c"] .count')?.textContent ?? "nothing needs you";
+  const many = +(one("[data-needs]")?.dataset.needs ?? 0), now = many ? `${many} need you` : "nothing needs you";
+  document.title = (many ? `(${many}) ` : "") + document.title.replace(/^\(\d+\) /, "");
   if (needed && now !== needed && Date.now() - toldAt > 10_000) {
     one("#told").textContent = now;
     toldAt = Date.now();
@@ -171,6 +172,8 @@ function tellNeeds() {
 }
 
 for (const { dataset } of all("[data-every]")) setInterval(() => ask([dataset.part]), dataset.every);
+// The title of the first page is current in a hidden tab, too.
+if (one("h1[data-needs]")) setInterval(() => document.hidden && !fetching && renew(), 15_000);
 
 // One stream for all tabs: the tab that holds the lock tells the others.
 

@@ -1,0 +1,397 @@
+"""Finds the files that a tool reads or writes, their versions, and the lines that changed.
+
+A version is the hash of Git's blob. Content never leaves this machine: the server gets paths and versions.
+Postroom's data folder has a folder `hook-files`. It contains copies of what was read, so that changed lines
+can be shown, and for each session a list of its files with their versions. Both have a limit.
+
+Imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from postroom.cli.hook_input import (
+    EDIT_TOOLS,
+    PATCH_KEYS,
+    PATCHED,
+    PATH_KEYS,
+    folder_of,
+    patch_of,
+    session_of,
+    text_of,
+    tool_of,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    Values = Mapping[str, object]
+    Version = tuple[str, int, int]
+    """The blob, and the time in nanoseconds and the size with which it was found."""
+
+LARGEST_FILE = 4 * 1024 * 1024
+"""Bytes; a larger file is not hashed."""
+MOST_BYTES = 16 * 1024 * 1024
+"""Bytes that one hook hashes; further files are left out."""
+LARGEST_COPY = 256 * 1024
+MOST_COPIES, MOST_COPIED = 64, 4 * 1024 * 1024
+"""Number and bytes of the copies in each of 16 folders."""
+MOST_SESSIONS = 200
+MOST_LISTED = 200
+MOST_USED = 50
+"""Files of one tool call."""
+LONGEST_COMMAND = 20_000
+MOST_LINES, LONGEST_LINE = 20, 160
+MOST_COMPARED = 400
+"""Lines that are compared one by one; in a longer changed part only its bounds are found."""
+UNSURE = 1_000_000_000
+"""Nanoseconds. A younger file may have changed during a read, or may change within one tick of its time."""
+RECENT = 60 * 1_000_000_000
+
+WHOLE_TOOLS = ("Write", "write_file", "create", "write", "Delete", "delete_file")
+READ_TOOLS = ("Read", "read_file", "read_many_files", "read_files", "view", "read")
+SHELL_TOOLS = (
+    *("Bash", "bash", "run_shell_command", "Shell", "shell", "run_terminal_cmd", "exec_command"),
+    *("run_commands", "execute_command", "powershell"),
+)
+_READERS = ("cat", "head", "tail", "sed", "nl", "less", "more", "bat", "awk", "type")
+_WRITERS = ("tee", "cp", "mv", "rm", "truncate", "install", "dd", "patch", "ln", "unlink")
+_PREFIXES = ("sudo", "env", "time", "command", "nohup", "exec")
+_IN_PLACE = ("-i", "-pi", "-ni", "--in-place", "inplace")
+_ENDS = "\n;|&()`"
+_INNER = str.maketrans(dict.fromkeys("'\"()=,", " "))
+"""Replaces the marks around a file's name in a word, such as a script of Python or an option with a value."""
+
+
+class Look:
+    """The files of one event, as they are now."""
+
+    def __init__(self, client: str, kind: str, sent: Values, data_dir: str) -> None:
+        self._folder = os.path.join(data_dir, "hook-files")  # noqa: PTH118 - no pathlib here
+        self._cwd = folder_of(sent)
+        self._now = time.time_ns()
+        self._left = MOST_BYTES
+        session = session_of(sent)
+        self._list = self._path("sessions", _hash(f"{client}/{session}".encode())) if session else ""
+        self._known = self._listed()
+        self._seen: dict[str, Version] = {}
+        self.reports: list[list[str]] = []
+        """The path, the version and the use of each file that the server must know."""
+        uses: dict[str, str] = {}
+        for path, how in _uses(client, sent, self._cwd) if kind != "prompt" else ():
+            if how not in ("read", "named") or uses.get(path, "named") == "named":
+                uses[path] = how
+        for path, how in [*uses.items()][:MOST_USED]:
+            if "\n" not in path and text_of(path):
+                self._before(path, how) if kind == "edit" else self._after(path, how)
+        if kind != "edit":
+            self._find_changes()
+
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self._folder, *parts)  # noqa: PTH118 - no pathlib here
+
+    def _before(self, path: str, how: str) -> None:
+        """Look at a file that a tool is about to use. A read is reported when it was made."""
+        is_sure = how in ("read", "named")
+        found = self._version(path, self._known.get(path) if is_sure else None)
+        if found is None or (found[0] == "gone" and how != "whole"):
+            return
+        self._seen[path] = found
+        if how != "read":
+            self.reports.append([path, found[0], how])
+
+    def _after(self, path: str, how: str) -> None:
+        """Look at a file that a tool has used, and report it if the tool read or changed it."""
+        known = self._known.get(path)
+        found = self._version(path)
+        if found is None:
+            return
+        is_same = known is not None and known[0] == found[0]
+        age = self._now - found[1]
+        if how == "read":
+            how = "read" if is_same or age > UNSURE else "unsure"
+            is_used = found[0] != "gone"
+        elif known is None:  # it did not exist before, or no hook ran before
+            is_used = how in ("whole", "part") or (how == "shell" and found[0] != "gone" and age < RECENT)
+        else:
+            is_used, how = not is_same or found[0] == "huge", "shell" if how == "named" else how
+        self._seen[path] = found
+        if is_used:
+            self.reports.append([path, found[0], how])
+
+    def _find_changes(self) -> None:
+        """Report the files of the session's list that have changed since they were listed."""
+        for path, known in self._known.items():
+            if path not in self._seen:
+                found = self._version(path, known)
+                if found is not None and found[0] != known[0]:
+                    self.reports.append([path, found[0], "found"])
+                if found is not None and found != known:
+                    self._seen[path] = found
+
+    def _version(self, path: str, known: Version | None = None) -> Version | None:
+        """Return the version of a file, or the known one if its time and size are the same.
+
+        Return None if the path is not a regular file, or cannot be read.
+        """
+        try:
+            found = os.stat(path)  # noqa: PTH116 - no pathlib here
+            if found.st_mode & 0o170000 != 0o100000:
+                return None
+            place = (found.st_mtime_ns, found.st_size)
+            if found.st_size > LARGEST_FILE:
+                return ("huge", *place)
+            if known is not None and known[1:] == place and self._now - place[0] > UNSURE:
+                return known
+            if found.st_size > self._left:
+                return None
+            self._left -= found.st_size
+            content = _content(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return ("gone", 0, 0)
+        except OSError:
+            return None
+        blob = _hash(b"blob %d\0" % len(content) + content)
+        self._copy(blob, content)
+        return (blob, *place)
+
+    def _copy(self, blob: str, content: bytes) -> None:
+        """Keep a copy of a text, so that its lines can be compared with a later version."""
+        path = self._path(blob[0], blob)
+        if len(content) > LARGEST_COPY or b"\0" in content or os.path.exists(path):  # noqa: PTH110
+            return
+        _put(path, content)
+        _prune(self._path(blob[0]), MOST_COPIES, MOST_COPIED)
+
+    def _listed(self) -> dict[str, Version]:
+        """Return the session's list: the files that it used, and their versions then."""
+        found = {}
+        try:
+            rows = _content(self._list).decode("utf-8", "surrogateescape").split("\n") if self._list else []
+            for row in rows[:-1]:
+                blob, time_ns, size, path = row.split(" ", 3)
+                found[path] = (blob, int(time_ns), int(size))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def save(self) -> None:
+        """Store the session's list, when the server knows the reports."""
+        if not self._list or not self._seen:
+            return
+        kept = {path: one for path, one in self._known.items() if path not in self._seen} | self._seen
+        rows = [f"{one[0]} {one[1]} {one[2]} {path}\n" for path, one in [*kept.items()][-MOST_LISTED:]]
+        _put(self._list, "".join(rows).encode("utf-8", "surrogateescape"))
+        if not self._known:
+            _prune(self._path("sessions"), MOST_SESSIONS, MOST_COPIED)
+
+    def lines(self, changed: object) -> str:
+        """Return the changed lines of files that the server's answer lists: path, known and new version."""
+        texts = []
+        for path, was, now in changed if isinstance(changed, list) else ():
+            one, two = self._kept(was), self._kept(now)
+            if one is not None and two is not None:
+                name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
+                texts.append(f"Changed lines of {name} (data):\n{_difference(one, two)}")
+            elif len(was) == len(now) == 40:
+                texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
+        return "".join(f"\n{text}" for text in dict.fromkeys(texts))
+
+    def _kept(self, blob: str) -> bytes | None:
+        """Return the copy of a version; None if there is none, or if it was damaged."""
+        try:
+            content = _content(self._path(blob[:1], blob)) if blob.isalnum() else b""
+        except OSError:
+            return None
+        return content if _hash(b"blob %d\0" % len(content) + content) == blob else None
+
+
+def _uses(client: str, sent: Values, folder: str) -> Iterator[tuple[str, str]]:
+    """Yield each file that a tool uses, by its path without links, and how it uses the file."""
+    found: Iterable[tuple[str, str]] = ()
+    tool, given = tool_of(sent)
+    folder = os.path.join(folder, next(filter(None, map(text_of, map(given.get, _FOLDERS))), ""))  # noqa: PTH118
+    if tool in SHELL_TOOLS:
+        command = patch_of(given.get("command", given.get("cmd", given.get("commands"))))
+        if client == "codex" and "*** Begin Patch" in command:
+            moved = command.partition("*** Begin")[0].replace("&&", ";").partition("cd ")[2].partition(";")[0]
+            folder = os.path.join(folder, moved.strip().strip("'\""))  # noqa: PTH118
+            found = _patched(command)
+        else:
+            found = _used_by_shell(command[:LONGEST_COMMAND])
+    elif tool in READ_TOOLS:
+        found = ((path, "read") for path in _named_in(given))
+    elif tool in EDIT_TOOLS.get(client, ()):
+        is_whole = tool in WHOLE_TOOLS or (tool == "editor" and not given.get("old_text"))
+        patches = "\n".join(patch_of(given.get(key)) for key in PATCH_KEYS)
+        named = ((path, "whole" if is_whole else "part") for path in _named_in(given))
+        found = (*named, *_patched(patches))
+    for path, how in found:
+        if path:
+            written = os.path.join(folder, os.path.expanduser(path))  # noqa: PTH111, PTH118 - no pathlib here
+            yield os.path.realpath(written), how
+
+
+_FOLDERS = ("workdir", "dir_path", "directory")
+_MANY_PATHS = ("files", "paths", "include")
+
+
+def _named_in(given: Values) -> Iterator[str]:
+    yield from filter(None, (text_of(given.get(key)) for key in (*PATH_KEYS, "absolute_path")))
+    for key in _MANY_PATHS:
+        many = given.get(key)
+        for one in many if isinstance(many, list) else ():
+            yield text_of(one.get("path")) if isinstance(one, dict) else text_of(one)
+
+
+def _patched(patch: str) -> Iterator[tuple[str, str]]:
+    """Yield the files of a patch. Adding and deleting a file replaces all of it."""
+    for line in patch.splitlines():
+        for lead in PATCHED:
+            if line.lstrip().startswith(lead):
+                how = "part" if "Update" in lead else "whole"
+                yield line.lstrip()[len(lead) :].strip(), how
+
+
+def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
+    """Yield the words of a shell command that may name files, and how the command uses such a file."""
+    folder = ""
+    for words, targets in _simple_commands(command):
+        while words and ("=" in words[0] or words[0] in _PREFIXES):
+            words = words[1:]
+        name, rest = (words[0].rpartition("/")[2], words[1:]) if words else ("", [])
+        if name == "cd":
+            folder = os.path.join(folder, rest[0] if rest else "~")  # noqa: PTH118 - no pathlib here
+            continue
+        is_in_place = name in ("sed", "perl", "awk", "ruby") and any(
+            one.startswith(_IN_PLACE) for one in rest
+        )
+        how = "shell" if is_in_place or name in _WRITERS else "read" if name in _READERS else "named"
+        used = [(one, how) for one in rest if not one.startswith("-")]
+        marked = [(one, one.translate(_INNER)) for one in rest]
+        used += [(part, "named") for one, inner in marked if inner != one for part in inner.split()]
+        for path, use in (*used, *((one, "shell") for one in targets)):
+            yield os.path.join(folder, path), use  # noqa: PTH118 - no pathlib here
+
+
+def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the words of each simple command, and the files to which it redirects its output."""
+    words, targets, word, quote, is_target, is_escaped = list[str](), list[str](), "", "", False, False
+    for char in f"{command}\n":
+        if is_escaped or (quote and char != quote):
+            word, is_escaped = word + char, False
+        elif char == "\\":
+            is_escaped = True
+        elif quote or char in "'\"":
+            quote = "" if quote else char
+        elif char not in " \t<>" and char not in _ENDS:
+            word += char
+        else:
+            if word and not (char == ">" and word.isdigit()):
+                (targets if is_target else words).append(word)
+                is_target = False
+            word = ""
+            if char == ">":
+                is_target = True
+            elif char == "&" and is_target:
+                is_target = False
+            elif char in _ENDS:
+                yield words, targets
+                words, targets, is_target = [], [], False
+
+
+def _difference(was: bytes, now: bytes) -> str:
+    """Return the lines that differ, with their numbers, up to a limit."""
+    one, two = (text.decode("utf-8", "replace").splitlines() for text in (was, now))
+    first = 0
+    while first < min(len(one), len(two)) and one[first] == two[first]:
+        first += 1
+    last = 0
+    while last < min(len(one), len(two)) - first and one[-1 - last] == two[-1 - last]:
+        last += 1
+    one, two = one[first : len(one) - last], two[first : len(two) - last]
+    if max(len(one), len(two)) > MOST_COMPARED:
+        return f"lines {first + 1} to {first + len(one)} are now lines {first + 1} to {first + len(two)}"
+    rows: list[str] = []
+    for at, before, after in _hunks(one, two):
+        rows += [
+            f"@@ line {first + at + 1} @@",
+            *(f"-{row}" for row in before),
+            *(f"+{row}" for row in after),
+        ]
+    more = [f"and {len(rows) - MOST_LINES} more lines"] if len(rows) > MOST_LINES else []
+    return "\n".join([*(row[:LONGEST_LINE] for row in rows[:MOST_LINES]), *more])
+
+
+def _hunks(one: Sequence[str], two: Sequence[str]) -> Iterator[tuple[int, Sequence[str], Sequence[str]]]:
+    """Yield the line number in the new text, and the old and new lines, of each changed part."""
+    if not one or not two or len(one) == len(two) == 1:
+        yield 0, one, two
+        return
+    from difflib import SequenceMatcher
+
+    for tag, from_one, to_one, from_two, to_two in SequenceMatcher(
+        None, one, two, autojunk=False
+    ).get_opcodes():
+        if tag != "equal":
+            yield from_two, one[from_one:to_one], two[from_two:to_two]
+
+
+def _hash(content: bytes) -> str:
+    try:
+        from _sha1 import sha1  # type: ignore[import-not-found]  # as `hashlib` finds it, without its imports
+    except ImportError:
+        from hashlib import sha1
+    return str(sha1(content, usedforsecurity=False).hexdigest())
+
+
+def _content(path: str) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        pieces = []
+        while piece := os.read(descriptor, 1 << 20):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def _put(path: str, content: bytes) -> None:
+    """Write a file that only this user can read. If this fails, notices have no lines."""
+    draft = f"{path}.{os.getpid()}"
+    try:
+        folder = os.path.dirname(path)  # noqa: PTH120 - no pathlib here
+        for one in (os.path.dirname(folder), folder):  # noqa: PTH120 - `makedirs` gives the mode to the last alone
+            os.makedirs(one, mode=0o700, exist_ok=True)  # noqa: PTH103 - as above
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(descriptor, content)
+        finally:
+            os.close(descriptor)
+        os.replace(draft, path)  # noqa: PTH105 - as above
+    except OSError:
+        return
+
+
+def _prune(folder: str, most: int, most_bytes: int) -> None:
+    """Delete the oldest files of a folder beyond a number and a size."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(
+                ((one.stat().st_mtime_ns, one.stat().st_size, one.path) for one in entries), reverse=True
+            )
+        size = 0
+        for number, (_, length, path) in enumerate(found):
+            size += length
+            if number >= most or size > most_bytes:
+                os.unlink(path)  # noqa: PTH108 - no pathlib here
+    except OSError:
+        return

@@ -1,0 +1,10 @@
+// A finished run that is opened has been looked at; its key is kept for a week, as `web/projects.py` reads it.
+addEventListener("click", ({ target }) => {
+  const row = target.closest('[data-key^="f-"]'), link = target.closest("a");
+  if (!row || !link) return;
+  const key = `f-${row.dataset.key.slice(-12)}`.replace(/[^A-Za-z0-9-]/g, "");
+  const kept = /(?:^|; )postroom_later=([^;]*)/.exec(document.cookie)?.[1].replaceAll('"', "");
+  const items = (kept ? kept.split("_") : []).filter((item) => item && !item.startsWith(`${key}.`)).slice(-59);
+  items.push(`${key}.${Math.floor(Date.now() / 1000) + 604_800}`);
+  document.cookie = `postroom_later=${items.join("_")};path=/;max-age=604800;samesite=strict`;
+});

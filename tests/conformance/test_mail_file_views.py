@@ -1,0 +1,57 @@
+"""What each agent knows of a file, and the notices of its changes."""
+
+from dataclasses import replace
+
+import pytest
+
+from conformance.boxes import Box, on_both
+from conformance.promises.given import Office
+from postroom.contracts.errors import StoreError
+from postroom.contracts.waking import FileView
+
+
+def view(agent_id: int, seen: str, *, file: str = "m:/a", now: int = 5) -> FileView:
+    return FileView(file=file, agent_id=agent_id, seen_blob=seen, used_at=now)
+
+
+@on_both
+def test_an_agent_has_one_view_of_a_file(box: Box, here: Office) -> None:
+    ada, ben = here.ada.id, here.ben.id
+    first, other = view(ada, "one"), view(ben, "two")
+    whole = FileView(
+        **{"file": "m:/a", "agent_id": ada, "seen_blob": "s", "written_blob": "w", "written_at": 2},
+        **{"changed_blob": "c", "changed_by": ben, "changed_at": 3, "notice": 1, "used_at": 4},
+    )
+    for one in (first, other, view(ada, "x", file="m:/b"), whole):
+        box.put_file_view(one)
+    assert box.file_views(["m:/a"]) == [whole, other]
+    assert box.file_views(["m:/a", "m:/b", "m:/c"]) == [whole, other, view(ada, "x", file="m:/b")]
+    assert box.file_views([]) == []
+    with pytest.raises(StoreError):
+        box.put_file_view(view(99, "one"))
+
+
+@on_both
+def test_a_change_is_due_for_each_other_agent_that_read_another_version_and_was_not_told(
+    box: Box, here: Office
+) -> None:
+    ada, ben, cyd = here.ada.id, here.ben.id, here.cyd.id
+    for one in (view(ada, "old"), view(ben, "old"), view(cyd, "new"), view(ben, "", file="m:/b")):
+        box.put_file_view(one)
+    for file in ("m:/a", "m:/b"):
+        box.note_file_change(file, "new", agent_id=ada, now=9)
+    due = replace(view(ben, "old"), changed_blob="new", changed_by=ada, changed_at=9, notice=1)
+    assert [box.due_file_views(one, limit=9) for one in (ada, ben, cyd)] == [[], [due], []]
+    assert box.due_file_views(ben, limit=0) == []
+    box.mark_file_views_told(ben)
+    box.note_file_change("m:/a", "newer", agent_id=ada, now=10)
+    assert box.due_file_views(ben, limit=9) == []
+    told = replace(due, changed_blob="newer", changed_at=10, notice=2)
+    assert box.file_views(["m:/a"])[1] == told
+
+
+def test_old_views_are_deleted_oldest_first(box: Box, here: Office) -> None:
+    for number in range(4):
+        box.put_file_view(view(here.ada.id, "x", file=f"m:/{number}", now=10 + number))
+    assert [box.purge_file_views(12, limit=limit) for limit in (1, 9, 9)] == [1, 1, 0]
+    assert [one.file for one in box.file_views([f"m:/{number}" for number in range(4)])] == ["m:/2", "m:/3"]

@@ -1,0 +1,474 @@
+"""No edit is lost in silence: hooks of two agents that read and write the same files, as clients call them.
+
+Each hook is the real one, with the JSON of its client. It asks the real service over HTTP.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_postroom import FakePostroom, Seen
+from mail_room import Room, a_room
+from postroom.cli import hook
+from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, MOST_COPIED, MOST_COPIES, Look
+from postroom.contracts.clients import EVENTS
+from postroom.mail.context import Rules
+from postroom.services.hooks import VIEWS_KEPT, Hooks
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+from table_rows import each_row
+
+LONG_AGO = 1_700_000_000
+"""Time of the first version of each file, in seconds; each later version is a minute younger."""
+TOOLS = {
+    "claude": {"read": "Read", "whole": "Write", "part": "Edit", "shell": "Bash", "path": "file_path"},
+    "gemini": {
+        "read": "read_file",
+        "whole": "write_file",
+        "part": "replace",
+        "shell": "run_shell_command",
+        "path": "file_path",
+    },
+    "opencode": {"read": "read", "whole": "write", "part": "edit", "shell": "bash", "path": "filePath"},
+    "copilot": {"read": "view", "whole": "create", "part": "edit", "shell": "bash", "path": "path"},
+}
+"""The tools of clients, and the argument that names the file. Codex has patches and a shell only."""
+
+
+class Team:
+    """Two agents, each with a session of a client, in one folder."""
+
+    def __init__(self, room: Room, fake: FakePostroom, home: Path, folder: Path) -> None:
+        self.room, self.fake, self.home, self.folder = room, fake, home, folder
+        self._age = 0
+
+    def put(self, name: str, text: str | bytes) -> Path:
+        """Write a version of a file that is older than any read of it."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        self._age += 60
+        os.utime(path, (LONG_AGO + self._age,) * 2)
+        return path
+
+    async def tell(
+        self, agent: str, kind: str, tool: str = "", given: Any = None, *, client: str = "claude", **env: str
+    ) -> str:
+        """Run one hook of an agent's client and return the text for the model; `held: ` precedes a refusal."""
+        event = next(name for name, one in EVENTS[client].items() if one == kind)
+        cwd = env.pop("cwd", str(self.folder))
+        session = {"sessionId": f"s-{agent}"} if client == "copilot" else {"session_id": f"s-{agent}"}
+        names = ("toolName", "toolArgs") if client == "copilot" else ("tool_name", "tool_input")
+        sent = {**session, "cwd": cwd, **dict(zip(names, (tool, given or {}), strict=True))}
+        surroundings = {
+            "POSTROOM_URL": self.fake.url,
+            "POSTROOM_TOKEN": "t",
+            "POSTROOM_DATA_DIR": str(self.home),
+            "POSTROOM_AGENT": agent,
+            **env,
+        }
+        raw = await asyncio.to_thread(hook.answered, client, event, json.dumps(sent).encode(), surroundings)
+        found = json.loads(raw) if raw else {}
+        found = found.get("hookSpecificOutput", found)
+        refusal = found.get("permissionDecisionReason") or found.get("reason")
+        return f"held: {refusal}" if refusal else str(found.get("additionalContext", ""))
+
+    async def use(
+        self,
+        agent: str,
+        tool: str,
+        given: Any,
+        act: Callable[[], object] = lambda: None,
+        *,
+        client: str = "claude",
+        **env: str,
+    ) -> str:
+        """Use a tool between its two hooks, unless it is held; return what the model is told."""
+        told = await self.tell(agent, "edit", tool, given, client=client, **env)
+        if told.startswith("held: "):
+            return told
+        act()
+        return await self.tell(agent, "tool", tool, given, client=client, **env)
+
+    async def read(self, agent: str, name: str = "a.py") -> str:
+        return await self.use(agent, "Read", {"file_path": str(self.folder / name)})
+
+    async def write(self, agent: str, text: str | bytes, name: str = "a.py", **env: str) -> str:
+        path = {"file_path": str(self.folder / name)}
+        return await self.use(agent, "Write", path, lambda: self.put(name, text), **env)
+
+    async def run(
+        self, agent: str, command: str, act: Callable[[], object] = lambda: None, **env: str
+    ) -> str:
+        return await self.use(agent, "Bash", {"command": command}, act, **env)
+
+    def wait(self, seconds: float) -> None:
+        self.room.clock.advance(timedelta(seconds=seconds))
+
+
+Make = Callable[..., Awaitable[Team]]
+
+
+@pytest.fixture
+def make(tmp_path: Path, clock: ManualClock) -> Iterator[Make]:
+    """Give what makes a team, once, in a repository or in a folder of it."""
+    store = SqliteStore.in_memory(clock)
+    with FakePostroom() as fake:
+
+        async def made(*, rules: Rules | None = None, folder: str = "", client: str = "claude") -> Team:
+            room = a_room(store, clock, rules)
+            hooks, loop = Hooks(room.mail), asyncio.get_running_loop()
+
+            def ask(seen: Seen) -> object:
+                _, _, client, event = seen.path.split("/")
+                return asyncio.run_coroutine_threadsafe(hooks.answer(client, event, seen.body), loop).result(
+                    20
+                )
+
+            for one, events in EVENTS.items():
+                fake.admin |= {("POST", f"/hooks/{one}/{event}"): ask for event in events}
+            top = tmp_path / "harbor"
+            top.mkdir(exist_ok=True)
+            await asyncio.to_thread(git, top, "init", "-q")
+            await room.open(project=str(top))
+            team = Team(room, fake, tmp_path / "home", top / folder)
+            team.put("a.py", "one\ntwo\nthree\n")
+            return team
+
+        yield made
+    store.close()
+
+
+def git(folder: Path, *words: str) -> None:
+    named = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+    subprocess.run(["git", "-C", str(folder), *named, *words], check=True, capture_output=True, timeout=20)
+
+
+async def test_a_whole_file_write_onto_a_change_of_another_agent_is_held_until_the_file_is_read(
+    make: Make,
+) -> None:
+    team = await make()
+    assert [await team.read(one) for one in ("Ada", "Ben")] == ["", ""]
+    assert await team.write("Ada", "one\ntwo and a half\nthree\n") == ""
+    team.wait(5)
+    for _ in range(2):
+        held = await team.write("Ben", "one\ntwo\nfour\n")
+        assert held.startswith("held: postroom: this write is held")
+        assert '"a.py" was changed by "Ada" 5 s ago, after you last read it.' in held
+        assert "Changed lines of a.py (data):\n@@ line 2 @@\n-two\n+two and a half" in held
+    assert "two and a half" in (team.folder / "a.py").read_text()
+    await team.read("Ben")
+    assert "held" not in await team.write("Ben", "one\ntwo and a half\nfour\n")
+    assert "held" in await team.write("Ada", "one\n")
+
+
+async def test_no_content_of_a_file_reaches_the_server(make: Make) -> None:
+    team = await make()
+    team.put("a.py", "SECRET one\n")
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "SECRET two\n")
+    assert "SECRET two" in await team.write("Ben", "SECRET three\n")
+    await team.run("Ben", "echo SECRET >> a.py")
+    assert "SECRET" not in json.dumps([one.body for one in team.fake.seen])
+    sent = [one.body["files"] for one in team.fake.seen if one.body.get("files")]
+    blob = hashlib.sha1(b"blob 11\0SECRET one\n", usedforsecurity=False).hexdigest()
+    assert sent[0] == [[str(team.folder / "a.py"), blob, "read"]]
+    found = [team.home / "hook-files", *(team.home / "hook-files").rglob("*")]
+    assert {one.stat().st_mode & 0o077 for one in found} == {0}
+
+
+@each_row("client", [*TOOLS])
+async def test_each_client_s_reads_writes_edits_and_shell_commands_are_seen(make: Make, client: str) -> None:
+    team, tools = await make(), TOOLS[client]
+    path = {tools["path"]: str(team.folder / "a.py")}
+
+    async def use(agent: str, kind: str, act: Callable[[], object] = lambda: None, **given: str) -> str:
+        return await team.use(agent, tools[kind], {**path, **given}, act, client=client)
+
+    for agent in ("Ada", "Ben"):
+        await use(agent, "read")
+    await use("Ada", "part", lambda: team.put("a.py", "one\ntwo\n3\n"))
+    assert '"Ada"' in await use("Ben", "whole")
+    await use("Ben", "read")
+    assert "held" not in await use("Ben", "whole", lambda: team.put("a.py", "zero\n"))
+    command = {"command": "echo end >> a.py"}
+    told = await team.use(
+        "Ada", tools["shell"], command, lambda: team.put("a.py", "zero\nend\n"), client=client
+    )
+    assert '"a.py" was changed by "Ben"' in told
+    assert "-one\n-two\n-3\n+zero" in told, "what the shell wrote onto"
+    assert '"Ada"' in await use("Ben", "whole"), "what the shell wrote is known as Ada's"
+
+
+async def test_codex_reads_by_its_shell_and_writes_by_patches(make: Make) -> None:
+    team = await make()
+    patch = "*** Begin Patch\n*** {} File: a.py\n+x\n*** End Patch\n"
+
+    async def use(agent: str, tool: str, command: str, act: Callable[[], object] = lambda: None) -> str:
+        return await team.use(agent, tool, {"command": command}, act, client="codex")
+
+    for agent in ("Ada", "Ben"):
+        assert await use(agent, "Bash", "sed -n '1,20p' a.py") == ""
+    await use("Ada", "apply_patch", patch.format("Update"), lambda: team.put("a.py", "1\n"))
+    for tool in ("apply_patch", "Bash"):
+        assert '"Ada"' in await use("Ben", tool, patch.format("Add"))
+    updated = await use("Ben", "apply_patch", patch.format("Update"), lambda: team.put("a.py", "1\n2\n"))
+    assert "held" not in updated, "a patch names the lines that it replaces"
+    assert '"Ada"' in await use("Ben", "apply_patch", patch.format("Add")), "it still has not read all lines"
+    await use("Ben", "Bash", "cd . && cat a.py")
+    assert await use("Ben", "apply_patch", patch.format("Add"), lambda: team.put("a.py", "3\n")) == ""
+
+
+async def test_a_reader_of_a_file_that_changes_is_told_at_its_next_step_once(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "one\n")
+    told = await team.tell("Ben", "prompt")
+    assert '"a.py" was changed by "Ada" 0 s ago, after you last read it.' in told
+    assert "-two\n-three" in told
+    await team.write("Ada", "two\n")
+    for kind in ("prompt", "tool"):
+        assert await team.tell("Ben", kind) == ""
+    await team.read("Ben")
+    await team.write("Ada", "three\n")
+    assert '"Ada"' in await team.run("Ben", "true")
+    assert await team.run("Ben", "true") == ""
+    assert await team.tell("Ada", "prompt") == "", "its own change"
+
+
+async def test_two_agents_that_edit_one_file_within_a_minute_are_told_both(make: Make) -> None:
+    team = await make()
+    both = "edit this file at the same time"
+    for pause, is_told in ((30, True), (70, False)):
+        for agent in ("Ada", "Ben"):
+            await team.read(agent)
+        await team.write("Ada", f"ada {pause}\n")
+        await team.read("Ben")
+        team.wait(pause)
+        told = await team.write("Ben", f"ben {pause}\n")
+        assert (f'"Ada" wrote "a.py" {pause} s ago, too. You and "Ada" {both}' in told) == is_told
+        told = await team.tell("Ada", "prompt")
+        assert ('was changed by "Ben"' in told, f'You and "Ben" {both}' in told) == (True, is_told)
+        team.wait(1_000)
+
+
+async def test_a_change_that_no_hook_reported_is_told_as_such(make: Make) -> None:
+    team = await make()
+    await team.read("Ben")
+    team.put("a.py", "by a person\n")
+    told = await team.run("Ben", "true")
+    assert '"a.py" was changed after you last read it; no hook reported by whom' in told
+    assert "+by a person" in told
+    assert await team.run("Ben", "true") == ""
+    held = await team.write("Ben", "mine\n")
+    assert held.startswith("held: ")
+    assert "no hook reported by whom" in held
+    await team.read("Ben")
+    assert "held" not in await team.write("Ben", "mine\n")
+    team.put("a.py", "again\n")
+    assert (await team.write("Ben", "mine\n")).startswith("held: "), "without a step between"
+
+
+@each_row("mode", ["block", "warn", "off"])
+async def test_a_setting_or_the_environment_says_what_happens(make: Make, mode: Any) -> None:
+    team = await make(rules=Rules(stale_write_mode=mode, stale_edit_mode=mode))
+
+    async def collide(act: Callable[[], Awaitable[str]]) -> tuple[bool, bool]:
+        for agent in ("Ada", "Ben"):
+            await team.read(agent)
+        await team.write("Ada", f"ada {team._age}\n")
+        told = await act()
+        return told.startswith("held: "), '"Ada"' in told
+
+    def shell(**env: str) -> Callable[[], Awaitable[str]]:
+        return lambda: team.run("Ben", "sort b > a.py", lambda: team.put("a.py", "sorted\n"), **env)
+
+    for act in (shell(), lambda: team.write("Ben", f"ben {team._age}\n")):
+        assert await collide(act) == (mode == "block", True)
+    for value, is_held in (("block", True), ("WARN", False), ("nonsense", mode == "block")):
+        assert await collide(shell(POSTROOM_STALE=value)) == (is_held, True)
+    assert await collide(shell(POSTROOM_GUARD="off")) == (False, True), "nothing is checked, and all is told"
+
+
+async def test_a_server_that_is_away_holds_nothing_and_its_return_knows_no_wrong_version(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    away = {"POSTROOM_URL": "http://127.0.0.1:9"}
+    assert await team.write("Ada", "ada\n", **away) == ""
+    assert await team.write("Ben", "ben\n", **away) == "", "hooks fail open: ADR 21"
+    assert (await team.write("Ada", "more\n")).startswith("held: ")
+
+
+async def test_files_that_cannot_be_compared_get_a_warning_and_no_guess(make: Make) -> None:
+    team = await make()
+    for name, before, after in (
+        ("binary", b"\0one", b"\0two"),
+        ("large", b"x" * (LARGEST_COPY + 1), b"y" * (LARGEST_COPY + 2)),
+    ):
+        team.put(name, before)
+        for agent in ("Ada", "Ben"):
+            await team.read(agent, name)
+        await team.write("Ada", after, name)
+        held = await team.write("Ben", b"z", name)
+        assert f'"{name}" was changed by "Ada"' in held
+        assert "The changed lines are not shown: the file is binary, large or was not kept." in held
+    for name, size in (("huge", LARGEST_FILE + 1), ("grown", 1)):
+        team.put(name, b"x" * size)
+        for agent in ("Ada", "Ben"):
+            await team.read(agent, name)
+        await team.write("Ada", b"y" * (LARGEST_FILE + 2), name)
+        told = await team.write("Ben", b"z" * (LARGEST_FILE + 3), name)
+        assert f'"{name}" is too large to compare (4 MiB at most)' in told
+        assert not told.startswith("held: ")
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.run("Ada", "rm a.py", (team.folder / "a.py").unlink)
+    told = await team.write("Ben", "again\n")
+    assert '"a.py" was deleted by "Ada"' in told
+    assert not told.startswith("held: ")
+    assert '"Ben"' in await team.tell("Ada", "prompt")
+    os.mkfifo(team.folder / "pipe")
+    for agent in ("Ada", "Ben"):
+        assert await team.use(agent, "Read", {"file_path": str(team.folder / "pipe")}) == ""
+        assert await team.read(agent, ".") == ""
+
+
+async def test_a_link_is_the_file_that_it_leads_to(make: Make) -> None:
+    team = await make()
+    (team.folder / "link.py").symlink_to("a.py")
+    await team.read("Ada")
+    await team.read("Ben", "link.py")
+    await team.write("Ada", "ada\n")
+    for name in ("link.py", "a.py"):
+        assert 'a.py" was changed by "Ada"' in await team.write("Ben", "ben\n", name)
+
+
+async def test_a_read_at_the_moment_of_a_change_does_not_count(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "ada\n")
+    given = {"file_path": str(team.folder / "a.py")}
+    os.utime(team.folder / "a.py", (2**32, 2**32))  # it changed just now, whenever the hook runs
+    assert '"a.py" changed while you read it.' in await team.tell("Ben", "tool", "Read", given)
+    assert (await team.write("Ben", "ben\n")).startswith("held: ")
+    os.utime(team.folder / "a.py", (LONG_AGO, LONG_AGO))
+    await team.read("Ben")
+    assert "held" not in await team.write("Ben", "ben\n")
+    os.utime(team.folder / "a.py", (2**32, 2**32))
+    assert "while you read" not in await team.tell("Ben", "tool", "Read", given), "it wrote this itself"
+
+
+async def test_a_worktree_and_a_sub_folder_of_a_known_repository_are_its_project(
+    make: Make, tmp_path: Path
+) -> None:
+    team = await make()
+    top = team.folder
+    git(top, "add", "-A")
+    git(top, "commit", "-q", "-m", "x")
+    tree = tmp_path / "tree"
+    git(top, "worktree", "add", "-q", str(tree))
+    (tree / "deep").mkdir()
+    for folder, cwd in ((tree / "deep", tree / "deep"), (top / "src", top / "src"), (tree, tmp_path)):
+        team.folder = folder
+        team.put("a.py", "one\n")
+        for agent in ("Ada", "Ben"):
+            assert await team.use(agent, "Read", {"file_path": str(folder / "a.py")}, cwd=str(cwd)) == ""
+        assert await team.write("Ada", "two\n", cwd=str(cwd)) == ""
+        assert '"Ada"' in await team.write("Ben", "three\n", cwd=str(cwd)), folder
+    team.folder = top
+    await team.read("Ben")
+    assert await team.write("Ben", "top\n") == "", "the file of another working tree is another file"
+    team.folder = tmp_path
+    team.put("outside.py", "x\n")
+    for agent in ("Ada", "Ben"):
+        await team.read(agent, "outside.py")
+    await team.write("Ada", "y\n", "outside.py")
+    assert await team.write("Ben", "z\n", "outside.py") == "", "no project"
+
+
+async def test_an_agent_has_one_row_for_a_file_and_rows_expire(make: Make) -> None:
+    team = await make()
+    for number in range(5):
+        for agent in ("Ada", "Ben"):
+            await team.read(agent)
+            await team.write(agent, f"{agent} {number}\n")
+    key = next(iter({view.file for view in await views(team, "a.py")}))
+    assert [view.agent_id for view in await views(team, "a.py")] == [1, 2]
+    assert key.endswith(f":{team.folder / 'a.py'}")
+    team.wait(VIEWS_KEPT / 1_000 + 1)
+    team.put("b.py", "x\n")
+    await team.read("Ben", "b.py")
+    assert await views(team, "a.py") == []
+    assert len(await views(team, "b.py")) == 1
+
+
+async def views(team: Team, name: str) -> list[Any]:
+    key = f"{socket.gethostname()}:{team.folder / name}"
+    return await team.room.store.read(lambda tx: tx.file_views([key]))
+
+
+async def test_a_repeated_read_writes_nothing_to_the_store(make: Make) -> None:
+    team = await make()
+    await team.read("Ada")
+    before = await views(team, "a.py")
+    team.wait(60)
+    await team.read("Ada")
+    assert await views(team, "a.py") == before
+
+
+def test_copies_and_lists_of_sessions_have_a_limit(tmp_path: Path) -> None:
+    work, data = tmp_path / "work", tmp_path / "data"
+    work.mkdir()
+    for number in range(16 * MOST_COPIES + 200):
+        path = work / "f"
+        path.write_text(f"{number}\n" * 9_000)
+        given = {"file_path": str(path)}
+        Look("claude", "tool", {"session_id": "s", "tool_name": "Read", "tool_input": given}, str(data))
+    for folder in (data / "hook-files").iterdir():
+        sizes = [one.stat().st_size for one in folder.iterdir()]
+        assert len(sizes) <= MOST_COPIES
+        assert sum(sizes) <= MOST_COPIED
+
+
+@each_row(
+    "command, uses",
+    [
+        ("cat a b | head -5 c", {"a": "read", "b": "read", "c": "read"}),
+        ("sed -i s/x/y/ a", {"a": "shell"}),
+        ("sed -n 1,5p a > b 2>&1", {"a": "read", "b": "shell"}),
+        ("cd d && X=1 sudo tee -a 'a b' >/dev/null", {"d/a b": "shell"}),
+        ("pytest a; mv a b", {"a": "shell", "b": "shell"}),
+        ("""python -c "open('a', 'w').write('x')" """, {"a": "named"}),
+        ("printf x>>a;cp a b", {"a": "shell", "b": "shell"}),
+        ("cat <<'EOF' > a\nb\nEOF", {"a": "shell"}),
+        ("git commit -m 'fix a'", {}),
+        ("rm a; pytest a b --c=c", {"a": "shell", "b": "named", "c": "named"}),
+        ("rm a\\ b", {"a b": "shell"}),
+        ("'unclosed", {}),
+    ],
+)
+def test_the_words_of_a_shell_command_say_how_it_uses_a_file(
+    tmp_path: Path, command: str, uses: dict[str, str]
+) -> None:
+    for name in ("a", "b", "c", "a b", "d/a b"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    sent = {"cwd": str(tmp_path), "session_id": "s", "tool_name": "Bash", "tool_input": {"command": command}}
+    before = Look("claude", "edit", sent, str(tmp_path / "data"))
+    before.save()
+    after = Look("claude", "tool", sent, str(tmp_path / "data"))
+    found = {os.path.relpath(path, tmp_path): how for path, _, how in (*before.reports, *after.reports)}
+    assert found == uses
