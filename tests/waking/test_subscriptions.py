@@ -137,9 +137,7 @@ async def test_a_change_that_a_hook_reports_is_told_to_those_who_watch_the_file(
         ("Ben", "src/c.py", "read"),
     ]
     for number, (name, path, how) in enumerate(changes):
-        used = [f"{PROJECT}/{path}", f"{number}" * 40, how]
-        await hook(room, "PostToolUse", name, files=[used])
-        await hook(room, "PostToolUse", name, files=[used])
+        await hook(room, "PostToolUse", name, files=[[f"{PROJECT}/{path}", f"{number}" * 40, how]])
     assert await settle(room) == ['Ben changed "src/a.py".']
     log = await room.mail.call("fetch_events", {"project_key": PROJECT, "kinds": ["file.changed"]})
     assert [(one["agent"], one["detail"]["path"]) for one in log["events"]] == [("Ben", "src/a.py")] * 2
