@@ -1,6 +1,6 @@
 """Chat commands, which the gateway itself performs. They do not wait for active runs.
 
-By default a command waits until the earlier messages of its chat have had their turns; `/stop` does not.
+By default, a command waits until the earlier messages of its chat have been processed; `/stop` does not wait.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ Answer = str | Card | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCall:
-    """A command with its sender and words."""
+    """A command that a person sent, with its sender and arguments."""
 
     event: MessageEvent
     source: SessionSource
@@ -168,7 +168,7 @@ class Commands:
     async def _stop(self, call: CommandCall) -> str | None:
         """End the run of this session.
 
-        A run that waits for a person ends at once, and reports that itself.
+        A run that waits for a person ends at once and reports its own end.
         """
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
@@ -518,8 +518,10 @@ class Command:
     aliases: tuple[str, ...] = ()
     role: PersonRole = PersonRole.MEMBER
     form: str = ""
-    """The pattern of the words after the name, in any case. If it is empty, and `usage` is not, the command
-    checks its words itself."""
+    """The pattern of the words after the name, in any case.
+
+    If `form` is empty and `usage` is not, the command checks its arguments itself.
+    """
     takes: str = "no words after it"
     """The accepted words, as shown when other words are refused."""
     is_for_agents: bool = False
@@ -532,7 +534,7 @@ class Command:
     answers_question: bool = False
     """Whether the command answers a run's question; the question's card then shows the answer."""
     has_turn: bool = True
-    """Whether it waits for the earlier messages of its chat; otherwise it is performed at once."""
+    """Whether the command waits for the earlier messages of its chat; otherwise it is performed at once."""
     decides_session: bool = False
     """Whether the command changes the session of later messages in its chat.
 
@@ -540,7 +542,7 @@ class Command:
     """
 
     def refusal(self, name: str, words: str) -> str | None:
-        """Return why the command does not accept these words; None if it does."""
+        """Return why the command does not accept these arguments; None if it accepts them."""
         is_free = not words or (self.usage and not self.form)
         if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
             return None
@@ -737,10 +739,10 @@ BY_NAME: Mapping[str | None, Command] = {
 
 
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
-    """Return whether an edit may replace a waiting message with these words.
+    """Return whether a waiting message may be edited into these words.
 
-    A waiting message cannot become a command, and a command cannot become another one. Only a command whose
-    words an agent reads may get other words.
+    A waiting message cannot become a command, and a command cannot become another one. If the waiting message
+    is a command, its arguments may change only if an agent reads them.
     """
     name = after.get_command()
     if name is None:
@@ -769,7 +771,7 @@ def _is_shown(message: Message) -> bool:
 
 
 def _searched(message: Message) -> str:
-    """Return the text of a message in one line, with the names of its files."""
+    """Return the text of a message as one line, together with the names of its files."""
     names = [
         f"[{safe_name(block.data['name'], block.data.get('mime') or '', position)}]"
         for position, block in enumerate(message.content)

@@ -22,7 +22,7 @@ ANSWERED_ALREADY = "This question was already answered."
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The reply to a decision, and the question that it answers or that was answered earlier."""
+    """The reply to a decision, and the question that the decision answers, or that was answered before."""
 
     note: str
     question: Question | None = None
@@ -48,10 +48,10 @@ class Questions:
     async def decide(
         self, thread_ids: Sequence[str], source: SessionSource, words: str, *, approved: bool
     ) -> Decided:
-        """Answer the question on these threads whose number is the first word.
+        """Answer the question on these threads whose number is the first of the given words.
 
-        Without a number, nothing is answered, because the question that the person saw may already have its
-        answer and another one may be open. The reply then lists the open questions with their numbers.
+        Without a number nothing is answered, because the question that the person saw may have been answered
+        already, and another one may be open. The reply then lists the open questions with their numbers.
 
         Raises:
             StoreError: The answer could not be stored; the question stays open.
@@ -116,7 +116,7 @@ def decision_of(
 async def answer_run(
     run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
-    """Pass an answer to the run that waits for it; return False if another answer came first.
+    """Pass an answer to the run that waits for it; return False if another answer arrived first.
 
     The run resumes with the answer after `delay_ms` milliseconds.
 

@@ -4,10 +4,10 @@
         stranger ─▶ a pairing code, or nothing      command ─▶ performed; of some, an agent reads the words
         message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
-Each chat has one worker, which gives each stored message its turn, in order. A message that arrives while its
-chat is idle is stored and handed over in one transaction. The store contains every message of a queue, so a
-process that dies loses none. A message that cannot be handed over leaves the queue and is picked up from the
-store later.
+Each chat has one worker, which processes the stored messages of the chat in order. A message that arrives
+while its chat is idle is stored and handed over in one transaction. The store contains every message of a
+queue, so a process that dies loses none. A message that cannot be handed over leaves the queue and is picked
+up from the store later.
 
 `/stop` does not wait for its turn: it is performed at once. `/agent`, `/link` and `/unlink` change the
 session of later messages in the queue, so such a message is stored only after the command has been performed.
@@ -74,7 +74,7 @@ class ChatWorker:
         self.is_active = False
         """Whether a message is being handled now."""
         self.accepting = asyncio.Lock()
-        """Held while a message is stored, so that messages keep their order of arrival."""
+        """A lock that is held while a message is stored, so that messages keep their order of arrival."""
         self.decided = asyncio.Event()
         """Set while the queue contains no command that changes the session of later messages."""
         self.decided.set()
@@ -196,7 +196,7 @@ class Acknowledgements:
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Return whether a notice may be sent now; if so, record it as sent."""
+        """Return whether a notice may be sent now; if it may, record it as sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
@@ -583,7 +583,7 @@ class GatewayRunner:
         )
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Handle a pressed button as the command that its value names, sent by the person who pressed it."""
+        """Handle a pressed button like the command in its value, sent by the person who pressed it."""
         event = MessageEvent(text=f"/{press.value}", source=press.source)
         if not self._knows(press.source):
             return wording.NOT_ALLOWED

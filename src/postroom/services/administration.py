@@ -31,7 +31,7 @@ class OutboxView(TypedDict):
 
 
 class StatusView(TypedDict):
-    """The server: its version, the place of its data, and counts."""
+    """The server: its version, the location of its data, and counts."""
 
     version: str
     pid: int
@@ -180,7 +180,7 @@ class ServerHealth(TypedDict):
 
 
 class NamedPerson(TypedDict):
-    """A person whom agents may write to; `reached` is whether there is a channel to the chat."""
+    """A person whom agents may write to; `reached` tells whether there is a channel to the person's chat."""
 
     name: str
     address: str
@@ -196,7 +196,7 @@ class PersonView(NamedPerson):
 
 
 class RemovedPerson(TypedDict):
-    """Whether a person was removed; `answers` is whether a rule still gives them chats."""
+    """Whether a person was removed; `answers` tells whether a rule still assigns chats to the person."""
 
     removed: bool
     answers: bool
@@ -300,7 +300,7 @@ ScheduleView = TypedDict(
         "last_error": str | None,
     },
 )
-"""A schedule: its message, its times, and the result of the last time."""
+"""A schedule: its message, its times, and the result at its last time."""
 
 ChatPersonView = TypedDict(
     "ChatPersonView",
@@ -362,7 +362,7 @@ class DiscardedEffect(TypedDict):
 
 
 class UndeliveredView(TypedDict):
-    """A message that no chat took; fields of a chat that is unknown are null."""
+    """A message that could not be delivered to its chat; the fields of an unknown chat are null."""
 
     outbox_id: str
     target: str

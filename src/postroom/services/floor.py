@@ -221,8 +221,8 @@ def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
     """Return chains of open runs and dead letters, each traced back to the agent that wrote first.
 
-    An agent for which others wait is in the middle of their chains. A chain ends at it only if it waits for a
-    person.
+    An agent for which others wait is in the middle of their chains. The chain ends at this agent only if the
+    agent waits for a person.
     """
     ends = [one for one in (*works, *given_up) if one.messages]
     if not ends:
@@ -285,7 +285,7 @@ def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
 
 
 def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None) -> list[Waiting]:
-    """Return the messages in a project that wait for their reader's next run; "" means all projects.
+    """Return the messages of a project that wait for their reader's next run; "" stands for all projects.
 
     The longest waiting message comes first. With `most_threads` only the first threads by id are read.
     """

@@ -110,7 +110,7 @@ class QuestionService:
         return {"number": question.number, "answer": "yes" if approved else "no"}
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, oldest first; "" means those of chats."""
+        """Return the open questions of a project's agents, oldest first; "" stands for those of chats."""
         return [open_question(*one, tx) for one in _open(tx, _threads_of(slug))]
 
     def count_in_chats(self, tx: Transaction) -> int:
@@ -227,7 +227,7 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
 
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
-    """Return the chat of a run, and the person who wrote there; "" if the person is no longer known."""
+    """Return the chat of a run and the person who wrote there; "" if the person is no longer known."""
     source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
     return (target_of(run.thread_id), "") if source is None else (source.address.name, source.description)
 
@@ -299,7 +299,7 @@ class QuestionTimeouts:
             await self._timer.sleep(POLL_MS)
 
     async def round(self) -> int:
-        """End the wait for overdue questions; return their number.
+        """End the wait for overdue questions; return how many.
 
         Raises:
             StoreError: Runs could not be read; the next round tries again.

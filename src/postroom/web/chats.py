@@ -93,7 +93,7 @@ async def _shown(
     asked: Sequence[OpenQuestion],
     stale: str = "",
 ) -> Response:
-    """Show these runs; `stale` is the reason for which an answer was refused."""
+    """Show these runs; `stale` is the reason why an answer was refused."""
     return await site.draw(
         request,
         "chats",

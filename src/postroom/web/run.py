@@ -73,7 +73,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of a run's time: the activity, and its position in percent of the whole time."""
+    """A part of a run's time: what the run did, and its position and length in percent of the whole time."""
 
     shape: Shape
     length: int

@@ -15,14 +15,14 @@ _OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the serv
 
 
 class AskedView(TypedDict):
-    """A stored question. It is asked when the run has ended its turn; end it now."""
+    """A stored question. The question is asked when the run has ended its turn, so end the turn now."""
 
     question_id: str
     asked: bool
 
 
 def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
-    """Store a question to a person, which is asked when the run ends its turn.
+    """Store a question to a person; it is asked when the run ends its turn.
 
     Raises:
         IllegalTransition: The agent has no such active run.

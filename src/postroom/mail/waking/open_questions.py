@@ -1,4 +1,4 @@
-"""The messages that resume a waiting run: answers to its questions, and no other messages.
+"""Decides which messages resume a waiting run: answers to its questions, and no others.
 
     asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks
     a permission, a budget ─────────▶ a decision only
@@ -21,9 +21,12 @@ ASK: Final = "ask_person"
 BY_MAIL: Final = "mail"
 """Prefix of the ids of decisions made by a reply."""
 _LONGEST_ANSWER: Final = 2_000
-"""Maximum number of characters of a reply stored with its question; the message has all of them."""
+"""Maximum number of characters of a reply that are stored with its question.
+
+The message has the complete text.
+"""
 _SHOWN: Final = 200
-"""Number of characters of a question shown to senders whose messages wait for its answer."""
+"""Number of characters of a question that are shown to senders whose messages wait for its answer."""
 
 
 def takes_reply(run: RunRecord) -> bool:
@@ -80,7 +83,8 @@ def held(
 ) -> dict[int, str]:
     """Return the recipients for whom a message has to wait, by id, with the reason to show to its sender.
 
-    `agents` are the recipients. Only the operator and those who are asked may see the text of a question.
+    `agents` are the recipients. Only the operator, and the people who are asked, may see the text of a
+    question.
     """
     threads = {
         one.agent_id: agent_thread(

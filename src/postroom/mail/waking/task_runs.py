@@ -29,7 +29,7 @@ _BATCH: Final = 500
 
 
 class TaskRuns:
-    """Finds agents whose runner claims tasks, and gives each of them the next ready task if it has room."""
+    """Finds agents whose runner claims tasks, and gives each the next ready task if it can take one more."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
@@ -128,7 +128,7 @@ def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> 
 
 
 def _text(task: Task) -> str:
-    """Return the text of the message with a task, which also tells the agent how to finish it."""
+    """Return the text of the message with a task; it also tells the agent how to finish the task."""
     parts = [task.text.strip()] if task.text.strip() else []
     if task.paths:
         parts.append(f"Files, reserved for you: {', '.join(f'`{path}`' for path in task.paths)}")

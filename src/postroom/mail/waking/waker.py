@@ -48,7 +48,7 @@ POLL = timedelta(seconds=5)
 AFTER_FAILURE = timedelta(seconds=1)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
-"""Maximum number of agents that a message wakes in its own change, because other changes wait for it.
+"""Maximum number of agents that a message wakes in its own change, because other changes wait meanwhile.
 
 Rounds wake the remaining agents.
 """
@@ -200,7 +200,7 @@ class _Left:
 
 
 class Waker:
-    """Wakes recipients in the changes that store mail, and finds recipients that were not woken."""
+    """Wakes recipients in the changes that store mail, and finds recipients that were not woken then."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class Waker:
         self._run_queue = run_queue
         self._verified = verified
         self._in_chats: set[str] = set()
-        """Messages that were given to chats and are not known to be shown there."""
+        """Messages that were passed to chats and of which it is unknown whether they are shown there."""
         self._woken_by: dict[Hashable, frozenset[str]] = {}
         """The threads needed for the last message to the same recipients; empty sets are omitted."""
 
@@ -277,7 +277,7 @@ class Waker:
         return OpenChange(tx, accept, self._chats, self._verified)
 
     async def round(self) -> int:
-        """Wake recipients of stored messages that have not been woken; return their number.
+        """Wake the recipients of stored messages who were not woken before; return how many.
 
         Raises:
             StoreError: Mail or runs could not be reached; the next round finds the rest.
@@ -345,7 +345,10 @@ def is_person(reader: Reader) -> bool:
 
 
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
-    """Return the thread of an agent's runs for a mail thread; with None, all threads of its runs."""
+    """Return the thread of an agent's runs for a mail thread.
+
+    Without a mail thread, all threads of its runs.
+    """
     project, agent = reader
     lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
     return [agent_thread(project.slug, agent.name, lane) for lane in lanes]

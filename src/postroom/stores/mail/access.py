@@ -98,7 +98,10 @@ from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked
 
 @dataclass(slots=True, eq=False)
 class EventRecorder:
-    """Writes the log entries of one change, each with the next number of its log. One object per change."""
+    """Writes the log entries of one change; each entry gets the next number of its log.
+
+    One object per change.
+    """
 
     _tx: SqlTransaction
     _log: EventTables
@@ -145,7 +148,7 @@ class EventRecorder:
         self._record([project_id], Happening(kind="project.made", at=now))
 
     def project_merged(self, project_id: int, former: str, now: int) -> None:
-        """Record that another project, whose former slug is given, was merged into this one."""
+        """Record that another project was merged into this one; the entry contains its former slug."""
         self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
 
     def agent_registered(self, agent: Agent) -> None:
@@ -258,7 +261,7 @@ class EventRecorder:
         self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
 
     def released(self, reservation: Reservation, now: int, by: str) -> None:
-        """Record that the holder released its reservation, or that another agent took it over."""
+        """Record that the holder released its reservation, or that another agent released it."""
         taken = by.casefold() != reservation.holder.casefold()
         detail = {"path": reservation.pattern, **({"by": by} if taken else {})}
         kind: EventKind = "reservation.taken" if taken else "reservation.released"
@@ -359,7 +362,10 @@ class WakingReads:
     _tx: SqlTransaction
 
     def runner(self, agent_id: int) -> KeptRunner | None:
-        """Return the runner of an agent; None if it has none, so that postroom does not run it."""
+        """Return the runner of an agent.
+
+        Return None if the agent has no runner, so that postroom does not start it.
+        """
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
@@ -378,12 +384,12 @@ class WakingReads:
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the waiting runs of these threads, by thread; runs that are active again are omitted."""
+        """Return the waiting runs of these threads, keyed by thread; omit runs that are active again."""
         found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in found}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
-        """Return each message's state in runs, by recipient; every given message has an entry."""
+        """Return the state of each message in runs, keyed by recipient; every given message has an entry."""
         found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             one = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
@@ -623,7 +629,10 @@ class TimelineReads:
     _tx: SqlTransaction
 
     def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
-        """Return the attempts of runs, in order; a run from before attempts were recorded has one entry."""
+        """Return the attempts of runs, in order.
+
+        A run from before attempts were recorded has a single entry.
+        """
         return self._attempts("attempts_of_runs", run_ids=run_ids)
 
     def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
@@ -632,7 +641,7 @@ class TimelineReads:
         return count, agents
 
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
-        """Return, in groups, the attempts that started in a time span and succeeded or were cancelled.
+        """Return the attempts that started in a time span and succeeded or were cancelled, in groups.
 
         Attempts of one agent that started within the same `step` milliseconds form a group. Groups are
         ordered by agent and time.
@@ -842,7 +851,7 @@ class RetentionWrites(RetentionReads):
         return ids
 
     def drop_attachments(self, message_ids: Sequence[int]) -> None:
-        """Remove attachments from messages, and their contents if nothing else refers to them."""
+        """Remove attachments from messages, and their contents if nothing else refers to these."""
         if stored := self._tx.all("mail.attachments", {"ids": message_ids}):
             lock_bytes(self._tx)
             hashes = {row[1] for row in stored} | {row[5] for row in stored}
@@ -864,7 +873,7 @@ class RetentionWrites(RetentionReads):
 
 
 _NEEDED: Final = None
-"""The marker for a column without a default: the table rejects a row that has no value for it."""
+"""The marker for a column without a default: the table rejects a row that has no value for this column."""
 TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     "projects": {
         **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
@@ -985,7 +994,10 @@ class TaskReads:
         return self._tasks("tasks.in_run", run_id=run_id)
 
     def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
-        """Return the tasks that each of these depends on, with their states; every task has an entry."""
+        """Return the tasks on which each of these tasks depends, with their states.
+
+        Every task has an entry.
+        """
         found: dict[int, dict[int, TaskState]] = {task_id: {} for task_id in task_ids}
         for task_id, depends_on, state in self._tx.all("tasks.dependencies", {"ids": task_ids}):
             found[task_id][depends_on] = state
@@ -1356,7 +1368,7 @@ _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
 class ProjectReads(Protocol):
-    """Reads projects by name, or all of them; a caller can be limited to one project."""
+    """Reads projects, by name or all of them; a caller can be limited to one project."""
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
@@ -1469,7 +1481,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return sorted(found, key=lambda agent: agent.id)
 
     def agents_by_id(self, agent_ids: Sequence[int]) -> dict[int, Agent]:
-        """Return the agents with these ids; unknown ids are left out."""
+        """Return the agents with these ids; omit unknown ids."""
         return {one.id: one for one in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
 
     def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
@@ -1506,7 +1518,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return next(iter(self._messages("mail.message", id=message_id)), None)
 
     def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
-        """Return the messages with these ids; unknown ids are left out."""
+        """Return the messages with these ids; omit unknown ids."""
         return {one.id: one for one in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
@@ -1724,8 +1736,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     ) -> list[Reservation]:
         """Return active reservations by id.
 
-        With `near`, return only those whose prefix consists of the first path segments of `near`, or the
-        reverse. Only their patterns can overlap a pattern with the prefix `near`.
+        With `near`, return only reservations whose prefix consists of the first path segments of `near`, or
+        the other way round. Only their patterns can overlap a pattern with the prefix `near`.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
@@ -1746,7 +1758,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return [(row[0], row[1]) for row in found]
 
     def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
-        """Return the reservations with these ids, by id, active or not; unknown ids are omitted."""
+        """Return the reservations with these ids, keyed by id, whether active or not; omit unknown ids."""
         return self._all(Reservation, "mail.reservations_by_id", ids=reservation_ids)
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
@@ -1861,8 +1873,8 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
         """Lock these projects; this must be the first lock of a change, taken for all projects at once.
 
-        `expected` lists the agents, by project and name, that the caller will read next, so that PostgreSQL
-        can read them in the same round trip.
+        `expected` lists the agents, by project and name, that the caller reads next, so that PostgreSQL can
+        read them in the same round trip.
         """
         named = tuple(sorted(set(project_ids)))
         self._events.lock(named)
@@ -2075,7 +2087,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_attachment", values)
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
-        """Record that these messages were announced to the agent; return the number of new records.
+        """Record that these messages were announced to the agent; return how many were not announced before.
 
         An existing record is not changed. `by` names the announcer, which is hook, watch or runner. Messages
         that the agent did not receive are ignored.
@@ -2100,7 +2112,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.end_client_session", {"client": client, "session_id": session_id})
 
     def purge_client_sessions(self, before: int, *, limit: int) -> int:
-        """Delete sessions that were bound before an instant, the oldest first; return their number."""
+        """Delete sessions that were bound before an instant, the oldest first; return how many."""
         return self._tx.changed("mail.purge_client_sessions", {"before": before, "limit": limit})
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
@@ -2249,12 +2261,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_answer", values)
 
     def purge_answers(self, before: int, *, limit: int) -> int:
-        """Delete stored results older than an instant; return their number."""
+        """Delete stored results that are older than an instant; return how many."""
         return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
 
 
 class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
-    """Reads and changes within one transaction; one object per transaction."""
+    """The reads and changes of mail in one transaction, which has its own object."""
 
     @override
     def insert_project(
@@ -2321,7 +2333,7 @@ def _unknown(kind: type[InputError], row_id: object) -> InputError:
 
 
 def _inbox_entry(row: Row) -> InboxEntry:
-    """Map the columns of a message, followed by those of its recipient."""
+    """Convert the columns of a message, followed by those of its recipient, to an inbox entry."""
     kind, seq, read_at, acked_at = row[-4:]
     return InboxEntry(message=message_of(row), kind=kind, seq=seq, read_at=read_at, acked_at=acked_at)
 
