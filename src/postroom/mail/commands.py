@@ -18,6 +18,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
+from postroom.contracts.subscriptions import Watched
 from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
@@ -690,6 +691,40 @@ class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     project_key: ProjectKey
     agent_name: AgentName
     note_id: MessageId
+
+
+class Subscribe(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Be sent a message when an agent is idle, a task is ready, or another agent changes a file.
+
+    Use it instead of asking again and again.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    kind: Watched
+    about: Annotated[str, Meta(max_length=4096, description="agent name, task id or file pattern")] = ""
+    once: Annotated[bool, Meta(description="end with the first message")] = False
+
+
+class ListSubscriptions(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List your subscriptions.
+
+    Use it to find the id of one to end.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+
+
+class EndSubscription(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End a subscription.
+
+    Its messages stay.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    subscription_id: MessageId
 
 
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):

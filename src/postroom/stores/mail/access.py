@@ -73,6 +73,7 @@ from postroom.contracts.notes import MOST_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.questions import Asked
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
+from postroom.contracts.subscriptions import Subscription, Watched
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
 from postroom.contracts.tokens import KeptToken
 from postroom.contracts.waking import (
@@ -271,6 +272,11 @@ class EventRecorder:
         """Record an event about a task with the task's epoch; without an agent, the event has no author."""
         detail: Detail = {"task_id": task.id, "epoch": task.epoch}
         self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
+
+    def of_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
+        """Record that an agent changed a file of the project."""
+        happening = Happening(kind="file.changed", at=now, agent_id=agent_id, detail={"path": path})
+        self._record([project_id], happening)
 
     def of_note(self, kind: EventKind, note: Note, agent_id: int, now: int) -> None:
         """Record that an agent added or ended a note."""
@@ -1212,6 +1218,67 @@ def _note(row: Row) -> Note:
     return Note(**{**values, **lists})
 
 
+class SubscriptionReads:
+    """Reads subscriptions."""
+
+    _tx: SqlTransaction
+
+    def subscription(self, subscription_id: int) -> Subscription | None:
+        """Return one subscription."""
+        row = self._tx.one("subscriptions.subscription", {"id": subscription_id})
+        return None if row is None else record(Subscription, row)
+
+    def subscriptions(self, *, after: int, limit: int) -> list[tuple[Subscription, int]]:
+        """Return subscriptions by id, each with the number of the newest entry of its log."""
+        rows = self._tx.all("subscriptions.page", {"after": after, "limit": limit})
+        return [(record(Subscription, row), row[-1]) for row in rows]
+
+    def subscriptions_of(self, agent_id: int) -> list[Subscription]:
+        """Return the subscriptions of an agent, by id."""
+        rows = self._tx.all("subscriptions.of_agent", {"agent_id": agent_id})
+        return [record(Subscription, row) for row in rows]
+
+    def subscriptions_in(self, project_id: int, kind: Watched) -> list[Subscription]:
+        """Return the subscriptions of this kind in a project, by id."""
+        rows = self._tx.all("subscriptions.in_project", {"project_id": project_id, "kind": kind})
+        return [record(Subscription, row) for row in rows]
+
+    def is_working(self, thread_ids: Sequence[str]) -> bool:
+        """Return whether any of these threads has a queued, active or waiting run."""
+        return self._tx.one("subscriptions.is_working", {"thread_ids": thread_ids}) is not None
+
+
+class SubscriptionWrites(SubscriptionReads):
+    """Changes to subscriptions, and the events that are logged only because agents subscribed to them."""
+
+    _events: EventRecorder
+    _tell: Callable[..., None]
+
+    def insert_subscription(self, subscription: Subscription) -> Subscription:
+        """Store a new subscription; return it with its id."""
+        values = msgspec.structs.asdict(subscription)
+        [[number]] = self._tx.all("subscriptions.insert_subscription", values)
+        return msgspec.structs.replace(subscription, id=number)
+
+    def move_cursor(self, subscription_id: int, cursor: int) -> None:
+        """Store that the log was considered up to an entry."""
+        self._tx.run("subscriptions.move_cursor", {"id": subscription_id, "cursor": cursor})
+
+    def drop_subscription(self, subscription_id: int) -> None:
+        """Delete a subscription."""
+        self._tx.run("subscriptions.drop_subscription", {"id": subscription_id})
+
+    def note_idle(self, agent_id: int, now: int) -> None:
+        """Record that the turn of an agent's client has ended."""
+        self._events.of_agent("agent.idle", agent_id, now)
+        self._tell(TASKS)
+
+    def note_changed_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
+        """Record that an agent changed a file."""
+        self._events.of_file(project_id, agent_id, path, now)
+        self._tell(TASKS)
+
+
 _MOVED: Final = ("agents", "messages", "reservations", "tasks", "notes", "tokens", "aliases")
 _ON_THE_WAY: Final = "merging"
 """The temporary scope of a log while its entries are renumbered."""
@@ -1293,6 +1360,8 @@ class MergingWrites(MergingReads):
         for name in (source.human_key, source.slug):
             self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})
         self._join_logs(f"project:{source.id}", f"project:{target.id}")
+        newest = self._log.newest(f"project:{target.id}")  # entries of the other log are not news
+        self._tx.run("merging.move_subscriptions", {**both, "newest": newest})
         self._events.project_merged(target.id, source.slug, now)
 
     def _join_logs(self, source: str, target: str) -> None:
@@ -1369,7 +1438,7 @@ class ProjectWrites(ProjectReads, Protocol):
         ...
 
 
-class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingReads):
+class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, TimelineReads, WakingReads):
     """Reads of records by the ids of their projects. Absence is None or an empty list."""
 
     def __init__(
@@ -1818,7 +1887,7 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
         return counted | {"unread": self._tx.all("mail.count_unread")[0][0]} if unread else counted
 
 
-class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, WakingWrites):
+class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, SubscriptionWrites, WakingWrites):
     """Changes to records, which are addressed by the ids of their projects.
 
     Each change writes its events for agents, messages, reservations, tasks, notes, contacts and runs to the
