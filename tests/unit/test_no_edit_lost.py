@@ -21,6 +21,7 @@ from mail_room import Room, a_room
 from postroom.cli import hook
 from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, MOST_COPIED, MOST_COPIES, Look
 from postroom.contracts.clients import EVENTS
+from postroom.contracts.waking import FileView
 from postroom.mail.context import Rules
 from postroom.services.hooks import VIEWS_KEPT, Hooks
 from postroom.stores.sqlite import SqliteStore
@@ -345,6 +346,22 @@ async def test_files_that_cannot_be_compared_get_a_warning_and_no_guess(make: Ma
         assert await team.read(agent, ".") == ""
 
 
+async def test_long_changes_and_control_characters_are_shown_in_short(make: Make) -> None:
+    team = await make()
+    rows = [f"row {number}\n" for number in range(1_000)]
+    for before, after, shown in (
+        ("x\n", "\x1b[2J" + "y" * 500 + "\n", "+?[2J" + "y" * 155),
+        ("".join(rows), "".join(f"+{row}" for row in rows), "lines 1 to 1000 are now lines 1 to 1000"),
+        ("".join(rows), "".join(rows[:10] + rows[60:]), "-row 28\nand 31 more lines"),
+        ("".join(rows), "".join([*rows[:5], "new\n", *rows[5:9], *rows[10:]]), "+new\n@@ line 11 @@\n-row 9"),
+    ):
+        team.put("a.py", before)
+        for agent in ("Ada", "Ben"):
+            await team.read(agent)
+        await team.write("Ada", after)
+        assert (await team.write("Ben", "z\n")).endswith(shown)
+
+
 async def test_a_link_is_the_file_that_it_leads_to(make: Make) -> None:
     team = await make()
     (team.folder / "link.py").symlink_to("a.py")
@@ -415,7 +432,7 @@ async def test_an_agent_has_one_row_for_a_file_and_rows_expire(make: Make) -> No
     assert len(await views(team, "b.py")) == 1
 
 
-async def views(team: Team, name: str) -> list[Any]:
+async def views(team: Team, name: str) -> list[FileView]:
     key = f"{socket.gethostname()}:{team.folder / name}"
     return await team.room.store.read(lambda tx: tx.file_views([key]))
 

@@ -195,7 +195,7 @@ class Look:
             one, two = self._kept(was), self._kept(now)
             if one is not None and two is not None:
                 name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
-                texts.append(f"Changed lines of {name} (data):\n{_difference(one, two)}")
+                texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(one, two)}")
             elif len(was) == len(now) == 40:
                 texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
         return "".join(f"\n{text}" for text in dict.fromkeys(texts))
@@ -323,7 +323,12 @@ def _difference(was: bytes, now: bytes) -> str:
             *(f"+{row}" for row in after),
         ]
     more = [f"and {len(rows) - MOST_LINES} more lines"] if len(rows) > MOST_LINES else []
-    return "\n".join([*(row[:LONGEST_LINE] for row in rows[:MOST_LINES]), *more])
+    return "\n".join([*(_plain(row[:LONGEST_LINE]) for row in rows[:MOST_LINES]), *more])
+
+
+def _plain(text: str) -> str:
+    """Replace what controls a terminal or cannot be seen; a tab is kept."""
+    return "".join(char if char.isprintable() or char == "\t" else "?" for char in text)
 
 
 def _hunks(one: Sequence[str], two: Sequence[str]) -> Iterator[tuple[int, Sequence[str], Sequence[str]]]:
