@@ -20,9 +20,12 @@ from real_clients.table import COLLIDES
 
 EACH: Final = int(os.environ.get("POSTROOM_CLIENT_COLLISIONS", "1"))
 READ, ADA_S = "one boat\ntwo gulls\nthree nets\n", "one boat\ntwo gulls\nthree mended nets\n"
+LINE: Final = "three mended nets"
 MINE: Final = "Bo was here.\n"
 OLD, NEW = "one boat", "one red boat"
 LONG_AGO: Final = 1_700_000_000
+NEAR: Final = 600
+"""How many characters after the name of a changed file are about this file."""
 DIFF: Final = "--- a/{0}\n+++ b/{0}\n@@ -1,2 +1,2 @@\n-one boat\n+one red boat\n two gulls\n"
 UPDATE: Final = (
     "*** Begin Patch\n*** Update File: {0}\n@@\n-one boat\n+one red boat\n two gulls\n*** End Patch\n"
@@ -93,9 +96,10 @@ class Collisions:
 
     def __call__(self, asked: Asked) -> Step:
         number, is_read = divmod(len(asked.returned), 2)
-        if len(self.outcomes) < number:
-            self.outcomes.append(self._outcome(self._files[number - 1], asked.new_text))
         if number == EACH:
+            if not is_read:  # a hook of the last write that had no time is made up for at the next step
+                return self._calls["read"](self._files[-1])
+            self.outcomes = [self._outcome(file, asked.text) for file in self._files]
             return Say("So it is.")
         file = self._files[number]
         if not is_read:
@@ -109,20 +113,19 @@ class Collisions:
         used = {"tool_name": "Write", "tool_input": {"file_path": str(file)}}
         sent = {"session_id": "ada", "cwd": str(file.parent), **used}
         words = ("env", "POSTROOM_AGENT=Ada", "postroom", "hook", "claude", "PostToolUse")
-        self._bench.home.must(*words, given=json.dumps(sent))
+        for _ in range(2):  # the second reports it if the server had no time for the first
+            self._bench.home.must(*words, given=json.dumps(sent))
 
     def _outcome(self, file: Path, told: str) -> str:
-        is_kept, names_ada = (
-            "three mended nets" in file.read_text(),
-            f'"{file.name}" was changed by "Ada"' in told,
-        )
-        if names_ada and is_kept and "this write is held" in told:
-            return "held"
-        if names_ada:
-            return (
-                "made and told" if is_kept or "three mended nets" in told else "made, told without the lines"
-            )
-        return "refused by the client" if is_kept and NEW not in file.read_text() else "lost in silence"
+        """Return what came of the write, by the file and by what the model was told."""
+        text, notice = file.read_text(), f'"{file.name}" was changed by "Ada"'
+        told_of_file = told.partition(notice)[2][:NEAR]
+        if MINE not in text and NEW not in text:
+            held = f"this write is held, because it would replace changes that you have not read. {notice}"
+            return "held" if held in told else "refused by the client"
+        if LINE in told_of_file:
+            return "made and told"
+        return "made beside the change, not told" if LINE in text else "lost in silence"
 
 
 @pytest.mark.parametrize(
@@ -134,9 +137,8 @@ def test_no_edit_is_lost_in_silence(client: str, kind: str, bench: Bench) -> Non
     bench.team()
     bench.as_agent("Bo")
     collisions = Collisions(bench, kind)
-    allowed = (
-        ("--allowedTools", "Bash") if client == "claude" else ()
-    )  # it asks before a shell applies a patch
+    # Claude Code asks a person before its shell applies a patch.
+    allowed = ("--allowedTools", "Bash") if client == "claude" else ()
     done = bench.turn("Write each file.", script=collisions, flags=(*bench.trusted, *allowed))
     keep_collisions(client, kind, Counter(collisions.outcomes))
     assert collisions.outcomes == [COLLIDES[client][kind]] * EACH, bench.tell(done)

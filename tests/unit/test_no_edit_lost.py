@@ -302,14 +302,25 @@ async def test_a_setting_or_the_environment_says_what_happens(make: Make, mode: 
     assert await collide(shell(POSTROOM_GUARD="off")) == (False, True), "nothing is checked, and all is told"
 
 
-async def test_a_server_that_is_away_holds_nothing_and_its_return_knows_no_wrong_version(make: Make) -> None:
+async def test_a_server_that_is_away_holds_nothing_and_gets_the_reports_when_it_is_back(make: Make) -> None:
     team = await make()
+    away = {"POSTROOM_URL": "http://127.0.0.1:9"}
     for agent in ("Ada", "Ben"):
         await team.read(agent)
-    away = {"POSTROOM_URL": "http://127.0.0.1:9"}
     assert await team.write("Ada", "ada\n", **away) == ""
     assert await team.write("Ben", "ben\n", **away) == "", "hooks fail open: ADR 21"
     assert (await team.write("Ada", "more\n")).startswith("held: ")
+    assert await team.tell("Ben", "prompt") == ""
+    assert '"a.py" was changed by "Ben"' in await team.write("Ada", "more\n"), "now it is known"
+    team.put("b.py", "one\n")
+    for agent in ("Ada", "Ben"):
+        await team.tell(agent, "tool", "Read", {"file_path": str(team.folder / "b.py")}, **away)
+    await team.write("Ada", "two\n", "b.py")
+    held = await team.write("Ben", "three\n", "b.py")
+    assert '"b.py" was changed by "Ada"' in held or '"b.py" was written by "Ada"' in held
+    await team.tell("Ben", "prompt")
+    held = await team.write("Ben", "three\n", "b.py")
+    assert '"b.py" was changed by "Ada" 0 s ago, after you last read it.' in held
 
 
 async def test_files_that_cannot_be_compared_get_a_warning_and_no_guess(make: Make) -> None:
