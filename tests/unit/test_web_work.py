@@ -1009,6 +1009,36 @@ async def test_runs_are_found_by_state_by_agent_and_by_words_of_their_subject_an
     assert len(await found(state="ended")) == 50
 
 
+async def test_runs_are_filtered_by_time_and_those_of_a_filter_are_replayed_together(room):
+    for number in range(3):
+        await room.send("Ada", "Fay", subject=f"Work {number}")
+        await room.turn()
+        room.clock.advance(timedelta(hours=2))
+    await room.send("Ada", "Fay")
+    await room.turn()
+    browser = room.browser()
+    for since, many in (("", 4), ("hour", 1), ("day", 4), ("week", 4)):
+        page = (await browser.get(f"{RUNS}?state=failed&since={since}")).text
+        assert page.count('<li class="row"') == many
+    assert "Replay all 4" in page
+    assert "Replay all" not in (await browser.get(f"{RUNS}?state=failed&since=hour")).text
+    assert (await browser.get(f"{RUNS}?since=year")).status_code == 400
+    dead = [one["run_id"] for one in await room.operator.dead()]
+    await room.operator.discard(dead[0])
+    room.agents.failing.clear()
+    fields = [
+        ("form_token", hidden(page, "form_token")),
+        ("do", "replay"),
+        ("back", "state=failed&since=week&x=1"),
+    ]
+    done = await post(browser, RUNS, *fields, *(("run", one) for one in dead))
+    assert done.headers["location"] == f"{RUNS}?state=failed&since=week&done=replay&many=4&skipped=1"
+    page = (await browser.get(done.headers["location"])).text
+    assert "Replayed: 3 runs. 1 run had changed in the meantime" in page
+    assert await room.operator.dead() == []
+    assert (await post(browser, RUNS, *fields, *[("run", dead[0])] * 101)).status_code == 400
+
+
 async def test_what_a_page_of_runs_cannot_show_is_refused_and_leads_to_the_list(room):
     browser = room.browser()
     for asked, value, status in (

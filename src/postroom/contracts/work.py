@@ -152,6 +152,8 @@ class RunSearch:
     agent: str = ""
     text: str = ""
     """Words that must all occur in the agent's name, the run's id, its subjects, its answer or its error."""
+    since: int = 0
+    """The instant at or after which the run last changed."""
     before: RunCursor = BEFORE_ALL_RUNS
     """The position after which the search continues."""
 
