@@ -198,7 +198,7 @@ async def test_a_number_that_two_open_questions_share_answers_neither_at_the_com
 
 async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
     browser, fields = await asked(room)
-    await room.questions.answer(dict(fields)["number"], approved=False, why="it is needed")
+    await room.questions.answer(dict(fields)["number"], False, why="it is needed")
     for _ in range(2):  # while the run is about to go on, and when it has
         answer = await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
         assert answer.status_code == 409
@@ -336,7 +336,7 @@ async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_
     if second_at == "pages":
         await post(browser, QUESTIONS, *other, ("by", "Ben"), ("answer", "no"))
     else:
-        await room.questions.answer(dict(other)["number"], approved=False, why="")
+        await room.questions.answer(dict(other)["number"], False, why="")
     await room.runs.mailbox.poll()
     await room.turn()
     assert len(room.agents.told) == told, "the run waits for as long as the first answer can be taken back"
@@ -375,7 +375,7 @@ async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
     assert "Blue, please." in story
     assert len([one for one in room.agents.told if "Blue, please." in one]) == 1  # the agent reads it once
     with pytest.raises(StaleDecision, match="Ada by mail"):
-        await room.questions.answer(given.number, approved=True, why="")
+        await room.questions.answer(given.number, True, why="")
 
 
 async def test_a_persons_reply_to_a_question_on_its_page_answers_it(room):
@@ -395,7 +395,7 @@ async def test_a_persons_reply_to_a_question_on_its_page_answers_it(room):
 async def test_a_person_whose_message_does_not_answer_is_told_why_at_once(room):
     await asked(room)
     [question] = [one for one in await room.messages() if one.sender_name == "Ash"]
-    await room.questions.answer(room.agents.question_ids[0], approved=True, why="")
+    await room.questions.answer(room.agents.question_ids[0], True, why="")
     room.agents.question = "And now?"
     await room.send("Ada", "Ash")
     await room.turn()  # another run asks: the first question is no longer open

@@ -1,4 +1,4 @@
-"""Converts errors, which the server writes in terms of its tools, to the terms of the command line.
+"""Translates errors, which the server words for its tools, to the terms of the command line.
 
 A tool becomes the command that does the same. An argument becomes the option or the argument of the command
 that was run: `ttl_seconds` is `--ttl`.
@@ -51,7 +51,7 @@ FOR_AGENTS: Final = {
 """Tools without a corresponding command, with the reason."""
 _NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
 _TOOL: Final = re.compile(rf"(\bcall )?`?(?:(?:GET|POST) /v1/|(?<![\w'\"/@.-]))({_NAMES})(?![\w'\"/@-])`?")
-"""Matches a tool by its name or, in a response of the administration, by its address."""
+"""Matches a tool, by its name or, in an answer of the administration, by its address."""
 _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("name", "acting"),
     "agent_name": ("acting", "name"),
@@ -122,7 +122,7 @@ def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
 
 
 def _command_of(given: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command that these arguments run, and how each of its parameters is written."""
+    """Return the command that these arguments run, and how each of its parameters is written there."""
     from typer.main import get_command
 
     from postroom.cli.commands import tree

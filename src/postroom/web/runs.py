@@ -136,7 +136,7 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
 
 
 def _state(request: Request) -> RunFilter:
-    """Return the state in an address, given by its value or by the word that the pages show for it.
+    """Return the state in an address, which is given by its value or by the word that the pages show.
 
     Raises:
         InvalidArgument: The address has an unknown state.
