@@ -619,7 +619,7 @@ async def test_a_person_says_that_a_message_was_read_and_its_writer_sees_that(ro
     assert (marked.status_code, marked.headers["location"]) == (303, address)
     now = room.clock.now()
     assert await reader_of(room, message) == (now, now if ack else None)
-    assert f'>{button}' not in (await browser.get(address)).text
+    assert f">{button}" not in (await browser.get(address)).text
     assert (await post(browser, f"/p/{PEOPLE_SLUG}/m/99/mark", *fields, ("do", "read"))).status_code == 404
     assert (await browser.get(f"{address}/mark")).headers["location"] == address
 
