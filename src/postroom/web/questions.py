@@ -102,6 +102,8 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
             remedy="shorten it; nothing was answered",
         )
     if not by:
-        raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
+        raise InvalidArgument(
+            "the answer does not name a person", value=by, remedy="go back and enter your name"
+        )
     asking = site.services.questions
     await asking.decide(slug, form.run, form.number, approved=_WORDS[word], why=why, by=by)
