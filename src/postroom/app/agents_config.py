@@ -1,4 +1,4 @@
-"""The agents of the configuration file: `[[agents]]`, each with its project and its runner."""
+"""The agents from the tables `[[agents]]` of the configuration file, each with its project and its runner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

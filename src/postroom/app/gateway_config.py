@@ -6,9 +6,9 @@
     [agents.<name>]      another model that answers; omitted settings are those of [agent]
     [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
-Without the file, there is no gateway. As in `config`, the reader never guesses: an unknown name, a value out
-of range, a duration without a unit or a secret in the file prevents the start with a `ConfigError` that names
-the file, the table, the name, the value (unless it is secret) and the remedy.
+Without the file, there is no gateway. As in `config`, the reader never guesses. An unknown name, a value out
+of range, a duration without a unit, or a secret in the file prevents the start with a `ConfigError`. The
+error names the file, the table, the name, the value (unless it is secret) and the remedy.
 """
 
 import re
@@ -145,7 +145,7 @@ class GatewayFile:
     agent: AgentConfig
     gateway: GatewayConfig
     others: Mapping[str, AgentConfig] = field(default_factory=dict)
-    """The agents that routes name, in addition to that of `[agent]`."""
+    """The agents that routes name in addition to the agent of `[agent]`."""
 
     def agent_on(self, thread_id: str) -> AgentConfig | None:
         """Return the agent that answers on a chat's thread; None if it is no longer configured."""
@@ -169,7 +169,7 @@ class _Source:
 
 
 def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = None) -> GatewayFile | None:
-    """Return the gateway's configuration; None if there is no file.
+    """Return the gateway's configuration; None if the file does not exist.
 
     Raises:
         ConfigError: The file cannot be read, has an invalid value, or is missing although a setting names it.
@@ -320,7 +320,7 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
 
 
 def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
-    """Return the agent that a route names; None for that of `[agent]`."""
+    """Return the agent that a route names; None if it is the agent of `[agent]`."""
     if name in (DEFAULT_AGENT, agent.agent_id):
         return None
     who, at, project = name.partition("@")
@@ -367,7 +367,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
 
 
 def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a channel's table with the busy modes of individual chats moved to their current place."""
+    """Return a channel's table with the busy modes of single chats converted to their current form."""
     former = told.pop("busy_chats", None)
     if former is None:
         return told

@@ -1,4 +1,4 @@
-"""The gateway's administration for its operator: health, people, notices."""
+"""The administration of the gateway by its operator: health, people, notices."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -89,7 +89,7 @@ class GatewayService(UndeliveredService):
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Admit the person who was given this code.
+        """Give access to the person who received this code.
 
         Raises:
             InvalidArgument: The code is unknown, or there is no such platform or role.
@@ -163,7 +163,7 @@ class GatewayService(UndeliveredService):
         thread_id: str | None = None,
         key: str | None = None,
     ) -> StoredEffect:
-        """Send a message to a chat, once for each key, or to the home channel; return its outbox row.
+        """Send a message to a chat or to the home channel, only once for each key; return its outbox row.
 
         Raises:
             InvalidArgument: There is no such channel, no home channel, or no text.

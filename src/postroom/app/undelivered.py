@@ -32,7 +32,7 @@ class UndeliveredService:
         return {"undelivered": await self._kept.read(_undelivered)}
 
     async def revive(self, outbox_id: str) -> StoredEffect:
-        """Retry a dead letter; a unique prefix of its id is enough.
+        """Retry a dead letter, which is given by a unique prefix of its id.
 
         A message that no channel of this server can deliver stays on the list.
         """
@@ -50,7 +50,7 @@ class UndeliveredService:
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def discard(self, outbox_id: str) -> DiscardedEffect:
-        """Discard a dead letter; a unique prefix of its id is enough."""
+        """Discard a dead letter, which is given by a unique prefix of its id."""
         named = await self._named(outbox_id)
         if not await self._outbox.discard(named.outbox_id):
             raise _not_dead(outbox_id)
@@ -92,7 +92,7 @@ class UndeliveredService:
 
 
 def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
-    """Return whether a channel delivers for a target; it knows its bot once it has connected."""
+    """Return whether a channel delivers to a target; a channel knows its bot only after it has connected."""
     platform, account = adapter.platform.value, adapter.account
     if account == UNKNOWN_ACCOUNT:
         return target.startswith(target_name(platform, ""))

@@ -57,7 +57,7 @@ def _given_text(argument: str | None, file: str | None) -> str:
 
 
 def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
-    """Return files in the form for a call; None if there are none.
+    """Return files in the form that a call requires; None if there are none.
 
     Raises:
         InvalidPath: A file cannot be read.

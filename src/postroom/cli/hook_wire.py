@@ -49,7 +49,9 @@ class Endpoint:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
-    """Return the address of this machine's server; None if there is no note, or the server is elsewhere.
+    """Return the address of this machine's server.
+
+    Return None if there is no note or the server is on another machine.
 
     Raises:
         OSError, ValueError, KeyError, TypeError: The note or the token cannot be read.

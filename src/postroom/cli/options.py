@@ -80,7 +80,7 @@ def agent_of_folder() -> str:
 
 
 def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the name as `_split_agent` does; without one, the default agent of the folder."""
+    """Return the agent's name as `_split_agent` does; if none is given, the default agent of the folder."""
     name = _split_agent(ctx, given or agent_of_folder())
     if not name and not ctx.resilient_parsing:
         ctx.fail(

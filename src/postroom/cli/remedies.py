@@ -1,4 +1,4 @@
-"""Converts errors, which the server writes in terms of its tools, to the terms of the command line.
+"""Translates errors, which the server words for its tools, to the terms of the command line.
 
 A tool becomes the command that does the same. An argument becomes the option or the argument of the command
 that was run: `ttl_seconds` is `--ttl`.
@@ -52,7 +52,7 @@ FOR_AGENTS: Final = {
 """Tools without a corresponding command, with the reason."""
 _NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
 _TOOL: Final = re.compile(rf"(\bcall )?`?(?:(?:GET|POST) /v1/|(?<![\w'\"/@.-]))({_NAMES})(?![\w'\"/@-])`?")
-"""Matches a tool by its name or, in a response of the administration, by its address."""
+"""Matches a tool, by its name or, in an answer of the administration, by its address."""
 _CALL: Final = re.compile(rf"call ({_NAMES}) with `(\w+)` (\w+)")
 """Matches a call of a tool with the value of one argument."""
 _SWITCH: Final = re.compile(r"set `(\w+)` to true")
@@ -129,7 +129,7 @@ def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
 
 @cache
 def _command_of(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command that these arguments run, and how each of its parameters is written."""
+    """Return the command that these arguments run, and how each of its parameters is written there."""
     from typer.main import get_command
 
     from postroom.cli.commands import tree

@@ -3,16 +3,22 @@
 import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from math import isnan
 from random import Random
 from typing import Final, Protocol
+
+from postroom.contracts.errors import InvalidArgument
 
 SET_BACK_MS: Final = 2_000
 """Minimum backward jump of the clock, in milliseconds between two checks, that counts as set back."""
 Ids = Callable[[], str]
 """Returns a new identifier of 36 characters."""
+Duration = timedelta | float
+"""A duration as callers give it: a timedelta, or a number of seconds."""
 _TAIL_BITS: Final = 74
 
 
@@ -70,8 +76,45 @@ class ClockWatch:
         self._ahead = now - elapsed_ms()
 
 
-def milliseconds(duration: timedelta) -> int:
+def seconds_of(given: object, name: str) -> float:
+    """Return a duration in seconds; `name` names the argument in the error.
+
+    Raises:
+        InvalidArgument: The argument is neither a timedelta nor a number of seconds.
+    """
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        with suppress(OverflowError):  # raised for an integer that is too large for a float
+            if not isnan(seconds := float(given)):
+                return seconds
+    raise InvalidArgument(
+        f"{name} must be a number of seconds or a timedelta, not {type(given).__name__}",
+        value=repr(given)[:80],
+        remedy="pass a number such as 30, or timedelta(seconds=30)",
+    )
+
+
+def given_duration(given: object, name: str) -> timedelta:
+    """Return a duration as a timedelta; `name` names the argument in the error.
+
+    Raises:
+        InvalidArgument: The argument is neither a timedelta nor a number of seconds, or is too long.
+    """
+    if isinstance(given, timedelta):
+        return given
+    try:
+        return timedelta(seconds=seconds_of(given, name))
+    except OverflowError as error:
+        raise InvalidArgument(
+            f"{name} is too long: {given} seconds", value=repr(given)[:80], remedy="give a shorter time"
+        ) from error
+
+
+def milliseconds(duration: Duration) -> int:
     """Return a duration in whole milliseconds."""
+    if not isinstance(duration, timedelta):
+        duration = given_duration(duration, "a duration")
     return duration // timedelta(milliseconds=1)
 
 

@@ -62,7 +62,7 @@ OUTBOX: Final = "POSTROOM_OUTBOX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRoom:
-    """The files of a run, in the form in which its program sees them."""
+    """The files of a run, in the form that its program sees."""
 
     activation: RunActivation
     """The request, with the files named in its messages."""

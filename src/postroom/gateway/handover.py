@@ -4,9 +4,9 @@
                           │ too many wait, or none may wait
                           └─▶ withdrawn and rejected; its sender gets the reason
 
-All of this happens in one transaction. If the session is idle, the same transaction also stores the message
-and queues a run for it. The pending message's id is derived from the inbound message, so a repeated handover
-is ignored.
+All of this happens in one transaction. If the session is idle, the same transaction stores the message and
+queues a run for it. The pending message's id is derived from the inbound message, so a repeated handover is
+ignored.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -84,7 +84,7 @@ class Admission:
 
 
 class NotHandedOver(ChangeUndone):
-    """A message cannot be stored and handed over in one transaction; the transaction was rolled back."""
+    """A message could not be stored and handed over in one transaction, which was rolled back."""
 
 
 class Handover:
@@ -213,7 +213,7 @@ class Handover:
                 return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
-        """Return the busy policy of a session: its own choice, else the configured one."""
+        """Return the busy policy of a session: its own choice, otherwise the configured one."""
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 

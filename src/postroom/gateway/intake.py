@@ -270,7 +270,7 @@ class Intake:
         return await self._runner.pressed(replace(press, source=source))
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
-        """Return a stored message, with its answer if there is one; None if the message is unknown.
+        """Return a stored message with its answer, if there is one; None if the message is unknown.
 
         Raises:
             StoreError: The message could not be read.
@@ -377,7 +377,7 @@ class Intake:
         return taken
 
     async def sweep(self) -> int:
-        """Hand over messages that dead processes left behind; return their number."""
+        """Hand over messages that dead processes left behind; return how many."""
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:

@@ -82,7 +82,7 @@ class Acknowledgement(MarkView):
 
 
 class AckView(TypedDict, total=False):
-    """The acknowledgement of one message; for several, `messages` has one each, in the given order."""
+    """The acknowledgement of one message; for several messages, `messages` lists them in the given order."""
 
     message_id: int
     read: bool
@@ -169,7 +169,7 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages, or the message with the given id; messages are not marked as read.
+    """Return an agent's messages, or the message with the given id, without marking them as read.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
@@ -299,7 +299,7 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
 
 
 def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
-    """Return the attachment with the given digest or name; without both, the only attachment.
+    """Return the attachment with the given digest or name; if neither is given, the only attachment.
 
     Raises:
         InvalidArgument: Several attachments match.
@@ -414,7 +414,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
 
 
 def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return why a message has not reached people in their chats yet: quiet hours, or the last error."""
+    """Return why a message was not shown to people in their chats yet: quiet hours, or the last error."""
     people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
     keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
     rows = context.tx.outbox.open(CHAT_KIND, limit=_MOST_ON_THEIR_WAY) if keys else ()

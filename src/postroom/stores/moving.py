@@ -72,7 +72,10 @@ class Side(Protocol):
         ...
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this database is unfinished; None if there is none."""
+        """Return the id of the store whose copy to this database is incomplete.
+
+        Return None if there is no such store.
+        """
         ...
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:

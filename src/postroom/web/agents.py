@@ -1,6 +1,6 @@
 """The pages of agents: a project's list, and one agent with its inbox or sent messages and its reservations.
 
-Three words say whether an agent can be reached now; none of them is a guess:
+One of three words says whether an agent can be reached now. None of them is a guess:
 
     at work    a run of it executes here
     reachable  the server starts it for new mail, or hooks of its client were active recently
@@ -63,7 +63,7 @@ async def agent(site: Site, request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRow:
-    """A message that an agent received (with its inbox `entry`) or sent (without one)."""
+    """A message that an agent received (with its inbox `entry`) or sent (without an entry)."""
 
     message: Message
     project_slug: str | None
@@ -111,7 +111,7 @@ class Presence:
 
 
 def _presence(site: Site, tx: Transaction, project: Project, agents: Sequence[Agent]) -> dict[int, Presence]:
-    """Return the presence of each active agent, by its id."""
+    """Return the presence of each active agent, keyed by its id."""
     at_work = {} if site.services is None else site.services.runs.at_work(tx, project.slug)
     active = [one for one in agents if one.retired_at is None]
     ids = [one.id for one in active]

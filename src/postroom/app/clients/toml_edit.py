@@ -1,7 +1,7 @@
 """Edits a table of a TOML text in place and undoes the edit; every other byte stays unchanged.
 
-The text is cut and joined by its lines, and the result is read with the standard library: it must have the
-same meaning as before, apart from postroom's table. Otherwise the text is refused.
+The text is edited line by line, and the result is parsed with the standard library: apart from postroom's
+table, it must have the same meaning as before. Otherwise the text is refused.
 """
 
 import json

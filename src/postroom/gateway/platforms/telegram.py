@@ -95,7 +95,7 @@ def markdown_v2(text: str) -> str | None:
     """Convert Markdown to Telegram's dialect; return None if it should be sent unchanged.
 
     It is sent unchanged if nothing visible would be left, or if it is nested too deeply. Any thread may call
-    this, but do not convert long texts on the event loop: 4,096 brackets take 0.3 s.
+    this function. Do not convert long texts on the event loop: 4,096 brackets take 0.3 s.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
@@ -237,7 +237,7 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str = "https://api.telegram.org"
     """The address of the Bot API."""
     webhook_url: str | None = None
-    """The public address of `/channels/telegram`, which Telegram calls; None: long polling."""
+    """The public address of `/channels/telegram` that Telegram calls; None for long polling."""
     delete_webhook: bool = False
     """Whether long polling removes a webhook that another program set."""
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
@@ -439,7 +439,7 @@ _MEDIA: Final = {
     MessageType.STICKER: ("sendSticker", "sticker"),
 }
 _GENERAL: Final = "1"
-"""The topic that every forum begins with. Messages to it must not name a topic."""
+"""The topic that every forum begins with. A message to the general topic must not name a topic."""
 
 
 def number_of(text: str | None) -> int | None:
@@ -676,7 +676,7 @@ class Told(Struct, frozen=True, kw_only=True):
     data: str = ""
 
     def listed(self, kind: str, *words: str) -> str:
-        """Return these texts in one string, after the name of the kind of content."""
+        """Return these texts as one string, preceded by the name of the kind of content."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
 
@@ -784,9 +784,9 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
 def _read_reply(
     raw: Mapping[str, Json], message: Message, event: MessageEvent, me: Me
 ) -> tuple[Attachment, ...]:
-    """Add the answered message to an event; return its files, which belong to another person.
+    """Add the message that an event replies to; return the files of that message, which are another person's.
 
-    Each message of a topic formally replies to the message that opened the topic; that is ignored.
+    In a topic, each message formally replies to the message that opened the topic; this reply is ignored.
     """
     told = message.reply_to_message or message.external_reply or {}
     quoted = "" if message.quote is None else _spelt_out(message.quote.text, message.quote.entities, me)[0]
@@ -1035,7 +1035,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return "default" if self._me is None else str(self._me.bot_id)
 
     def lock_identity(self) -> str | None:
-        """Return the token, because only one process may poll with it; None with a webhook."""
+        """Return the token, because only one process may poll with it; None if a webhook is used."""
         return None if self._options.webhook_url else self.config.token
 
     def routes(self) -> Sequence[BaseRoute]:
