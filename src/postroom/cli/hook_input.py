@@ -70,6 +70,8 @@ _ACTING = (
     "done_task",
     "add_note",
     "end_note",
+    "subscribe",
+    "end_subscription",
 )
 _ANSWERS = ("tool_response", "tool_output", "tool_result", "result_json", "toolResult")
 _WRAPPINGS = (

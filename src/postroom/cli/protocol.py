@@ -36,6 +36,7 @@ READING_TOOLS: Final = frozenset(
         "list_agents",
         "list_contacts",
         "list_file_reservations",
+        "list_subscriptions",
         "list_tasks",
         "search_messages",
         "show_project",

@@ -4,7 +4,8 @@
     ├── InputError            the caller mends the call
     │   ├── InvalidArgument, InvalidName, InvalidPattern, InvalidPath, InvalidRecipients, TooLarge
     │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation, UnknownToken
-    │   ├── UnknownTask, TaskCircle, UnknownNote, UnknownRun, UnknownDispatch
+    │   ├── UnknownTask, TaskCircle, UnknownNote, UnknownSubscription, EventNotReported
+    │   ├── UnknownRun, UnknownDispatch
     │   ├── NameTaken, ToolNotListed
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
     │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
@@ -216,6 +217,19 @@ class UnknownNote(InputError):
 
     code = "unknown_note"
     default_remedy = "take the id from find_notes"
+
+
+class UnknownSubscription(InputError):
+    """The agent has no subscription with this id."""
+
+    code = "unknown_subscription"
+    default_remedy = "take the id from list_subscriptions"
+
+
+class EventNotReported(InputError):
+    """Nothing reports events of this kind to postroom, so that nobody can subscribe to them."""
+
+    code = "event_not_reported"
 
 
 class UnknownToken(InputError):

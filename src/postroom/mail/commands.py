@@ -18,6 +18,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
+from postroom.contracts.subscriptions import Watched
 from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
@@ -405,7 +406,7 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask a person a yes or no question, in a run that the server has started.
+    """Ask a person, in a run that the server has started: yes or no, or choices, text or form.
 
     Use it before a step that only a person may decide. Then end your turn: the run resumes with the answer.
     """
@@ -429,8 +430,18 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
         | None
     ) = None
     on_timeout: Annotated[
-        Literal["wait", "cancel", "no"], Meta(description="cancel the run, or answer no")
+        Literal["wait", "cancel", "no", "default"],
+        Meta(description="cancel the run, answer no, or answer default"),
     ] = "wait"
+    choices: Annotated[list[str], Meta(description="the person picks one")] = []
+    text: Annotated[bool, Meta(description="the person writes a text")] = False
+    form: Annotated[dict[str, Any], Meta(description="flat JSON schema, as in MCP elicitation")] | None = None
+    to: Annotated[
+        list[str], Meta(max_length=10, description="human:NAME, operator or starter; default: anyone")
+    ] = []
+    not_by: Annotated[list[str], Meta(max_length=10, description="who may not answer, as in to")] = []
+    action: Annotated[str, Meta(max_length=4000, description="exactly the action that a yes permits")] = ""
+    default: Annotated[str, Meta(max_length=2000, description="a choice or text; never a yes")] = ""
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -680,6 +691,40 @@ class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     project_key: ProjectKey
     agent_name: AgentName
     note_id: MessageId
+
+
+class Subscribe(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Be sent a message when an agent is idle, a task is ready, or another agent changes a file.
+
+    Use it instead of asking again and again.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    kind: Watched
+    about: Annotated[str, Meta(max_length=4096, description="agent name, task id or file pattern")] = ""
+    once: Annotated[bool, Meta(description="end with the first message")] = False
+
+
+class ListSubscriptions(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List your subscriptions.
+
+    Use it to find the id of one to end.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+
+
+class EndSubscription(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End a subscription.
+
+    Its messages stay.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    subscription_id: MessageId
 
 
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -71,7 +71,9 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.notes import MOST_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.questions import Asked
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
+from postroom.contracts.subscriptions import Subscription, Watched
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
 from postroom.contracts.tokens import KeptToken
 from postroom.contracts.waking import (
@@ -271,6 +273,11 @@ class EventRecorder:
         detail: Detail = {"task_id": task.id, "epoch": task.epoch}
         self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
 
+    def of_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
+        """Record that an agent changed a file of the project."""
+        happening = Happening(kind="file.changed", at=now, agent_id=agent_id, detail={"path": path})
+        self._record([project_id], happening)
+
     def of_note(self, kind: EventKind, note: Note, agent_id: int, now: int) -> None:
         """Record that an agent added or ended a note."""
         happening = Happening(kind=kind, at=now, agent_id=agent_id, detail={"note_id": note.id})
@@ -407,7 +414,13 @@ class WakingReads:
     def questions(self, run_id: str) -> list[AskedQuestion]:
         """Return the questions that an active run asked through `ask`, in order."""
         return [
-            AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
+            AskedQuestion(
+                id=row[0],
+                text=row[1],
+                timeout_ms=row[2],
+                on_timeout=OnTimeout(row[3]),
+                asked=msgspec.json.decode(row[4], type=Asked),
+            )
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
@@ -418,13 +431,21 @@ class WakingReads:
         """
         if any(one.id == question_id for one in self.questions(run_id)):
             return True
-        row = self._tx.one("threads.run", {"run_id": run_id})
-        run = None if row is None else rows.run(row)
-        if run is None:
+        if (run := self.run_of(run_id)) is None:
             return False
         tickets = run.waiting.tickets if run.waiting is not None else ()
         stands = {one.tool_call_id for one in (*tickets, *(told.ticket for told in run.answered))}
         return question_id in stands
+
+    def run_of(self, run_id: str) -> RunRecord | None:
+        """Return a stored run; None if there is none."""
+        row = self._tx.one("threads.run", {"run_id": run_id})
+        return None if row is None else rows.run(row)
+
+    def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
+        """Return until when questions of these runs are put off, by the ids of their run and their call."""
+        rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
+        return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose result a message reports; None if it does not report a run."""
@@ -555,10 +576,24 @@ class WakingWrites(WakingReads):
             "now": now,
             "timeout_ms": question.timeout_ms,
             "on_timeout": question.on_timeout.value,
+            "asked": msgspec.json.encode(question.asked).decode(),
         }
         if self._tx.changed("mail.ask", values):
             self._events.of_run("question.asked", run_id, agent_id, now, question_id=question.id)
         return self._tx.one("mail.is_active", values) is not None
+
+    def unask(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
+        """Remove a question that an active run has replaced by another one before anybody saw it."""
+        if self._tx.changed("mail.unask", {"run_id": run_id, "question_id": question_id}):
+            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
+
+    def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
+        """Put an open question off until an instant; an instant in the past ends that."""
+        values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
+        self._tx.run("mail.drop_snoozed", {"now": now})
+        self._tx.run("mail.unsnooze", values)
+        if until > now:
+            self._tx.run("mail.snooze", values)
 
     def end_run(
         self,
@@ -660,7 +695,7 @@ class TimelineReads:
     def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
         """Return the number of messages since an instant, by project; projects without any are left out."""
         values = {"project_ids": project_ids, "since": since}
-        return dict(row[:2] for row in self._tx.all("timeline.messages_since", values))
+        return {row[0]: row[1] for row in self._tx.all("timeline.messages_since", values)}
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.
@@ -1183,6 +1218,67 @@ def _note(row: Row) -> Note:
     return Note(**{**values, **lists})
 
 
+class SubscriptionReads:
+    """Reads subscriptions."""
+
+    _tx: SqlTransaction
+
+    def subscription(self, subscription_id: int) -> Subscription | None:
+        """Return one subscription."""
+        row = self._tx.one("subscriptions.subscription", {"id": subscription_id})
+        return None if row is None else record(Subscription, row)
+
+    def subscriptions(self, *, after: int, limit: int) -> list[tuple[Subscription, int]]:
+        """Return subscriptions by id, each with the number of the newest entry of its log."""
+        rows = self._tx.all("subscriptions.page", {"after": after, "limit": limit})
+        return [(record(Subscription, row), row[-1]) for row in rows]
+
+    def subscriptions_of(self, agent_id: int) -> list[Subscription]:
+        """Return the subscriptions of an agent, by id."""
+        rows = self._tx.all("subscriptions.of_agent", {"agent_id": agent_id})
+        return [record(Subscription, row) for row in rows]
+
+    def subscriptions_in(self, project_id: int, kind: Watched) -> list[Subscription]:
+        """Return the subscriptions of this kind in a project, by id."""
+        rows = self._tx.all("subscriptions.in_project", {"project_id": project_id, "kind": kind})
+        return [record(Subscription, row) for row in rows]
+
+    def is_working(self, thread_ids: Sequence[str]) -> bool:
+        """Return whether any of these threads has a queued, active or waiting run."""
+        return self._tx.one("subscriptions.is_working", {"thread_ids": thread_ids}) is not None
+
+
+class SubscriptionWrites(SubscriptionReads):
+    """Changes to subscriptions, and the events that are logged only because agents subscribed to them."""
+
+    _events: EventRecorder
+    _tell: Callable[..., None]
+
+    def insert_subscription(self, subscription: Subscription) -> Subscription:
+        """Store a new subscription; return it with its id."""
+        values = msgspec.structs.asdict(subscription)
+        [[number]] = self._tx.all("subscriptions.insert_subscription", values)
+        return msgspec.structs.replace(subscription, id=number)
+
+    def move_cursor(self, subscription_id: int, cursor: int) -> None:
+        """Store that the log was considered up to an entry."""
+        self._tx.run("subscriptions.move_cursor", {"id": subscription_id, "cursor": cursor})
+
+    def drop_subscription(self, subscription_id: int) -> None:
+        """Delete a subscription."""
+        self._tx.run("subscriptions.drop_subscription", {"id": subscription_id})
+
+    def note_idle(self, agent_id: int, now: int) -> None:
+        """Record that the turn of an agent's client has ended."""
+        self._events.of_agent("agent.idle", agent_id, now)
+        self._tell(TASKS)
+
+    def note_changed_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
+        """Record that an agent changed a file."""
+        self._events.of_file(project_id, agent_id, path, now)
+        self._tell(TASKS)
+
+
 _MOVED: Final = ("agents", "messages", "reservations", "tasks", "notes", "tokens", "aliases")
 _ON_THE_WAY: Final = "merging"
 """The temporary scope of a log while its entries are renumbered."""
@@ -1264,6 +1360,8 @@ class MergingWrites(MergingReads):
         for name in (source.human_key, source.slug):
             self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})
         self._join_logs(f"project:{source.id}", f"project:{target.id}")
+        newest = self._log.newest(f"project:{target.id}")  # entries of the other log are not news
+        self._tx.run("merging.move_subscriptions", {**both, "newest": newest})
         self._events.project_merged(target.id, source.slug, now)
 
     def _join_logs(self, source: str, target: str) -> None:
@@ -1340,7 +1438,7 @@ class ProjectWrites(ProjectReads, Protocol):
         ...
 
 
-class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingReads):
+class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, TimelineReads, WakingReads):
     """Reads of records by the ids of their projects. Absence is None or an empty list."""
 
     def __init__(
@@ -1789,7 +1887,7 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
         return counted | {"unread": self._tx.all("mail.count_unread")[0][0]} if unread else counted
 
 
-class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, WakingWrites):
+class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, SubscriptionWrites, WakingWrites):
     """Changes to records, which are addressed by the ids of their projects.
 
     Each change writes its events for agents, messages, reservations, tasks, notes, contacts and runs to the
