@@ -71,6 +71,7 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.notes import MOST_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.questions import Asked
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
 from postroom.contracts.subscriptions import Subscription, Watched
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
@@ -413,7 +414,13 @@ class WakingReads:
     def questions(self, run_id: str) -> list[AskedQuestion]:
         """Return the questions that an active run asked through `ask`, in order."""
         return [
-            AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
+            AskedQuestion(
+                id=row[0],
+                text=row[1],
+                timeout_ms=row[2],
+                on_timeout=OnTimeout(row[3]),
+                asked=msgspec.json.decode(row[4], type=Asked),
+            )
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
@@ -424,13 +431,21 @@ class WakingReads:
         """
         if any(one.id == question_id for one in self.questions(run_id)):
             return True
-        row = self._tx.one("threads.run", {"run_id": run_id})
-        run = None if row is None else rows.run(row)
-        if run is None:
+        if (run := self.run_of(run_id)) is None:
             return False
         tickets = run.waiting.tickets if run.waiting is not None else ()
         stands = {one.tool_call_id for one in (*tickets, *(told.ticket for told in run.answered))}
         return question_id in stands
+
+    def run_of(self, run_id: str) -> RunRecord | None:
+        """Return a stored run; None if there is none."""
+        row = self._tx.one("threads.run", {"run_id": run_id})
+        return None if row is None else rows.run(row)
+
+    def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
+        """Return until when questions of these runs are put off, by the ids of their run and their call."""
+        rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
+        return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose result a message reports; None if it does not report a run."""
@@ -561,10 +576,24 @@ class WakingWrites(WakingReads):
             "now": now,
             "timeout_ms": question.timeout_ms,
             "on_timeout": question.on_timeout.value,
+            "asked": msgspec.json.encode(question.asked).decode(),
         }
         if self._tx.changed("mail.ask", values):
             self._events.of_run("question.asked", run_id, agent_id, now, question_id=question.id)
         return self._tx.one("mail.is_active", values) is not None
+
+    def unask(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
+        """Remove a question that an active run has replaced by another one before anybody saw it."""
+        if self._tx.changed("mail.unask", {"run_id": run_id, "question_id": question_id}):
+            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
+
+    def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
+        """Put an open question off until an instant; an instant in the past ends that."""
+        values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
+        self._tx.run("mail.drop_snoozed", {"now": now})
+        self._tx.run("mail.unsnooze", values)
+        if until > now:
+            self._tx.run("mail.snooze", values)
 
     def end_run(
         self,
@@ -666,7 +695,7 @@ class TimelineReads:
     def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
         """Return the number of messages since an instant, by project; projects without any are left out."""
         values = {"project_ids": project_ids, "since": since}
-        return dict(row[:2] for row in self._tx.all("timeline.messages_since", values))
+        return {row[0]: row[1] for row in self._tx.all("timeline.messages_since", values)}
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.

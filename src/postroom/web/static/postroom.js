@@ -363,7 +363,22 @@ function press(key) {
   return true;
 }
 
+// The dialog is fetched when it is first asked for.
+let go;
+async function goTo() {
+  go ??= (document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: body.dataset.goStyle })),
+    import(body.dataset.goScript));
+  (await go).open();
+}
+
+addEventListener("click", (event) => {
+  if (!event.target.closest?.("[data-go-to]") || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  goTo();
+});
+
 addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key === "k") return event.preventDefault(), goTo();
   if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing || help.open) return;
   const at = document.activeElement, isTyping = at.matches("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape") {
