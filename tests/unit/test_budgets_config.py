@@ -74,7 +74,10 @@ def test_without_a_file_or_without_budgets_nothing_is_limited(tmp_path: Path) ->
         ("[[budgets]]\nper = 'all'\ncost = nan", "cost is 'nan': write a number greater than 0"),
         ("[[budgets]]\nper = 'all'\ncost = '5 EUR'", "cost is '5 EUR': write a number greater than 0"),
         (2 * "[[budgets]]\nper = 'all'\nruns = 1\n", "two budgets set runs for the same runs"),
-        (2 * "[[budgets]]\nper = 'all'\nwork = '1h'\nwindow = 'day'\n", "two budgets set work for the same runs"),
+        (
+            2 * "[[budgets]]\nper = 'all'\nwork = '1h'\nwindow = 'day'\n",
+            "two budgets set work for the same runs",
+        ),
         (
             "[[budgets]]\nper = 'all'\nruns = 1\nwindow = 'week'",
             "window is 'week': write one of hour, day, month",
