@@ -597,7 +597,7 @@ def _check_number(recipients: int, limit: int) -> None:
         raise TooLarge(
             f"{recipients} recipients exceed the limit of {limit}",
             value=recipients,
-            remedy="use broadcast, or send several messages",
+            remedy="set `broadcast` to true to write to all active agents, or send several messages",
         )
 
 

@@ -254,7 +254,8 @@ class Mail:
         """Give the agent a new token in a file on the server, so that the calling model never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
-                "this server stores no token files", remedy="run `postroom agents token` on the server"
+                "this server stores no token files",
+                remedy="the operator runs `postroom agents token` on the server",
             )
 
         def look(tx: MailReads) -> tuple[str, str, bool]:

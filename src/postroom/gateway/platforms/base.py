@@ -679,7 +679,7 @@ class BasePlatformAdapter(ABC):
         """
         self._heard()
         if not self.is_ours():  # it was frozen or disconnected while it held this message
-            raise StoreUnavailable(f"another server has the channel {self.platform.value} now")
+            raise StoreUnavailable(f"another server currently has the channel {self.platform.value} now")
         if self._inbound is None:
             raise StoreUnavailable(f"no handler receives messages of {self.platform.value} yet")
         await self._inbound.accept(event)

@@ -57,12 +57,12 @@ def encoded(value: object) -> bytes | None:
         return b"%d" % value
     if isinstance(value, str):
         if "\0" in value:
-            raise InvalidRecord("PostgreSQL cannot store a value: a text contains a zero byte")
+            raise InvalidRecord("PostgreSQL cannot store a value: a text contains a NUL character")
         try:
             return value.encode()
         except UnicodeEncodeError as error:
             raise InvalidRecord(
-                "PostgreSQL cannot store a value: a text contains half of a character"
+                "PostgreSQL cannot store a value: a text contains an unpaired surrogate character"
             ) from error
     if isinstance(value, int):  # truth values too, as 0 and 1
         return b"%d" % value

@@ -158,7 +158,7 @@ class Messages(Tables):
             looks.append(("threads.full_threads", {"thread_ids": [thread_id], "at_least": at_least}))
         twice, committed, [[place]], *full = self._sql.ask(*looks)
         for found in (*twice, *committed):
-            raise DuplicateRecord(f"message {found[0]!r} is on the thread already", value=found[0])
+            raise DuplicateRecord(f"message {found[0]!r} is already in the thread", value=found[0])
         if at_most is not None and (any(full) or len(messages) > at_most):
             raise thread_full(thread_id, at_most)
         added = tuple(
