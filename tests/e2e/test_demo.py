@@ -46,23 +46,40 @@ def told(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_two_programs_mend_a_bug_and_ask_before_they_finish(server: RunningServer) -> None:
+def test_two_programs_do_six_tasks_meet_at_a_file_fail_once_and_ask_before_they_commit(
+    server: RunningServer,
+) -> None:
     found = told(demo(server.data_dir, "--yes", "--json"))
     assert found["outcome"] == "committed"
-    assert [one["from"] for one in found["messages"]] == ["Ada"] * 3
+    steps = found["steps"]
+    for expected in (
+        "Ada has claimed task 1, Count every price (basket.py)",
+        "Bo wants basket.py, but Ada holds it",
+        "You let Bo try task 3 again",
+        "Bo has finished task 3, Take off a discount: discount.py passes test_shop.Discount.",
+        "Ada asks You: May I commit it?",
+        "You to Ada: yes",
+    ):
+        assert steps.count(expected) == 1, steps
+    [failure] = [one for one in steps if one.startswith("Bo failed at task 3, Take off a discount: ")]
+    assert failure.endswith("test_shop.Discount fails: my change of discount.py is wrong")
     assert git(found["folder"], "log", "--format=%s").splitlines() == [
-        "Count the first price as well",
+        "A shop with discounts and receipts",
         "A basket, with a bug",
     ]
     assert git(found["folder"], "status", "--porcelain", "--untracked-files=no") == ""
     with server.line() as line:
+        tasks = line.tool("list_tasks", project_key=found["folder"], state="done")["tasks"]
+        assert sorted((one["id"], one["epoch"]) for one in tasks) == [
+            (number, 2 if number == 3 else 1) for number in range(1, 7)
+        ]
         held = line.tool("list_file_reservations", project_key=found["folder"])
         assert held["reservations"] == []
         assert line.request("GET", "/admin/runners").json() == {"runners": []}
         page = line.request("GET", found["timeline"].removeprefix(server.url))
     assert page.status == 200
     assert 'aria-current="true">All</a>' in page.text
-    for words in ("The total is wrong", "started 1", "succeeded", "basket.py"):
+    for words in ("Task 1: Count every price", "started 1", "succeeded", "basket.py"):
         assert words in page.text
     assert "Traceback" not in server.log()
 
@@ -77,7 +94,7 @@ def test_its_question_is_listed_like_others_and_the_first_answer_counts(server: 
         assert question["question"] == "May I commit it?"
         assert postroom(server.data_dir, "questions", "answer", question["number"], "no").returncode == 0
         os.write(terminal, b"y\n")  # too late: the question has its answer
-        wait_for(shown, "I have reverted it.")
+        wait_for(shown, "Ada has blocked task 6, Commit the shop: You said no.")
         wait_for(shown, "The demo agents have stopped")
 
 

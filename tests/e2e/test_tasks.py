@@ -42,7 +42,7 @@ class Race:
 
     server: RunningServer
     tasks: int
-    kill_after: int
+    folder: str = FOLDER
     finished: list[tuple[int, int]] = field(default_factory=list)
     refused: list[tuple[int, int]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
@@ -57,6 +57,25 @@ class Race:
         with self.changed:
             into.append(one)
             self.changed.notify_all()
+
+    def kill_at(self, finished: int) -> None:
+        """Kill the server and start it again, once this many tasks are finished."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.finished) >= finished, PATIENCE)
+        self.up.clear()
+        self.server.kill()
+        self.server.start()
+        self.up.set()
+
+    def check(self, numbers: list[int]) -> None:
+        """Fail unless each task was done once, by its only holder, as the log of the project says."""
+        assert sorted(number for number, _ in self.finished) == numbers
+        events = log_of(self.server, self.folder)
+        assert check_claims(events) == {}
+        told = [
+            (one["detail"]["task_id"], one["detail"]["epoch"]) for one in events if one["kind"] == "task.done"
+        ]
+        assert sorted(told) == sorted(self.finished)
 
 
 @dataclass(slots=True)
@@ -76,7 +95,7 @@ class Caller:
             assert self.race.up.wait(60)
             try:
                 self.line = self.line or self.race.server.line()
-                return self.line.tool(tool, project_key=FOLDER, **key, **arguments)
+                return self.line.tool(tool, project_key=self.race.folder, **key, **arguments)
             except (Cut, OSError):
                 with suppress(OSError):
                     self.line and self.line.close()
@@ -131,37 +150,26 @@ def test_no_task_has_two_holders_and_none_is_lost(killed_server: RunningServer, 
             terms = {"title": f"task {number}", "depends_on": before, "paths": paths}
             added = line.tool("add_task", project_key=FOLDER, agent_name=CREW[0], **terms)
             numbers.append(added["id"])
-    race = Race(server, tasks, kill_after=tasks // 3)
+    race = Race(server, tasks)
     race.up.set()
     with ThreadPoolExecutor(CALLERS) as pool:
         working = [pool.submit(Caller(race, name).work) for name in CREW]
-        with race.changed:
-            assert race.changed.wait_for(lambda: len(race.finished) >= race.kill_after, PATIENCE)
-        race.up.clear()
-        server.kill()
-        server.start()
-        race.up.set()
+        race.kill_at(tasks // 3)
         for one in working:
             one.result(PATIENCE)
-    assert sorted(number for number, _ in race.finished) == numbers
-    events = log_of(server)
-    assert check_claims(events) == {}
-    told = [
-        (one["detail"]["task_id"], one["detail"]["epoch"]) for one in events if one["kind"] == "task.done"
-    ]
-    assert sorted(told) == sorted(race.finished)
+    race.check(numbers)
     assert len(race.gone) >= GONE
     assert race.refused, "no frozen agent was refused"
     assert "Traceback" not in server.log()
     print(f"\n{len(numbers)} tasks, {len(race.gone)} agents gone, {len(race.refused)} late calls refused")
 
 
-def log_of(server: RunningServer) -> list[dict[str, Any]]:
+def log_of(server: RunningServer, folder: str) -> list[dict[str, Any]]:
     """Return the log of the project."""
     found, after = list[dict[str, Any]](), 0
     with server.line() as line:
         while True:
-            page = line.tool("fetch_events", project_key=FOLDER, after=after, limit=1000)
+            page = line.tool("fetch_events", project_key=folder, after=after, limit=1000)
             found += page["events"]
             if page["next"] == after:
                 return found

@@ -42,7 +42,7 @@ LINES: tuple[Plant, ...] = (
     plant(
         "cli/demo/command.py: pass",
         "cli/demo/command.py",
-        '                print(f"{YOU} to {agent.BUILDER}: {show.line(said)}")\n',
+        '                yield f"{YOU} to {who}: {said}", ""\n',
         "                pass\n",
     ),
     plant(

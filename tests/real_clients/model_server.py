@@ -3,6 +3,7 @@
 A script is a function of the request. It runs on a separate thread, so it may wait for acts of a test.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -129,6 +130,10 @@ def _handler(model: ModelServer) -> type[BaseHTTPRequestHandler]:
 
         def log_message(self, *_: object) -> None:
             """Do not log: the requests are kept."""
+
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionResetError):  # the client was killed between two requests
+                super().handle()
 
         def do_GET(self) -> None:
             if urlsplit(self.path).path.endswith("/models"):

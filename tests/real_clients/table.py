@@ -53,7 +53,7 @@ COLLIDES: Mapping[str, Mapping[str, str]] = {
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,200 tokens; `full`: 45 tools, about 6,200 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,200 tokens; `full`: 48 tools, about 6,200 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -75,7 +75,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "codex": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,000 tokens; `full`: 45 tools, about 5,700 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,000 tokens; `full`: 48 tools, about 5,700 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -99,7 +99,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "gemini": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 4,000 tokens; `full`: 45 tools, about 8,300 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 4,000 tokens; `full`: 48 tools, about 8,300 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -121,7 +121,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "opencode": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 45 tools, about 5,900 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 48 tools, about 5,900 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -143,7 +143,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "copilot": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 45 tools, about 5,900 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 48 tools, about 5,900 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -165,7 +165,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "cline": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 45 tools, about 5,900 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 48 tools, about 5,900 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes("at a terminal, by `cline --id`"),

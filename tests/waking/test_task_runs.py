@@ -91,6 +91,22 @@ async def test_a_task_that_its_run_did_not_finish_is_blocked_and_never_run_again
     assert (await settle(room), len(room.agents.prompts)) == (1, 2)
 
 
+async def test_a_task_that_is_for_an_agent_whose_tasks_the_server_claims_starts_one_run(room: Room) -> None:
+    await people(room)
+
+    async def finishes(activation: Any) -> None:
+        [text] = [message.text() for message in activation.messages]
+        await call(room, "done_task", "Bo", **held_in(text))
+
+    room.agents.act = finishes
+    await call(room, "add_task", "Ada", title="first", assignee="Bo")
+    await call(room, "add_task", "Ada", title="second", assignee="Bo", depends_on=[1])
+    await settle(room)
+    assert await states(room) == {1: "done", 2: "done"}
+    assert len(room.agents.prompts) == 2
+    assert [one["subject"] for one in await room.inbox("Bo")] == ["Task 1: first", "Task 2: second"]
+
+
 async def test_an_own_task_is_given_too_and_a_busy_agent_gets_no_second_one(room: Room) -> None:
     await people(room)
     go_on = busy(room)

@@ -1,6 +1,7 @@
 """`postroom hook <client> <event>`: the program of a client's hook.
 
-The server makes the decision; this program asks it and translates between its format and the client's.
+The server makes the decision. This program asks the server, and translates between the client's format and
+its own.
 
 It runs at every tool call, so it imports next to nothing and uses HTTP over a plain socket, only to this
 machine. After any failure it prints nothing and exits with 0, so that mail never blocks a client. Its input
@@ -103,7 +104,10 @@ def _call_and_look(
 
 
 def _queued(client: str, kind: str, sent: object) -> str:
-    """Return the prompt with which mail has woken an idle Codex; its arrival confirms the announcement."""
+    """Return the prompt with which mail has woken an idle Codex session.
+
+    Its arrival confirms the announcement.
+    """
     prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
     return prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Final, Literal
 
 from postroom.contracts.clock import iso
+from postroom.contracts.questions import YES_OR_NO, Asked
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
@@ -40,6 +41,12 @@ class OpenQuestion:
     """The chat in which the agent asks; empty if the run processes mail."""
     who: str = ""
     """The person to whom the agent speaks in that chat; empty if unknown."""
+    asked: Asked = YES_OR_NO
+    """The answer that the question takes, and who may give it."""
+    expires_at: int | None = None
+    """The time until which an answer is accepted; None for no limit."""
+    snoozed_until: int | None = None
+    """The time until which somebody has put the question off; None if nobody has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +159,8 @@ class RunSearch:
     agent: str = ""
     text: str = ""
     """Words that must all occur in the agent's name, the run's id, its subjects, its answer or its error."""
+    since: int = 0
+    """The instant at or after which the run last changed."""
     before: RunCursor = BEFORE_ALL_RUNS
     """The position after which the search continues."""
 

@@ -1,8 +1,8 @@
-"""The operation that summarizes what has happened in a project since a cursor, computed from its log.
+"""The operation that summarizes the events of a project since a cursor, computed from the project's log.
 
     after ──▶ newest 2,000 entries that the caller may see ──▶ threads, questions, runs, usage ──▶ next
 
-The summary reads at most `MOST` entries, however many the log has, so that its cost does not grow with the
+The summary reads at most `MOST` entries, however long the log is, so that its cost does not grow with the
 project. Older entries after the cursor are only counted, in `skipped`.
 """
 
@@ -62,7 +62,7 @@ class CaughtRun(TypedDict):
 
 
 class CaughtRuns(TypedDict):
-    """The number of runs in each state, as their newest events tell it."""
+    """The number of runs in each state, according to the newest event of each run."""
 
     active: int
     waiting: int

@@ -131,9 +131,9 @@ class StoredChatDelivery:
         return await self._mail.store.write(change)
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Reply to a message on behalf of the person who owns all these chats, one of which is the address.
+        """Reply to a message as the person who owns all these chats, one of which is the person's address.
 
-        Return the person's address. If the call is repeated with its key, only one reply is sent.
+        Return the person's address. If the call is repeated with the same key, only one reply is sent.
 
         Raises:
             UnknownMessage: No person with one of these chats received this message.
@@ -153,7 +153,7 @@ class StoredChatDelivery:
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Send a message from a chat to a person; its author is the person whose address the chat is.
+        """Send a message from a chat to a person; its author is the person whose address is this chat.
 
         If the chat is nobody's address, a visitor is created for it, and mail to the visitor is shown in the
         chat.
@@ -184,7 +184,7 @@ class StoredChatDelivery:
 
 
 def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
-    """Return the person whose address a chat is; if there are several, the one that was added first."""
+    """Return the person whose address is this chat; if there are several, the one that was added first."""
     people = tx.agents_by_id(sorted(tx.reached_at(chat)))
     return next((people[one].name for one in sorted(people)), None)
 

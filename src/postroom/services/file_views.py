@@ -15,6 +15,7 @@ from postroom.contracts.mail import Agent
 from postroom.contracts.quoting import quoted
 from postroom.contracts.waking import FileView
 from postroom.mail.context import ReadContext, WriteContext
+from postroom.mail.subscriptions import is_watched_file
 
 GONE: Final = "gone"
 HUGE: Final = "huge"
@@ -49,6 +50,7 @@ class FileReport:
     """The absolute path, as the hook named it."""
     shown: str
     """The path in the file's project."""
+    project_id: int
     blob: str
     how: How
 
@@ -117,6 +119,8 @@ def note_files(context: ReadContext, agent: Agent, reports: Sequence[FileReport]
             sentences.append(f"{_named(report.shown)} changed while you read it.")
         if after.written_at == context.now and after.written_blob == report.blob:
             found.notes.append(_tell_others(report, agent.id))
+            if is_watched_file(context, report.project_id, agent, report.shown):
+                found.notes.append(_note_change(report, agent.id))
             since = max(mine.written_at if mine else 0, context.now - TOGETHER)
             near = [one for one in others if one.written_at > since]
             sentences += _together(context, report, near, is_told=report.file in told)
@@ -219,6 +223,12 @@ def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: 
 
 def _put(view: FileView) -> Note:
     return lambda writing: writing.tx.put_file_view(view)
+
+
+def _note_change(report: FileReport, agent_id: int) -> Note:
+    return lambda writing: writing.tx.note_changed_file(
+        report.project_id, agent_id, report.shown, writing.now
+    )
 
 
 def _tell_others(report: FileReport, agent_id: int) -> Note:

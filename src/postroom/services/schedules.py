@@ -68,7 +68,10 @@ class MessageTarget(Target):
         self._waker = waker
 
     async def submit(self, firing: Firing) -> str:
-        """Send the message of a tick and wake its readers in one transaction; return the message's number."""
+        """Send the message of a tick and wake its readers, in one transaction.
+
+        Return the number of the message.
+        """
         command = msgspec.convert(firing.schedule.payload, ScheduledMessage).command()
 
         def change(mail: MailWrites, made: OpenChange) -> str:

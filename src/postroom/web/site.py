@@ -1,4 +1,4 @@
-"""The common process of all pages: one view of the store, one template, and error pages for errors."""
+"""The common process of all pages: one snapshot of the store, one template, and error pages for errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -100,8 +100,8 @@ class Site:
         """Return the route of a page.
 
         An address that ends in a slash redirects to the same address without it, and `/p` to `/`. A slash
-        within a name is quoted. An error becomes an error page, in the frame of the project in the address if
-        there is one.
+        within a name is quoted. An error becomes an error page. If the address names a project, the page has
+        the frame of that project.
         """
 
         async def answer(request: Request) -> Response:

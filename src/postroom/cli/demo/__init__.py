@@ -1,1 +1,1 @@
-"""`postroom demo`: two real programs fix a small bug, woken by mail, and ask a person before they finish."""
+"""`postroom demo`: two real programs build a small shop, task by task, and ask a person to commit it."""

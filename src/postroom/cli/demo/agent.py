@@ -1,29 +1,28 @@
-"""The two agents of the demo. Each start of this program is one run, which gets its mail on standard input.
+"""The two agents of the demo. Each start of this program is one run, which gets its task on standard input.
 
-They are scripts, not models: this file contains their actions. Everything else works as for any agent: mail
-starts them, they call the server's tools over MCP, and their output is mailed back.
+They are scripts, not models: this file contains their actions. Everything else works as for any agent: the
+server claims tasks for them and starts them, they call its tools over MCP, and their output is mailed back.
 """
 
 import re
 import sys
-from collections.abc import Callable
+import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from postroom.app import places
+from postroom.cli import show
 from postroom.cli.client import Server
 from postroom.cli.demo import repository
 from postroom.cli.exit_codes import exit_code
 from postroom.contracts.errors import PostroomError
 
-BUILDER: Final = "Ada"
-REVIEWER: Final = "Bo"
+FIRST: Final = "Ada"
+SECOND: Final = "Bo"
 MAY_I: Final = "May I commit it?"
-COMMITTED: Final = "Committed as"
-TAKEN_BACK: Final = "I have reverted it."
-_FROM = re.compile(r"^From: (\S+) \((.*)\)$", re.MULTILINE)
-_ANSWER = re.compile(r"^The answer is (yes|no)\.", re.MULTILINE)
-_THREAD = re.compile(r"^Thread: (\S+)$", re.MULTILINE)
+_ANSWER: Final = re.compile(r"^The answer is (yes|no)\.", re.MULTILINE)
+_LOOKS: Final = 300
+"""How often Ada looks whether Bo has met her, every 0.1 seconds; then she goes on."""
 
 
 class Assignment:
@@ -34,73 +33,87 @@ class Assignment:
         self.name = environment["POSTROOM_AGENT"]
         self.run = environment["POSTROOM_RUN"]
         self.folder = Path.cwd()
-        self.word = mail.rstrip().splitlines()[-2].strip().lower()
-        """The last line of the message."""
         self.answer = found[1] if (found := _ANSWER.search(mail)) else None
         """The person's answer to this run's question, yes or no; None before it has asked."""
-        self.thread = found[1] if (found := _THREAD.search(mail)) else None
-        self.sender, self.kind = (found[1], found[2]) if (found := _FROM.search(mail)) else ("", "")
         self._server = Server.find()
 
-    @property
-    def is_answer(self) -> bool:
-        """Whether the mail reports the end of a run."""
-        return self.kind.startswith("the answer of a run")
+    def look(self, tool: str, **arguments: object) -> Any:
+        """Call a tool of this project that acts as nobody."""
+        return self._server.call_tool(tool, {"project_key": str(self.folder), **arguments})
 
-    def call(self, tool: str, **arguments: object) -> object:
+    def call(self, tool: str, **arguments: object) -> Any:
         """Call a tool as this agent, in this project."""
-        named = "sender_name" if tool == "send_message" else "agent_name"
-        return self._server.call_tool(tool, {"project_key": str(self.folder), named: self.name, **arguments})
+        return self.look(tool, agent_name=self.name, **arguments)
+
+    def task(self) -> dict[str, Any] | None:
+        """Return the task that this agent holds."""
+        claimed = show.items(self.look("list_tasks", state="claimed")["tasks"])
+        return next((one for one in claimed if one["holder"] == self.name), None)
 
 
-def build(assignment: Assignment) -> str:
-    """Fix the bug, get a review, ask the person, and commit if permitted. This can be repeated safely."""
-    if assignment.is_answer and "do not agree" in assignment.word:
-        return f"{assignment.sender} and I do not agree: {assignment.word}"
-    if assignment.is_answer and assignment.answer is None:
+def work(assignment: Assignment) -> str:
+    """Do the task that this agent holds. This can be repeated safely."""
+    task = assignment.task()
+    if task is None:
+        return "I hold no task."
+    held = {"task_id": task["id"], "epoch": task["epoch"]}
+    mine = next(one for one in repository.WORKS if one.title == task["title"])
+    if mine is repository.COMMIT:
+        return _commit(assignment, held)
+    if mine is repository.SAVE and not (assignment.folder / mine.path).exists():
+        _meet(assignment)
+    passes = repository.write(assignment.folder, mine)
+    if mine is repository.COUNT:
+        _await_the_other(assignment)
+    if not passes:
+        raise SystemExit(f"test_shop.{mine.test} fails: my change of {mine.path} is wrong")
+    said = f"{mine.path} passes test_shop.{mine.test}." if mine.test else f"{mine.path} is written."
+    output = "OK" if mine.test else ""
+    assignment.call(
+        "done_task", **held, output=output, message=said, idempotency_key=f"done/{assignment.run}"
+    )
+    return said
+
+
+def _meet(assignment: Assignment) -> None:
+    """Try to reserve a file that the other agent holds, and leave it alone."""
+    wanted = {"paths": [repository.BASKET], "reason": "the discount could be here, too"}
+    answer = assignment.call("file_reservation_paths", **wanted)
+    assignment.call("release_file_reservations", paths=[repository.BASKET])
+    holders = [holder["agent"] for one in answer["conflicts"] for holder in one["holders"]]
+    print(f"{', '.join(holders) or 'Nobody'} holds {repository.BASKET}: I work in my own file.")
+
+
+def _await_the_other(assignment: Assignment) -> None:
+    """Keep the file until the other agent has met its reservation, so that every demo shows this."""
+    for _ in range(_LOOKS):
+        made = assignment.look("fetch_events", kinds=["reservation.made"], limit=1000)["events"]
+        if any(
+            one["agent"] == SECOND and one["detail"].get("path") == repository.BASKET
+            for one in show.items(made)
+        ):
+            return
+        threading.Event().wait(0.1)
+
+
+def _commit(assignment: Assignment, held: dict[str, object]) -> str:
+    """Ask the person, and commit if permitted."""
+    if assignment.answer is None:
         asked = {"run_id": assignment.run, "idempotency_key": f"commit/{assignment.run}"}
         assignment.call("ask_person", question=MAY_I, **asked)
-        return f"{assignment.sender} has reviewed it and agrees: one line, and the test passes."
-    assignment.call(
-        "file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted"
-    )  # for this run: its end releases it
-    if assignment.answer == "yes":
-        name = repository.commit(assignment.folder, "Count the first price as well")
-        assignment.call("release_file_reservations")
-        return f"{COMMITTED} {name}. {repository.PROGRAM} is free again."
+        return "All tests pass, and I have asked."
     if assignment.answer == "no":
-        repository.git(assignment.folder, "checkout", "--quiet", "--", repository.PROGRAM)
-        assignment.call("release_file_reservations")
-        return f"{TAKEN_BACK} {repository.PROGRAM} is unchanged and free."
-    repository.fix(assignment.folder)
-    if not repository.test_passes(assignment.folder):
-        raise SystemExit("the test still fails")
-    assignment.call(
-        "send_message",
-        to=[REVIEWER],
-        subject="Please review",
-        body_md=f"I have fixed `total`:\n\n```diff\n{repository.difference(assignment.folder)}```",
-        thread_id=assignment.thread,
-        idempotency_key=f"review/{assignment.run}",
-    )
-    return f"The first price was not counted. It is fixed and the test passes; {REVIEWER} reviews it now."
-
-
-def review(assignment: Assignment) -> str:
-    """Review a change: check that it is small and that the test passes."""
-    if not repository.test_passes(assignment.folder):
-        return "I do not agree: the test fails."
-    return "I agree. One line is changed, and the test passes."
-
-
-ROLES: Final[dict[str, Callable[[Assignment], str]]] = {BUILDER: build, REVIEWER: review}
+        assignment.call("update_task", **held, state="blocked", reason="You said no.")
+        return "I have not committed it. The files are as they are."
+    name = repository.commit(assignment.folder, "A shop with discounts and receipts")
+    assignment.call("done_task", **held, commit=name, message=f"Committed as {name}.")
+    return f"Committed as {name}."
 
 
 def main() -> int:
-    """Execute the request in the mail, once, and print the answer."""
-    assignment = Assignment(sys.stdin.read())
+    """Execute the task in the mail, once, and print the answer."""
     try:
-        print(ROLES[assignment.name](assignment))
+        print(work(Assignment(sys.stdin.read())))
     except PostroomError as error:
         print(error.describe(), file=sys.stderr)
         return exit_code(error)

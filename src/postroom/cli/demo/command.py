@@ -1,4 +1,4 @@
-"""The demo as a command: it creates a scratch repository, writes a message, and prints the events."""
+"""The demo as a command: it creates a scratch repository, adds six tasks, and prints the events."""
 
 import secrets
 import shlex
@@ -25,12 +25,9 @@ from postroom.contracts.errors import ConfigError, ServerUnavailable, StaleDecis
 YOU: Final = "You"
 PATIENCE: Final = timedelta(minutes=2)
 _POLL_SECONDS: Final = 0.1
-_ASKED: Final = "The total of a basket is too low, and `test_basket.py` fails. Please fix it."
 _LOOK: Final = (
-    f"\nThe page shows each step live. Your message starts a run of {agent.BUILDER}. It reserves\n"
-    f"{repository.PROGRAM}, fixes the bug and writes to {agent.REVIEWER}; the reply starts "
-    f"{agent.BUILDER} again.\n{{asked}} `postroom top` and `postroom questions list` show the same in "
-    "another terminal.\n"
+    "\nThe page shows each step live. {asked}\n`postroom top`, `postroom tasks list` and `postroom "
+    "questions list` show the same in another terminal.\n"
 )
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -41,7 +38,9 @@ class Play:
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
         self.folder = folder
-        self.thread = self.slug = ""
+        self.slug = ""
+        self.works: dict[int, repository.Work] = {}
+        """The tasks by their numbers."""
         self._after = 0
 
     def call(self, tool: str, **arguments: object) -> Any:
@@ -64,43 +63,55 @@ class Play:
         self.slug = show.fields(made)["slug"]
 
     def prepare(self) -> None:
-        """Create repository and agents, and set the agents' runners."""
+        """Create repository and agents."""
         repository.make(self.folder)
-        for name, program in ((YOU, "person"), (agent.BUILDER, "script"), (agent.REVIEWER, "script")):
+        for name, program in ((YOU, "person"), (agent.FIRST, "script"), (agent.SECOND, "script")):
             self.call("register_agent", name=name, program=program, model="none")
-        environment = {"POSTROOM_DATA_DIR": str(places.data_dir(places.environment()))}
-        runner = {"argv": [sys.executable, "-m", agent.__name__], "env": environment, "timeout": 60}
-        for name in (agent.BUILDER, agent.REVIEWER):
-            perform(self.server, "set_runner", project=str(self.folder), agent=name, runner=runner)
 
     def begin(self) -> None:
-        """Send the message that starts the demo."""
-        sent = self.call(
-            "send_message",
-            sender_name=YOU,
-            to=[agent.BUILDER],
-            subject="The total is wrong",
-            body_md=_ASKED,
-        )
-        self.thread = show.items(sent.get("deliveries"))[0]["payload"]["thread_id"]
+        """Let the server run both agents for tasks, and add the tasks."""
+        environment = {"POSTROOM_DATA_DIR": str(places.data_dir(places.environment()))}
+        runner = {"argv": [sys.executable, "-m", agent.__name__], "env": environment, "timeout": 60}
+        for name in (agent.FIRST, agent.SECOND):
+            terms = {**runner, "claims_tasks": True}
+            perform(self.server, "set_runner", project=str(self.folder), agent=name, runner=terms)
+        assignees = {
+            **dict.fromkeys((repository.COUNT, repository.REFUSE, repository.COMMIT), agent.FIRST),
+            repository.SAVE: agent.SECOND,
+        }
+        for work in repository.WORKS:
+            numbers = list(self.works)
+            added = self.call(
+                "add_task",
+                agent_name=YOU,
+                title=work.title,
+                paths=[work.path] if work.path else [],
+                depends_on=[numbers[place - 1] for place in work.before],
+                assignee=assignees.get(work, ""),
+                acceptance=work.check,
+            )
+            self.works[added["id"]] = work
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield the messages to the person, each once, as they arrive.
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of the project, each once, as they happen.
 
         Raises:
-            ServerUnavailable: No message came for a long time.
+            ServerUnavailable: Nothing happened for a long time.
         """
         waiting, waited = threading.Event(), 0.0
         while waited < PATIENCE.total_seconds():
-            found = show.items(self.call("fetch_inbox", agent_name=YOU, after=self._after))
-            for one in found:
-                self._after, waited = one["seq"], 0.0
-                self.call("mark_message_read", agent_name=YOU, message_id=one["id"])
-                yield one
+            page = show.fields(self.call("fetch_events", after=self._after))
+            self._after = page["next"]
+            found = show.items(page["events"])
+            yield from found
+            waited = 0.0 if found else waited + _POLL_SECONDS
             if not found:
                 waiting.wait(_POLL_SECONDS)
-                waited += _POLL_SECONDS
-        raise ServerUnavailable("no message came within 2 minutes", remedy="read the server's log")
+        raise ServerUnavailable("nothing happened for 2 minutes", remedy="read the server's log")
+
+    def task(self, number: int) -> dict[str, Any]:
+        """Return one task."""
+        return show.items(self.call("list_tasks", task_id=number)["tasks"])[0]
 
     def answer(self, word: str) -> None:
         """Answer the agents' question, unless it has been answered elsewhere in the meantime."""
@@ -111,7 +122,7 @@ class Play:
 
     def end(self) -> None:
         """Stop running the agents."""
-        for name in (agent.BUILDER, agent.REVIEWER):
+        for name in (agent.FIRST, agent.SECOND):
             perform(self.server, "remove_runner", project=str(self.folder), agent=name)
 
 
@@ -120,71 +131,87 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def demo(
-    yes: Annotated[bool, typer.Option("--yes", help="Answer the agents' question with yes.")] = False,
-    no: Annotated[bool, typer.Option("--no", help="Answer the agents' question with no.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer yes to the agents' question.")] = False,
+    no: Annotated[bool, typer.Option("--no", help="Answer no to the agents' question.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Watch two programs fix a bug.
+    """Watch two programs do six tasks.
 
-    Messages start them. They reserve, edit, review, ask you, and finish. The demo needs no model and no key.
-    It works in a scratch repository and keeps the repository for you.
+    The server claims the tasks for them. They reserve files, meet at one, fail once, test, ask you, and
+    commit. The demo needs no model and no key. It works in a scratch repository and keeps the repository for
+    you.
     """
     server = Server.find()
     if urlsplit(server.endpoint.url).hostname not in _LOOPBACK:
         raise ConfigError("the demonstration needs a server on this machine", value=server.endpoint.url)
-    folder = places.data_dir(places.environment()) / "demo" / f"basket-{secrets.token_hex(3)}"
+    folder = places.data_dir(places.environment()) / "demo" / f"shop-{secrets.token_hex(3)}"
     play = Play(server, folder)
-    told: list[dict[str, str]] = []
+    steps: list[str] = []
     play.open()
     if not as_json:
         is_asked = sys.stdin.isatty() and not (yes or no)
         told_how = (
-            "Then it asks you here."
+            "At the end it asks you here."
             if is_asked
-            else f"Then it asks, and the answer is {'no' if no else 'yes'}."
+            else f"At the end it asks, and the answer is {'no' if no else 'yes'}."
         )
         print(f"Watch it live:\n{play.link()}\n{_LOOK.format(asked=told_how)}", flush=True)
     try:
         play.prepare()
-        if not as_json:
-            if not (yes or no) and sys.stdin.isatty():
-                typer.prompt("Open the link, then press Enter to begin", default="", show_default=False)
-            print(f"\n{YOU} to {agent.BUILDER}: {_ASKED}", flush=True)
+        if not as_json and not (yes or no) and sys.stdin.isatty():
+            typer.prompt("Open the link, then press Enter to begin", default="", show_default=False)
         play.begin()
-        outcome = _played(play, told, as_json=as_json, word="yes" if yes else "no" if no else None)
+        outcome = "failed"
+        for step, word in _played(play, as_json=as_json, word="yes" if yes else "no" if no else None):
+            outcome = word or outcome
+            steps += [step] if step else []
+            if step and not as_json:
+                print(show.line(step), flush=True)
     finally:
         play.end()
-    answer = {
-        "folder": str(folder),
-        "timeline": play.timeline,
-        "thread": play.thread,
-        "outcome": outcome,
-        "messages": told,
-    }
+    answer = {"folder": str(folder), "timeline": play.timeline, "outcome": outcome, "steps": steps}
     show.answer(answer, as_json=as_json, text=lambda: _closing(play))
     if outcome == "failed":
         raise typer.Exit(1)
 
 
-def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str | None) -> str:
-    """Follow the messages until the end, answer the question, and return the outcome."""
-    for message in play.messages():
-        text = message["body_md"].strip()
-        told.append({"from": message["from"], "text": text})
-        if not as_json:
-            print(f"{show.line(message['from'])} to {YOU}: {show.line(text)}")
-        if text.startswith(agent.COMMITTED):
-            return "committed"
-        if text.startswith(agent.TAKEN_BACK):
-            return "taken back"
-        if message["importance"] == "high" or "do not agree" in text:
-            return "failed"
-        if agent.MAY_I in text:
-            said = word or _asked(as_json=as_json)
-            if not as_json:
-                print(f"{YOU} to {agent.BUILDER}: {show.line(said)}")
-            play.answer(said)
-    return "failed"
+def _played(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[str, str]]:
+    """Act as the person, and yield each step as a line; at the end, yield no line and the outcome."""
+    last, outcome, holders = max(play.works), "", dict[str, str]()
+    names = [f"{number} {work.title}" for number, work in play.works.items()]
+    yield f"{YOU} added {len(names)} tasks: {', '.join(names)}", ""
+    for event in play.events():
+        who, number = event["agent"], event["detail"].get("task_id")
+        called = f"task {number}, {play.works[number].title}" if number in play.works else ""
+        match event["kind"]:
+            case "task.claimed":
+                path = play.works[number].path
+                holders[path] = who
+                yield f"{who} has claimed {called}" + (f" ({path})" if path else ""), ""
+            case "reservation.made" if (
+                event["detail"].get("path") == repository.BASKET
+                and holders.get(repository.BASKET, who) != who
+            ):
+                yield f"{who} wants {repository.BASKET}, but {holders[repository.BASKET]} holds it", ""
+            case "task.blocked" if number == last:
+                yield f"{who} has blocked {called}: {play.task(number)['reason']}", ""
+                outcome = "declined"
+            case "task.blocked":
+                yield f"{who} failed at {called}: {play.task(number)['reason'].splitlines()[0]}", ""
+                play.call("update_task", agent_name=YOU, task_id=number, state="ready")
+                yield f"{YOU} let {who} try task {number} again", ""
+            case "task.done":
+                holders.pop(play.works[number].path)
+                yield f"{who} has finished {called}: {play.task(number)['message']}", ""
+                outcome = "committed" if number == last else ""
+            case "run.waiting":
+                yield f"{who} asks {YOU}: {agent.MAY_I}", ""
+                said = word or _asked(as_json=as_json)
+                yield f"{YOU} to {who}: {said}", ""
+                play.answer(said)
+            case "run.ended" if outcome:
+                yield "", outcome
+                return
 
 
 def _asked(*, as_json: bool) -> str:
@@ -197,8 +224,8 @@ def _asked(*, as_json: bool) -> str:
 
 def _closing(play: Play) -> str:
     return (
-        f"\nSee the result, now or later:\n  every message   postroom mail thread {play.thread} "
-        f"--project {play.slug}\n  every run       postroom runs list --project {play.slug}\n  the "
-        f"change      git -C {shlex.quote(str(play.folder))} log --patch\n  the page        "
-        f"{play.link()}\nThe demo agents have stopped. You can delete the folder."
+        f"\nSee the result, now or later:\n  the tasks       postroom tasks list --state done --project "
+        f"{play.slug}\n  every run       postroom runs list --project {play.slug}\n  the change      "
+        f"git -C {shlex.quote(str(play.folder))} log --patch\n  the page        {play.link()}\n"
+        "The demo agents have stopped. You can delete the folder."
     )

@@ -1,32 +1,76 @@
-"""The scratch repository of the demo: a program with one bug, and the test that finds it."""
+"""The scratch repository of the demo: a small shop with one bug, the work on it, and its tests."""
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from postroom.contracts.errors import ConfigError
 
-PROGRAM: Final = "basket.py"
-BUG: Final = "    return sum(prices[1:])"
-MENDED: Final = "    return sum(prices)"
+BASKET: Final = "basket.py"
+_BUG: Final = "    return sum(prices[1:])"
+_TOTAL: Final = "    return sum(prices)"
 _CODE: Final = f'''"""What a basket costs."""
 
 
 def total(prices):
     """Return the sum of the prices, in cents."""
-{BUG}
+{_BUG}
 '''
-_TEST: Final = '''"""What a basket must cost."""
+_DISCOUNT: Final = '''"""What a customer saves."""
+
+
+def discounted(price, percent):
+    """Return a price, in cents, less this percentage."""
+    return {}
+'''
+_RECEIPT: Final = '''"""What a customer sees."""
+
+from basket import total
+from discount import discounted
+
+
+def receipt(prices, percent):
+    """Return the line at the end of a receipt."""
+    return f"To pay: {discounted(total(prices), percent) / 100:.2f}"
+'''
+_README: Final = """# Shop
+
+`receipt([250, 120, 30], 10)` returns `To pay: 3.60`.
+"""
+_TEST: Final = '''"""How the shop must work."""
 
 import unittest
 
-from basket import total
 
-
-class Basket(unittest.TestCase):
+class Total(unittest.TestCase):
     def test_every_price_counts(self):
+        from basket import total
+
         self.assertEqual(total([250, 120, 30]), 400)
+
+
+class Negative(unittest.TestCase):
+    def test_a_negative_price_is_refused(self):
+        from basket import total
+
+        with self.assertRaises(ValueError):
+            total([250, -120])
+
+
+class Discount(unittest.TestCase):
+    def test_ten_percent_are_taken_off(self):
+        from discount import discounted
+
+        self.assertEqual(discounted(400, 10), 360)
+
+
+class Receipt(unittest.TestCase):
+    def test_a_receipt_shows_the_price_to_pay(self):
+        from receipt import receipt
+
+        self.assertEqual(receipt([250, 120, 30], 10), "To pay: 3.60")
 
 
 if __name__ == "__main__":
@@ -34,6 +78,47 @@ if __name__ == "__main__":
 '''
 _AUTHOR: Final = ("-c", "user.name=postroom demo", "-c", "user.email=demo@postroom.invalid")
 _PATIENCE: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One task of the demo.
+
+    Attributes:
+        before: The numbers of the tasks that must be done first, counted from 1.
+        test: The class of the tests that accepts the work; empty if a person or nobody does.
+        versions: The contents of the file after each try: those before the last one fail the test.
+    """
+
+    title: str
+    path: str = ""
+    before: tuple[int, ...] = ()
+    test: str = ""
+    versions: tuple[str, ...] = ()
+
+    @property
+    def check(self) -> str:
+        """The command that accepts the work; empty without a test."""
+        return f"python -m unittest test_shop.{self.test}" if self.test else ""
+
+
+_SUMMED: Final = _CODE.replace(_BUG, _TOTAL)
+_REFUSING: Final = _SUMMED.replace(
+    _TOTAL, f'    if min(prices, default=0) < 0:\n        raise ValueError("a price is negative")\n{_TOTAL}'
+)
+COUNT: Final = Work("Count every price", BASKET, test="Total", versions=(_SUMMED,))
+REFUSE: Final = Work("Refuse a negative price", BASKET, test="Negative", versions=(_REFUSING,))
+SAVE: Final = Work(
+    "Take off a discount",
+    "discount.py",
+    test="Discount",
+    versions=(_DISCOUNT.format("price - percent"), _DISCOUNT.format("price * (100 - percent) // 100")),
+)
+PRINT: Final = Work("Print a receipt", "receipt.py", (1, 3), "Receipt", (_RECEIPT,))
+DESCRIBE: Final = Work("Describe the shop", "README.md", (4,), versions=(_README,))
+COMMIT: Final = Work("Commit the shop", before=(2, 5))
+WORKS: Final = (COUNT, REFUSE, SAVE, PRINT, DESCRIBE, COMMIT)
+"""The six tasks, in the order in which they are added."""
 
 
 def make(folder: Path) -> None:
@@ -44,8 +129,8 @@ def make(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True)
-        (folder / PROGRAM).write_text(_CODE, encoding="utf-8")
-        (folder / "test_basket.py").write_text(_TEST, encoding="utf-8")
+        (folder / BASKET).write_text(_CODE, encoding="utf-8")
+        (folder / "test_shop.py").write_text(_TEST, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot create {folder}: {error.strerror}", value=str(folder)) from error
     git(folder, "init", "--quiet", "--initial-branch=main")
@@ -53,30 +138,29 @@ def make(folder: Path) -> None:
     git(folder, *_AUTHOR, "commit", "--quiet", "--message", "A basket, with a bug")
 
 
-def fix(folder: Path) -> None:
-    """Fix the bug; no effect if it is fixed."""
-    path = folder / PROGRAM
-    path.write_text(path.read_text(encoding="utf-8").replace(BUG, MENDED), encoding="utf-8")
+def write(folder: Path, work: Work) -> bool:
+    """Write the next version of a task's file, and return whether it passes its test.
 
-
-def test_passes(folder: Path) -> bool:
-    """Run the test and return whether it passes."""
-    words = [sys.executable, "-B", "-m", "unittest", "--quiet"]
+    The last version stays: it passes.
+    """
+    path = folder / work.path
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    tried = work.versions.index(text) + 1 if text in work.versions else 0
+    path.write_text(work.versions[min(tried, len(work.versions) - 1)], encoding="utf-8")
+    if not work.test:
+        return True
+    words = [sys.executable, "-B", *work.check.split()[1:], "--quiet"]
     done = subprocess.run(  # noqa: S603 - our own words
         words, cwd=folder, capture_output=True, timeout=_PATIENCE, check=False
     )
     return done.returncode == 0
 
 
-def difference(folder: Path) -> str:
-    """Return the uncommitted changes."""
-    return git(folder, "diff", "--unified=0", "--", PROGRAM)
-
-
 def commit(folder: Path, words: str) -> str:
-    """Commit the changes and return the commit's short name; without changes, that of the last commit."""
-    if difference(folder):
-        git(folder, *_AUTHOR, "commit", "--quiet", "--message", words, "--", PROGRAM)
+    """Commit all files and return the commit's short name; without changes, that of the last commit."""
+    if git(folder, "status", "--porcelain"):
+        git(folder, "add", ".")
+        git(folder, *_AUTHOR, "commit", "--quiet", "--message", words)
     return git(folder, "rev-parse", "--short", "HEAD").strip()
 
 
