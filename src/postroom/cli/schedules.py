@@ -72,12 +72,13 @@ def add(  # noqa: PLR0913 - an option an argument
         str | None, typer.Option(metavar="TIME", help="The interval, such as 30m or 1d.")
     ] = None,
     zone: Annotated[
-        str, typer.Option(metavar="ZONE", help="The time zone of the cron line, such as Europe/Berlin.")
+        str, typer.Option(metavar="ZONE", help="The time zone of the cron expression, such as Europe/Berlin.")
     ] = "UTC",
     missed: Annotated[
         str,
         typer.Option(
-            metavar="POLICY", help="Times missed while no server ran: skip, send once, or send all."
+            metavar="POLICY",
+            help="What to do about times at which no server was running: skip them, send once, or send all.",
         ),
     ] = "once",
     overlap: Annotated[

@@ -46,7 +46,7 @@ from postroom.gateway.events import Button, Card, MessageEvent, is_button_value
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
-from postroom.gateway.questions import Questions
+from postroom.gateway.questions import Questions, inbox_text
 from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, read_every, read_once
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
@@ -353,9 +353,40 @@ class Commands:
     async def _deny(self, call: CommandCall) -> str:
         return await self._decide(call, approved=False)
 
-    async def _decide(self, call: CommandCall, *, approved: bool) -> str:
+    async def _answer(self, call: CommandCall) -> str:
+        return await self._decide(call, approved=None)
+
+    async def _inbox(self, call: CommandCall) -> str:
+        if not self._sees_all(call.source):
+            return "/inbox shows the questions of all projects: only owners can use it, in a direct message."
+        return inbox_text(await self._questions.everywhere())
+
+    def _sees_all(self, source: SessionSource) -> bool:
+        """Return whether this chat may show the questions of all projects."""
+        return source.chat_type == "dm" and self._people.may(source, PersonRole.OWNER)
+
+    async def read_as_answer(self, event: MessageEvent, source: SessionSource, key: str) -> None:
+        """Turn a reply to the card of an open question into an answer, if the sender may answer questions.
+
+        Raises:
+            StoreError: The question could not be read.
+        """
+        call = CommandCall(event=event, source=source, key=key, words="")
+        if is_person(source.agent) or not self.may_use(BY_NAME["answer"], source) or not event.text.strip():
+            return
+        for session in await self._sessions_here(call):
+            for number, card in session.settings.get("cards", {}).items():
+                if card["id"] != event.reply_to_message_id:
+                    continue
+                if any(one.number == number for one in await self._questions.open(session.thread_id)):
+                    event.text = f"/answer {number} {event.text}"
+                    return
+
+    async def _decide(self, call: CommandCall, *, approved: bool | None) -> str:
         threads = [session.thread_id for session in await self._sessions_here(call)]
-        decided = await self._questions.decide(threads, call.source, call.words, approved=approved)
+        decided = await self._questions.decide(
+            threads, call.source, call.words, approved=approved, everywhere=self._sees_all(call.source)
+        )
         if decided.question is not None:
             text = f"{decided.question.text}\n\n{decided.answer}"
             await self._notices.show_answered(decided.thread_id, decided.question.number, text)
@@ -705,6 +736,20 @@ COMMANDS = (
         answers_question=True,
         usage="<number> [why]",
         help="answer a question with no",
+        role=PersonRole.OPERATOR,
+    ),
+    Command(
+        name="answer",
+        run=Commands._answer,
+        answers_question=True,
+        usage="<number> <answer>",
+        help="answer a question with a choice, its number, a text, or field = value",
+        role=PersonRole.OPERATOR,
+    ),
+    Command(
+        name="inbox",
+        run=Commands._inbox,
+        help="list the open questions of all agents",
         role=PersonRole.OPERATOR,
     ),
     Command(

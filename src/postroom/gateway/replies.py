@@ -16,6 +16,8 @@ from postroom.contracts.inference import CALLER_TOOLS
 from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
+from postroom.contracts.questions import YES_OR_NO, Asked, Given, QuestionKind, decision_on
+from postroom.contracts.quoting import readable
 from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import (
     CUT_OFF,
@@ -25,6 +27,7 @@ from postroom.contracts.runs import (
     TerminationKind,
     WaitingReason,
 )
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
 from postroom.gateway.events import Button, Card
@@ -57,6 +60,16 @@ class Question(Record, frozen=True, kw_only=True):
     run_id: str
     call_id: str
     text: str
+    asked: Asked = YES_OR_NO
+
+    def decision(self, given: Given, now: int) -> ToolCallResume:
+        """Return the decision that an answer makes.
+
+        Raises:
+            NotPermitted: This person may not answer the question.
+            InvalidArgument, TooLarge: The question does not take such an answer.
+        """
+        return decision_on(self.asked, self.number, self.text, given, now)
 
 
 class Reply(Record, frozen=True, kw_only=True):
@@ -225,6 +238,7 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
         run_id=run.run_id,
         call_id=ticket.tool_call_id,
         text=ticket.question,
+        asked=ticket.asked,
     )
 
 
@@ -240,12 +254,40 @@ def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
 
 
 def card_of(question: Question, before: str = "") -> Card:
-    """Return the card of a question, with the text that stands above it."""
-    buttons = (
-        Button(label="Approve", value=f"approve {question.number}"),
-        Button(label="Deny", value=f"deny {question.number}"),
-    )
-    return Card(text="\n\n".join(filter(None, (before, question.text))), buttons=buttons)
+    """Return the card of a question with its limits and buttons, below the text `before`."""
+    number, asked = question.number, question.asked
+    buttons: tuple[Button, ...] = ()
+    how = ""
+    match asked.kind:
+        case QuestionKind.YES_NO:
+            buttons = (
+                Button(label="Approve", value=f"approve {number}"),
+                Button(label="Deny", value=f"deny {number}"),
+            )
+        case QuestionKind.CHOICE:
+            buttons = tuple(
+                Button(label=choice, value=f"answer {number} {place}")
+                for place, choice in enumerate(asked.choices, start=1)
+            )
+        case _:
+            how = f"Reply to this message, or send {how_to_answer(question)}"
+    action = f"A yes permits exactly this:\n{readable(asked.action)}" if asked.action else ""
+    who = f"From {asked.who}." if asked.to or asked.not_by else ""
+    return Card(text="\n\n".join(filter(None, (before, question.text, action, who, how))), buttons=buttons)
+
+
+def how_to_answer(question: Question) -> str:
+    """Return the commands that answer a question."""
+    number, asked = question.number, question.asked
+    match asked.kind:
+        case QuestionKind.YES_NO:
+            return f"/approve {number} or /deny {number}"
+        case QuestionKind.CHOICE:
+            return f"/answer {number} {' | '.join(asked.choices)}"
+        case QuestionKind.TEXT:
+            return f"/answer {number} <text>"
+    fields = "; ".join(f"{one.name} = <{one.described}>" for one in asked.fields)
+    return f"/answer {number} {fields}"
 
 
 def cards_of(run: RunRecord) -> list[Card]:

@@ -257,7 +257,7 @@ class GatewayRunner:
     def services(self) -> Services:
         """The runner's services. A runner that was created without `__init__` has none."""
         if self._services is None:
-            raise PostroomError("this runner was made without its services")
+            raise PostroomError("this runner was created without its services")
         return self._services
 
     @property
@@ -332,6 +332,8 @@ class GatewayRunner:
         source, key, services = event.source, draft.session_key, self.services
         if event.is_command() or event.is_empty or album_of(event) or "automatic" in event.metadata:
             return False
+        if event.reply_to_message_id is not None:  # it may answer a question
+            return False
         if source is None or not worker.is_idle or key in services.presenter.runs:
             return False
         if is_person(source.agent) or not self._is_user_authorized(source):
@@ -362,6 +364,8 @@ class GatewayRunner:
         if source is None:
             return
         key, may_write = self._session_key_for_source(source), self._is_user_authorized(source)
+        if event.reply_to_message_id is not None and not event.is_command():
+            await self.services.commands.read_as_answer(event, source, key)
         if "automatic" in event.metadata and not (event.metadata.get("may_be_a_person") and may_write):
             reason = f"a machine sent it: {event.metadata['automatic']}"
             await self._close(event, InboundStatus.REJECTED, reason=reason)

@@ -406,7 +406,7 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask a person a yes or no question, in a run that the server has started.
+    """Ask a person, in a run that the server has started: yes or no, or choices, text or form.
 
     Use it before a step that only a person may decide. Then end your turn: the run resumes with the answer.
     """
@@ -430,8 +430,18 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
         | None
     ) = None
     on_timeout: Annotated[
-        Literal["wait", "cancel", "no"], Meta(description="cancel the run, or answer no")
+        Literal["wait", "cancel", "no", "default"],
+        Meta(description="cancel the run, answer no, or answer default"),
     ] = "wait"
+    choices: Annotated[list[str], Meta(description="the person picks one")] = []
+    text: Annotated[bool, Meta(description="the person writes a text")] = False
+    form: Annotated[dict[str, Any], Meta(description="flat JSON schema, as in MCP elicitation")] | None = None
+    to: Annotated[
+        list[str], Meta(max_length=10, description="human:NAME, operator or starter; default: anyone")
+    ] = []
+    not_by: Annotated[list[str], Meta(max_length=10, description="who may not answer, as in to")] = []
+    action: Annotated[str, Meta(max_length=4000, description="exactly the action that a yes permits")] = ""
+    default: Annotated[str, Meta(max_length=2000, description="a choice or text; never a yes")] = ""
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -933,7 +943,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
         known = known if known in fields or known in _OTHER_WORDS else name
         if known in named and named[known] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+                f"{known} is given twice, with different values", remedy=f"give {known} only once"
             )
         named[known] = value
     return _with_known_names(named, kind)
@@ -1182,7 +1192,7 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
         known = name if name in fields else next(meant, name)
         if known in named and named[known] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+                f"{known} is given twice, with different values", remedy=f"give {known} only once"
             )
         named[known] = value
     return named
@@ -1301,7 +1311,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
             one = number[1].replace(",", "")
             raise InvalidArgument(
-                f"{name} {text[:_LONGEST_SHOWN]!r} may be one id or several ids",
+                f"{name} {text[:_LONGEST_SHOWN]!r} may mean one id or several ids",
                 value=text[:_LONGEST_SHOWN],
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )

@@ -1,9 +1,10 @@
 """The responses of the administration, as in the OpenAPI document. Times are ISO 8601 texts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from postroom.contracts.messages import Json
+from postroom.contracts.questions import QuestionKind
 from postroom.contracts.work import Waiting, Work
 from postroom.mail.tasks import TaskView
 
@@ -267,13 +268,35 @@ class WaitingQuestion(TypedDict):
     thread_id: str
     run_id: str
     waiting_since: str
+    takes: QuestionKind
+    """The kind of answer."""
+    choices: list[str]
+    form: dict[str, Any] | None
+    """The JSON schema of the fields of a form."""
+    to: list[str]
+    """The addresses of those who may answer; empty for everybody who may answer questions."""
+    not_by: list[str]
+    action: str
+    """Exactly the action that a yes permits."""
+    digest: str
+    """The digest of that action."""
+    expires_at: str | None
+    snoozed_until: str | None
+
+
+class SnoozedQuestion(TypedDict):
+    """A question that was put off; `snoozed_until` None means that it no longer is."""
+
+    number: str
+    snoozed_until: str | None
 
 
 class AnsweredQuestion(TypedDict):
     """A question that was answered."""
 
     number: str
-    answer: Literal["yes", "no"]
+    answer: str
+    """The answer in words."""
 
 
 ScheduleView = TypedDict(

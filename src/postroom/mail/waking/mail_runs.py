@@ -284,6 +284,7 @@ class MailRunExecutor(ExecutorAround):
                 updated_at=now,
                 expires_at=None if one.timeout_ms is None else now + one.timeout_ms,
                 on_timeout=one.on_timeout,
+                asked=one.asked,
             )
             for one in asked
         )

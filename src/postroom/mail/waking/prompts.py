@@ -129,7 +129,13 @@ def decision_told(decision: ToolCallResume) -> str:
         return f"They answered: {one_line(decision.reason)}\nContinue with this answer."
     word = {True: "yes", False: "no"}.get(decision.approved, "something else")  # type: ignore[arg-type]
     why = f" They said: {one_line(decision.reason)}" if decision.reason else ""
-    return f"The answer is {word}.{why}\nContinue with this answer."
+    digest = decision.result.get("digest") if isinstance(decision.result, dict) else None
+    only = (
+        f" It holds only for the action that you gave (digest {digest}): ask again if it changes."
+        if digest
+        else ""
+    )
+    return f"The answer is {word}.{only}{why}\nContinue with this answer."
 
 
 def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = True) -> str:

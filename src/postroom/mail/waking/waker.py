@@ -12,12 +12,19 @@ from functools import partial
 from typing import Final, TypeVar
 
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import IdempotencyConflict, PostroomError, QueueFull
+from postroom.contracts.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    NotPermitted,
+    PostroomError,
+    QueueFull,
+)
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import Accept, ThreadsNeeded
 from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
@@ -133,6 +140,12 @@ class OpenChange:
             ):
                 # else a round finds it when some were read; a message that is there stays unchanged
                 asking = self._answered(one, message.reply_to, message.sender_id)
+                answers_given: Sequence[tuple[str, ToolCallResume]] = ()
+                if asking is not None:
+                    try:
+                        answers_given = given_by_reply(self.tx.mail, asking, message, self.tx.now())
+                    except (NotPermitted, InvalidArgument):
+                        asking = None  # its sender is told why; the message waits
                 text = as_prompt(message, origin, reader=one[1].name, nonce=self.tx.new_id()[:_NONCE])
                 mode = DeliveryMode(
                     boundary=Boundary.NEXT_STEP,
@@ -141,7 +154,6 @@ class OpenChange:
                     resumes=False,
                     target_run_id=None if asking is None else asking.run_id,
                 )
-                answers_given = () if asking is None else given_by_reply(asking, message, self.tx.now())
                 self.tx.mail.mark_announced(one[1].id, [message.id], by=BY, now=self.tx.now())
                 run_message = RunMessage.user(text, id=message_name(message.id))
                 [thread_id] = lanes_of(one, message.thread_id) if asking is None else [asking.thread_id]

@@ -71,6 +71,7 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.notes import MOST_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.questions import Asked
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
 from postroom.contracts.subscriptions import Subscription, Watched
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
@@ -111,7 +112,7 @@ class EventRecorder:
     """The messages that this change stored, each with the projects whose logs contain it."""
     _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
     _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
-    """The project of each message and agent that this change has read or written, by id."""
+    """The project of each message and agent that this change has read or written, keyed by id."""
     _kinds: dict[tuple[int, int], RecipientKind] = field(default_factory=dict)
     """The kind of each delivery that this change has read or written, by message and agent."""
 
@@ -413,7 +414,13 @@ class WakingReads:
     def questions(self, run_id: str) -> list[AskedQuestion]:
         """Return the questions that an active run asked through `ask`, in order."""
         return [
-            AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
+            AskedQuestion(
+                id=row[0],
+                text=row[1],
+                timeout_ms=row[2],
+                on_timeout=OnTimeout(row[3]),
+                asked=msgspec.json.decode(row[4], type=Asked),
+            )
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
@@ -424,13 +431,21 @@ class WakingReads:
         """
         if any(one.id == question_id for one in self.questions(run_id)):
             return True
-        row = self._tx.one("threads.run", {"run_id": run_id})
-        run = None if row is None else rows.run(row)
-        if run is None:
+        if (run := self.run_of(run_id)) is None:
             return False
         tickets = run.waiting.tickets if run.waiting is not None else ()
         stands = {one.tool_call_id for one in (*tickets, *(told.ticket for told in run.answered))}
         return question_id in stands
+
+    def run_of(self, run_id: str) -> RunRecord | None:
+        """Return a stored run; None if there is none."""
+        row = self._tx.one("threads.run", {"run_id": run_id})
+        return None if row is None else rows.run(row)
+
+    def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
+        """Return until when questions of these runs are put off, by the ids of their run and their call."""
+        rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
+        return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose result a message reports; None if it does not report a run."""
@@ -561,10 +576,24 @@ class WakingWrites(WakingReads):
             "now": now,
             "timeout_ms": question.timeout_ms,
             "on_timeout": question.on_timeout.value,
+            "asked": msgspec.json.encode(question.asked).decode(),
         }
         if self._tx.changed("mail.ask", values):
             self._events.of_run("question.asked", run_id, agent_id, now, question_id=question.id)
         return self._tx.one("mail.is_active", values) is not None
+
+    def unask(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
+        """Remove a question that an active run has replaced by another one before anybody saw it."""
+        if self._tx.changed("mail.unask", {"run_id": run_id, "question_id": question_id}):
+            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
+
+    def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
+        """Put an open question off until an instant; an instant in the past ends that."""
+        values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
+        self._tx.run("mail.drop_snoozed", {"now": now})
+        self._tx.run("mail.unsnooze", values)
+        if until > now:
+            self._tx.run("mail.snooze", values)
 
     def end_run(
         self,
@@ -666,7 +695,7 @@ class TimelineReads:
     def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
         """Return the number of messages since an instant, by project; projects without any are left out."""
         values = {"project_ids": project_ids, "since": since}
-        return dict(row[:2] for row in self._tx.all("timeline.messages_since", values))
+        return {row[0]: row[1] for row in self._tx.all("timeline.messages_since", values)}
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.
@@ -990,7 +1019,7 @@ class TaskReads:
         return count
 
     def tasks_claimed_in(self, run_id: str) -> list[Task]:
-        """Return the tasks that were claimed in a run and are still held, by id."""
+        """Return the tasks that were claimed in a run and are still held, ordered by id."""
         return self._tasks("tasks.in_run", run_id=run_id)
 
     def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
@@ -1004,7 +1033,7 @@ class TaskReads:
         return found
 
     def dependents(self, task_id: int) -> list[Task]:
-        """Return the tasks that depend on a task, by id."""
+        """Return the tasks that depend on a task, ordered by id."""
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
@@ -1205,12 +1234,12 @@ class SubscriptionReads:
         return [(record(Subscription, row), row[-1]) for row in rows]
 
     def subscriptions_of(self, agent_id: int) -> list[Subscription]:
-        """Return the subscriptions of an agent, by id."""
+        """Return the subscriptions of an agent, ordered by id."""
         rows = self._tx.all("subscriptions.of_agent", {"agent_id": agent_id})
         return [record(Subscription, row) for row in rows]
 
     def subscriptions_in(self, project_id: int, kind: Watched) -> list[Subscription]:
-        """Return the subscriptions of this kind in a project, by id."""
+        """Return the subscriptions of this kind in a project, ordered by id."""
         rows = self._tx.all("subscriptions.in_project", {"project_id": project_id, "kind": kind})
         return [record(Subscription, row) for row in rows]
 
@@ -1281,7 +1310,7 @@ class MergingReads:
         return self._tx.one("merging.run_thread_between", values) is not None
 
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
-        """Return the records in archive files that mention a project, by the project of the file.
+        """Return the records in archive files that mention a project, keyed by the project of the file.
 
         Each record is `<kind>:<id>`. The result includes all records of the project, and messages from other
         projects to its agents.
@@ -1429,7 +1458,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         self._log = log
         self._events = EventRecorder(tx, log, lock)
         self._known: dict[str, Project] = {}
-        """Projects that this transaction has read, by the key that named them; they rarely change."""
+        """Projects that this transaction has read, keyed by the key that named them; they rarely change."""
         self._positions: dict[int, int] = {}
         """The position of the next recipient of each message that this change addresses."""
 
@@ -1593,7 +1622,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def thread_participants(
         self, project_id: int, thread_id: str, *, home_id: int, among: int
     ) -> list[ThreadParticipant]:
-        """Count the senders and recipients of a project's newest `among` messages on a thread, by id.
+        """Count the senders and recipients of a project's newest `among` messages on a thread, ordered by id.
 
         Recalled messages, blind copies, and messages that were not delivered in the project `home_id` are
         ignored.
@@ -1606,7 +1635,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
-        """Return the counts of projects, by id; each count stops at `most`."""
+        """Return the counts of projects, ordered by id; each count stops at `most`."""
         return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
 
     def wanted_threads(
@@ -1641,7 +1670,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._messages("mail.project_messages", project_id=project_id, after=after, limit=limit)
 
     def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
-        """Return the last messages of a project, by id."""
+        """Return the last messages of a project, ordered by id."""
         return self._messages("mail.newest_messages", project_id=project_id, limit=limit)[::-1]
 
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
@@ -1770,7 +1799,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(Reservation, "mail.newest_reservations", project_id=project_id, limit=limit)[::-1]
 
     def reserved_in(self, place: str, *, now: int) -> list[Reservation]:
-        """Return the active reservations that were made in a run or session, by id."""
+        """Return the active reservations that were made in a run or session, ordered by id."""
         return self._all(Reservation, "mail.reserved_in", reserved_in=place, now=now)
 
     def token(self, token_id: str) -> KeptToken | None:
