@@ -63,9 +63,9 @@ up`. In the environment, names with the prefix `{places.PREFIX}` win over older 
 prints every value and its source. An unknown name, a value out of range or a duration without a unit stops
 the start with exit code {exit_codes.CONFIGURATION}. The error names the value, its source and the remedy.
 
-Durations are written with their unit: `500ms`, `90s`, `15m`, `1h`, `7d`, `2w`, or ISO 8601 (`P7D`).
-Several values are a list in the file (`["gpu", "mill"]`), and have commas between them in the
-environment (`gpu,mill`).
+Durations are written with their unit: `500ms`, `90s`, `15m`, `1h`, `7d`, `2w`, `1h30m`, `2 hours`, or
+ISO 8601 (`P7D`). Several values are a list in the file (`["gpu", "mill"]`), and have commas between them
+in the environment (`gpu,mill`).
 
 {table(("setting", "environment", "default", "limits", "meaning"), rows)}
 

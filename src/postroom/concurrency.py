@@ -1,7 +1,7 @@
 """Background work of a service: every task has an owner that sees its end, and tests can control the time.
 
-A service that one task starts and another task closes cannot keep a `TaskGroup` open in between, so it owns a
-`Tasks` instead. Within a single piece of work, use `TaskGroup`.
+If one task starts a service and another closes it, the service cannot keep a `TaskGroup` open in between, so
+it owns a `Tasks` instead. Within a single piece of work, use `TaskGroup`.
 """
 
 import asyncio
@@ -78,13 +78,13 @@ class Tasks:
             raise
 
     async def settle(self) -> None:
-        """Wait for the end of all work that is active now, but not for work that starts later."""
+        """Wait until all work that is active now has ended, but not for work that starts later."""
         this = asyncio.current_task()
         if running := {task for task in self._running if task is not this}:
             await asyncio.wait(running)
 
     def let_go(self, task: "asyncio.Task[Any]") -> None:
-        """Give up waiting for a task that ignores its cancellation; its failure is still logged."""
+        """Stop waiting for a task that ignores its cancellation; its failure is still logged."""
         self._running.discard(task)
 
     async def settled(self) -> None:

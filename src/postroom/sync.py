@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from functools import partial, wraps
 from queue import SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from postroom import embedded
 from postroom.concurrency import unreported
+from postroom.contracts.clock import Duration
 from postroom.contracts.errors import ConfigError, MailboxClosed, MailboxForked, StaleClaim
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
@@ -48,7 +48,10 @@ class _Loop:
         self._process = os.getpid()
 
     def run(self, main: Coroutine[Any, Any, None], ended: Future[None]) -> None:
-        """Run `main` on a new daemon thread, which keeps no program alive; `ended` gets the outcome."""
+        """Run `main` on a new daemon thread, which does not keep the program alive.
+
+        `ended` receives the outcome.
+        """
 
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
@@ -187,13 +190,13 @@ class RunHandle(_Twin):
         return self._twin.thread_id
 
     @overload
-    def result(self, *, timeout: float | timedelta | None = None) -> str: ...
+    def result(self, *, timeout: Duration | None = None) -> str: ...
 
     @overload
-    def result(self, *, timeout: float | timedelta | None = None, type: type[T]) -> T: ...
+    def result(self, *, timeout: Duration | None = None, type: type[T]) -> T: ...
 
     @wraps(embedded.RunHandle.result)
-    def result(self, *, timeout: float | timedelta | None = None, type: Any = None) -> Any:
+    def result(self, *, timeout: Duration | None = None, type: Any = None) -> Any:
         """Return the answer of the run."""
         return self._call(self._twin.result(timeout=timeout, type=type))
 

@@ -1,11 +1,11 @@
 """Stands where the gateway stands: notes what adapters hand over, and can refuse to keep it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from postroom.contracts.errors import StoreUnavailable
-from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.events import ButtonPress, Card, MessageEvent
 from postroom.gateway.platforms.base import KnownMessage
 from postroom.gateway.session import SessionSource
 
@@ -43,6 +43,9 @@ class Listener:
     async def accept(self, event: MessageEvent) -> None:
         await self._may()
         self.inbound.append(event)
+
+    async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
+        return ()
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
         for event in self.inbound:

@@ -821,13 +821,19 @@ class WebDriver(Driver):
     def shown(self) -> Sequence[Shown]:
         entries = [one for log in self._adapter._logs.values() for one in log._entries.values()]
         said = [one for one in entries if one.kind in ("answer", "card") and not one.gone]
-        return [Shown(one.entry_id, one.text, one.buttons) for one in said]
+        # The page shows an answer in the place of its draft.
+        return [Shown(one.replaces or one.entry_id, one.text, one.buttons) for one in said]
 
     async def files(self) -> Sequence[tuple[str, bytes]]:
         entries = [one for log in self._adapter._logs.values() for one in log._entries.values()]
         files = [file for one in entries if one.kind == "answer" for file in one.files]
         page = self._pages[ANN]
         return [(file.name, (await page.get(f"/chat/files/{file.sha256}")).content) for file in files]
+
+    async def conversation(self) -> list[dict[str, Any]]:
+        """Return the entries that the page reads from the server."""
+        answer = await self._pages[ANN].get("/chat/conversations/main")
+        return list(answer.json()["entries"])
 
     async def malformed(self) -> None:
         answer = await self._asked("POST", "/chat/messages", ANN, {"id": 7, "text": []})

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from postroom.contracts.errors import StoreUnavailable
-from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.events import ButtonPress, Card, MessageEvent
 from postroom.gateway.platforms.base import BasePlatformAdapter, KnownMessage
 from postroom.gateway.platforms.http_adapter import HttpAdapter
 from postroom.gateway.session import SessionSource
@@ -61,6 +61,9 @@ class FakeGateway:
             raise self.failure
         self.presses.append(press)
         return f"noted: {press.value}"
+
+    async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
+        return ()
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
         if self.failure is not None:

@@ -48,6 +48,7 @@ from postroom.contracts.errors import MissingExtra, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import STOPPED_MARK
+from postroom.contracts.questions import Given, person
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
@@ -64,16 +65,16 @@ from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import SendErrorKind
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
-from postroom.gateway.questions import answer_run, decision_of
+from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from postroom.gateway.session import Platform
 from postroom.services.questions import QuestionService
 from postroom.testing import ManualClock
-from postroom.testing.channels import Door
+from postroom.testing.channels import BEGINNING, Door, answered
 from store_kinds import refuse_missing
 
 PATIENCE_S = 60
-BEGINNING = "I think that this is a rather good beginning "
 
 
 @dataclass
@@ -526,7 +527,7 @@ async def test_a_press_of_a_button_that_was_left_takes_the_buttons_off(stage) ->
     [(_, mailbox)] = stage.room.opened
     [run] = await stage.room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
     question = question_of(run, run.open_tickets[0])
-    told = decision_of(question, approved=False, why="", by="Ben", at="operator", now=stage.clock.now())
+    told = question.decision(Given(value=False, by=person("Ben"), at="operator"), stage.clock.now())
     assert await answer_run(mailbox, run.thread_id, question, told)  # and the process died before it told
     await stage.until(stage.shows("approved: [False]"))
     assert now(stage, card).buttons == card.buttons  # type: ignore[union-attr]  # seen just now
@@ -641,7 +642,7 @@ async def test_an_answer_given_elsewhere_takes_the_buttons_off_a_question(stage)
     runs = SimpleNamespace(stores=stage.room.runs, mailbox=mailbox)
     questions = QuestionService(runs, stage.clock)  # type: ignore[arg-type]  # what it uses of a RunService
     [asked] = await questions.questions()
-    await questions.answer(str(asked["number"]), approved=False, why="")
+    await questions.answer(str(asked["number"]), False, why="")
     await stage.until(
         lambda: (found := now(stage, card)) is not None and "Denied at the command line." in found.text,
         stage.shows("approved: [False]"),
@@ -1063,3 +1064,68 @@ async def test_a_mail_whose_receipt_was_lost_is_sent_again_marked_and_under_its_
     await stage.answered(1)
     assert stage.texts() == ["re: hello", f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
     assert len({one.id for one in stage.driver.shown()}) == 1
+
+
+@on(WebDriver)
+@pytest.mark.parametrize("call", ["send", "edit_message"])
+async def test_the_page_shows_an_answer_once_if_the_server_dies_before_it_notes_the_delivery(
+    stage, monkeypatch, call
+) -> None:
+    await stage.start()
+    stage.agent.free.clear()
+    begins, deliver, died = call == "edit_message", getattr(WebAdapter, call), []
+
+    async def act(activation, sink):
+        if begins:
+            await sink.emit(TextDelta(delta=BEGINNING))
+        await stage.agent.free.wait()
+        return answered(activation, f"{BEGINNING}until its end.")
+
+    async def dies_afterwards(*told):
+        result = await deliver(*told)
+        if not died and "dedupe_key" in (told[-1] or {}):
+            died.append(result)
+            raise asyncio.CancelledError
+        return result
+
+    monkeypatch.setattr(WebAdapter, call, dies_afterwards)
+    stage.agent.act = act
+    await stage.driver.say("hello")
+    if begins:
+        await stage.until(lambda: stage.texts() == [BEGINNING.strip()])
+    stage.agent.free.set()
+    await stage.until(lambda: died)
+    await stage.room.close()
+    await stage.start()
+    await stage.pass_time(130)  # until the claim of the process that died has expired
+    await stage.answered(1)
+    page = await stage.driver.conversation()
+    assert [one["text"] for one in page] == ["hello", f"{BEGINNING}until its end."]
+
+
+@on(TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver, WebDriver)
+async def test_the_notice_of_a_message_that_waits_goes_when_the_agent_begins_with_it(stage) -> None:
+    await stage.start()
+    await stage.hold()
+    await stage.driver.say("second")
+    if isinstance(stage.driver, WebDriver):  # the message itself says it
+
+        async def notices() -> list[str]:
+            return [one["note"] for one in await stage.driver.conversation() if one["note"]]
+
+    else:
+
+        async def notices() -> list[str]:
+            return [text for text in stage.texts() if text == wording.queued(0)]
+
+    async with asyncio.timeout(60):
+        while await notices() != [wording.queued(0)]:
+            stage.room.hurry(stage.gateway)()
+            await asyncio.sleep(0)
+    stage.agent.free.set()
+    await stage.answered(2)
+    async with asyncio.timeout(60):
+        while await notices():
+            stage.room.hurry(stage.gateway)()
+            await asyncio.sleep(0)
+    assert [text for text in stage.texts() if text.startswith("re: ")] == ["re: first", "re: second"]

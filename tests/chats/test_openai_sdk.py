@@ -261,6 +261,41 @@ async def test_questions_are_shown_where_the_answer_is_waited_for_and_each_is_sh
     assert text == "\n\n".join(["They are old.", *asked, "Both are gone."])
 
 
+async def test_a_background_response_still_shows_its_questions_after_a_restart(room) -> None:
+    agent, free = Agent(), asyncio.Event()
+    tickets = tuple(
+        RunWaitingTicket(ticket_id=one, tool_call_id=one, tool_name="ask", reason=f"Delete {one}?")
+        for one in ("aaaaaa", "bbbbbb")
+    )
+
+    async def act(activation: Any, sink: Any) -> AgentRunResult:
+        if activation.decisions:
+            await free.wait()
+            return AgentRunResult(run_id=activation.run_id, response="Done.")
+        return AgentRunResult(
+            run_id=activation.run_id,
+            response="They are old.",
+            termination=TerminationReason.suspended(),
+            waiting=RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=tickets),
+        )
+
+    async def shown(it: Any) -> str:
+        found = await it.sdk.responses.retrieve(begun.id)
+        assert found.status == "in_progress"
+        return found.output_text
+
+    agent.act = act
+    async with harbour(room, agent=agent) as it:
+        begun = await it.sdk.responses.create(model="postroom", input="Tidy up", background=True)
+        async with asyncio.timeout(60):
+            while "/approve bbbbbb" not in await shown(it):
+                await asyncio.sleep(0)
+        before = await shown(it)
+    async with harbour(room, agent=agent) as it:
+        assert await shown(it) == before
+        assert (await it.sdk.responses.cancel(begun.id)).output_text == before
+
+
 async def test_two_chats_of_one_user_stay_two_conversations(room) -> None:
     async with harbour(room) as it:
         it.model.add(said("Noted."), said("I do not know."), said("You are Eve."))

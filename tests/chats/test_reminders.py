@@ -35,6 +35,20 @@ async def test_a_reminder_comes_once_over_a_restart(room) -> None:
     assert agent.read == []
 
 
+async def test_a_span_is_written_in_words_or_in_short(room) -> None:
+    _, gateway, channel = await room.with_agent()
+    for words in ("10m A", "10 minutes B", "in 10 min C", "1h30m D", "1 hour 30 minutes E"):
+        await channel.say(f"/remind {words}")
+    await channel.say("/every 2 hours F")
+    await all_answered(room, gateway, 6)
+    listed = await gateway._reminders.kept.listed(CHAT)
+    assert {one.payload["text"]: one.every_ms // 60_000 for one in listed} == {
+        **dict.fromkeys("ABC", 10),
+        **dict.fromkeys("DE", 90),
+        "F": 120,
+    }
+
+
 async def test_reminders_that_were_due_while_no_server_ran_come_in_order(room) -> None:
     gateway, channel = await room.open(Agent())
     spans = range(20, 0, -1)

@@ -668,11 +668,13 @@ def test_a_setting_below_what_it_may_be_or_of_another_type_is_refused_by_name():
         ("max_queued_per_thread", -1, ""),
         ("drain_grace", timedelta(microseconds=-1), ""),
         ("max_run_ms", "x", "an integer or None, not str"),
-        ("drain_grace", 1, "a timedelta, not int"),
+        ("drain_grace", "1", "a number of seconds or a timedelta, not str"),
+        ("drain_grace", -1, ""),
         ("lease_ms", True, "an integer, not bool"),
         ("lease_ms", None, "an integer, not NoneType"),
-        ("poll_interval", 0.1, "a timedelta, not float"),
-        ("outage", 5, "a timedelta or None, not int"),
+        ("poll_interval", float("nan"), "a number of seconds or a timedelta, not float"),
+        ("poll_interval", 0, ""),
+        ("outage", True, "a number of seconds or a timedelta, not bool"),
         ("pending_zone", "no", "True or False, not str"),
         ("max_concurrent_runs", 2.5, "an integer, not float"),
     ):
@@ -681,6 +683,8 @@ def test_a_setting_below_what_it_may_be_or_of_another_type_is_refused_by_name():
         ) as caught:
             MailboxConfig(**{setting: value})
         assert not told or caught.value.value == repr(value)
+    config = MailboxConfig(poll_interval=0.1, outage=5)
+    assert (config.poll_interval, config.outage_ms) == (timedelta(milliseconds=100), 5_000)
     config = MailboxConfig(max_concurrent_runs=0, drain_grace=timedelta(0), max_queued_per_thread=None)
     assert (config.max_concurrent_runs, config.max_queued_per_thread) == (0, None)
 
@@ -694,7 +698,7 @@ def test_what_is_no_budget_and_no_limit_is_refused_and_kinds_may_be_given_by_the
         lambda: Budget(per=everywhere, runs=1, zone=None),
         lambda: Limit(per="foo", at_once=1),
         lambda: Limit(per=LimitScope.ALL, at_once="3"),
-        lambda: Limit(per=LimitScope.ALL, starts=1, period=5),
+        lambda: Limit(per=LimitScope.ALL, starts=1, period="5"),
         lambda: MailboxConfig(limits=Limit(per=LimitScope.ALL, at_once=1)),
         lambda: MailboxConfig(budgets=("x",)),
     ):

@@ -363,6 +363,67 @@ def test_a_card_is_answered_by_a_button(page: Browser, harbour: Harbour) -> None
     assert not page.complaints()
 
 
+CHOICES = (
+    "[...document.querySelectorAll('.card .choices button')].map(one => [one.textContent, one.disabled])"
+)
+CARD_NOTE = "document.querySelector('.card .note').textContent"
+
+
+def ask(window: Browser, harbour: Harbour) -> str:
+    """Show a question with buttons on the page, and return the id of its card."""
+    buttons = (Button(label="Allow", value="approve 1"), Button(label="Refuse", value="deny 1"))
+    sent = harbour.run(harbour.adapter.send_card("Ada", Card(text="May I?", buttons=buttons)))
+    soon(window, "document.querySelectorAll('.card .choices button').length === 2")
+    return str(sent.message_id)
+
+
+def test_a_button_that_is_pressed_without_a_server_is_sent_by_itself_also_after_a_reload(
+    page: Browser, harbour: Harbour
+) -> None:
+    ask(page, harbour)
+    harbour.agent.is_away = True
+    page.see("document.querySelector('.card .choices button').click()")
+    soon(page, f"{CARD_NOTE}.startsWith('“Allow” is not sent yet: ')")
+    assert page.see(CHOICES) == [["Allow", True], ["Refuse", True], ["Do not send it", False]]
+    reload(page)
+    soon(page, f"{CARD_NOTE}.startsWith('“Allow” is not sent yet: ')")
+    harbour.agent.is_away = False
+    soon(page, f"{CARD_NOTE} === 'Thank you, it goes on.'")
+    assert page.see(CHOICES) == [["Allow", False], ["Refuse", False]]
+    assert harbour.agent.presses == ["approve 1"]
+    reload(page)
+    soon(page, "document.querySelectorAll('.card .choices button').length === 2")
+    assert harbour.agent.presses == ["approve 1"]
+
+
+def test_a_button_that_is_not_sent_yet_can_be_taken_back_and_another_one_pressed(
+    page: Browser, harbour: Harbour
+) -> None:
+    ask(page, harbour)
+    harbour.agent.is_away = True
+    page.see("document.querySelector('.card .choices button').click()")
+    soon(page, "document.querySelectorAll('.card .choices button').length === 3")
+    page.see("document.querySelectorAll('.card .choices button')[2].click()")
+    assert page.see(CHOICES) == [["Allow", False], ["Refuse", False]]
+    assert page.see(CARD_NOTE) == ""
+    harbour.agent.is_away = False
+    page.see("document.querySelectorAll('.card .choices button')[1].click()")
+    soon(page, f"{CARD_NOTE} === 'Thank you, it goes on.'")
+    assert harbour.agent.presses == ["deny 1"]
+
+
+def test_a_message_that_waits_says_so_beside_its_time_until_it_is_read(
+    page: Browser, harbour: Harbour
+) -> None:
+    send(page, "And the south one?")
+    harbour.run(harbour.adapter.send("Ada", "Queued: it is next.", None, {"waits_for": harbour.asked()}))
+    soon(page, "document.querySelector('.message .turn')?.textContent === 'Queued: it is next.'")
+    assert said(page, "answer") == []
+    harbour.answer("It is off.", to=harbour.asked())
+    soon(page, "document.querySelector('.message .state').textContent === 'read'")
+    assert page.see("document.querySelector('.message .turn')") is None
+
+
 def test_a_page_that_was_cut_off_comes_back_and_misses_nothing(page: Browser, harbour: Harbour) -> None:
     send(page, "Before the cut")
     harbour.run(harbour.adapter.disconnect())

@@ -102,6 +102,31 @@ async def test_a_late_answer_never_counts_for_the_next_question(opening):
         assert await handle.result(timeout=30) == "Bob True, Ann False"
 
 
+async def test_the_same_answer_may_be_given_twice_and_another_answer_is_refused(opening):
+    async def two(run):
+        first = await run.ask("Restart the cache?", timeout=600)
+        return f"{first.by} {first.text}, then {(await run.ask('And the database?', timeout=600.5)).text}"
+
+    async with opening(two) as mailbox:
+        handle = await asking(await mailbox.enqueue("t", "go"))
+        first = (await handle.status()).question_id
+        answer = {"question_id": first, "approved": True, "by": "Ann"}
+        await asyncio.gather(*(handle.answer("yes", **answer) for _ in range(3)))
+        await asking(handle)
+        second = (await handle.status()).question_id
+        await handle.answer("yes", **answer)  # while the next question is open
+        for other in ({"approved": False}, {"by": "Bob"}):
+            with pytest.raises(StaleDecision, match="has another answer already; the run asks 'And the data"):
+                await handle.answer("yes", **answer | other)
+        assert (await handle.status()).question_id == second
+        await handle.answer("no", question_id=second)
+        assert await handle.result(timeout=30) == "Ann yes, then no"
+        await handle.answer("yes", **answer)  # after the end of the run
+        await handle.answer("no", question_id=second)
+        with pytest.raises(StaleDecision, match="has another answer already; the run asks nothing"):
+            await handle.answer("yes", question_id=second)
+
+
 async def test_an_invalid_answer_is_refused_and_the_question_stays_open(opening):
     async with opening(ask) as mailbox:
         handle = await asking(await mailbox.enqueue("chat", "go"))

@@ -28,7 +28,11 @@ OPTIONS = (
     ({"interruptions": -1}, "must not be negative: -1"),
     ({"interruptions": True}, "interruptions must be an integer or None"),
     ({"delay": timedelta(-1)}, "the delay must not be negative"),
-    ({"delay": 5}, "delay must be a timedelta"),
+    ({"delay": "5"}, "delay must be a number of seconds or a timedelta, not str"),
+    ({"retry_delay": True}, "retry_delay must be a number of seconds or a timedelta, not bool"),
+    ({"max_retry_delay": float("nan")}, "max_retry_delay must be a number of seconds"),
+    ({"delay": 1e20}, "delay is too long: 1e\\+20 seconds"),
+    ({"delay": -1}, "the delay must not be negative"),
     ({"deadline": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - the point
     ({"key": " "}, "a key must not be blank"),
     ({"tenant": "a\0"}, r"tenant must not contain control characters: 'a\\x00'"),
@@ -38,7 +42,7 @@ OPTIONS = (
 )
 CONTENTS = (
     ("t2", object(), "the enqueued content cannot be stored"),
-    ("t2", "\ud800", "half of a character"),
+    ("t2", "\ud800", "unpaired surrogate"),
     (7, "a", "thread must be text, not int"),
     ("t2\t", "a", "thread must not contain control characters"),
     ("t" * 513, "a", "at most 512 characters.* has 513: 'ttt"),
@@ -116,7 +120,7 @@ async def test_an_invalid_argument_is_refused_at_once_and_writes_nothing(opening
                 await wrongly(why, call, mailbox, handle)
             for call in NAMING:
                 for id in (None, 5, b"x", "\ud800"):
-                    await wrongly("must be text, not|half of a character", call, mailbox, id)
+                    await wrongly("must be text, not|unpaired surrogate", call, mailbox, id)
             goes_on.set()
             await handle.result()
         assert await mailbox.stores.threads.load_messages("t2") is None
@@ -141,19 +145,25 @@ STEPS = (
     (lambda run: run.step("x", 5), "function of step 'x' must be callable, not int"),
     (lambda run: run.step(5, print), "must be text, not int"),
     (lambda run: run.step("x", print, attempts="2"), "attempts must be an integer"),
-    (lambda run: run.step("x", print, delay=5), "delay must be a timedelta"),
-    (lambda run: run.step("x", print, delay=timedelta(-1)), "delay must be a timedelta"),
+    (
+        lambda run: run.step("x", print, delay="5"),
+        "delay must be a number of seconds or a timedelta, not str",
+    ),
+    (lambda run: run.step("x", print, delay=timedelta(-1)), "delay must be at least 0"),
+    (lambda run: run.step("x", print, delay=-1), "delay must be at least 0"),
     (lambda run: run.step("x", print, returns=5), "the values of returns must be valid JSON: Type '5'"),
     (lambda run: run.step("a\0", print), "the name of a step must not contain a zero byte"),
     (lambda run: run.sleep(timedelta.max), "after the year 9999"),
-    (lambda run: run.sleep(5), "sleep needs a timedelta"),
+    (lambda run: run.sleep("5"), "must be a number of seconds or a timedelta, not str"),
+    (lambda run: run.sleep(float("inf")), "is too long"),
     (lambda run: run.ask("?", timeout=timedelta.max), "after the year 9999"),
     (lambda run: run.ask("?", timeout=timedelta(0)), "timeout"),
     (lambda run: run.ask("?", timeout=timedelta(seconds=-1)), "timeout"),
-    (lambda run: run.ask("?", timeout=5), "timeout"),
+    (lambda run: run.ask("?", timeout="5"), "the timeout of a question must be a number of seconds"),
+    (lambda run: run.ask("?", timeout=-1), "the timeout of a question must be above 0"),
     (lambda run: run.ask(None), "must be text"),
     (lambda run: run.ask(" "), "blank|empty|needs"),
-    (lambda run: run.ask("half \ud800"), "half of a character"),
+    (lambda run: run.ask("half \ud800"), "unpaired surrogate"),
     (lambda run: run.stream(5), "the text to stream must be text, not int"),
     (lambda run: run.log(5), "the text to log must be text, not int"),
     (lambda run: run.used(cost_micros=-1), "cost_micros"),

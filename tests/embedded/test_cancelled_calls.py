@@ -399,6 +399,31 @@ async def test_a_call_that_is_cancelled_at_any_await_leaves_no_run_and_no_slot_b
                 raise AssertionError(f"after {name} was cancelled: {error!r}") from error
 
 
+@on("memory", "postgres")
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_an_enqueue_that_is_cancelled_stores_its_run_with_a_key_and_without(
+    opening: Open, key: str | None
+) -> None:
+    threads = list[str]()
+
+    async def work(run: Run) -> str:
+        return "done"
+
+    async with opening(work, config=CONFIG) as mailbox:
+
+        async def prepare() -> Call:
+            threads.append(uuid4().hex)
+            return partial(mailbox.enqueue, threads[-1], "x", key=key)
+
+        for moment in Moment:
+            assert await cut_at_each_await(prepare, moment) > 0
+        for thread in threads:
+            async with asyncio.timeout(PATIENCE):
+                while not (runs := await mailbox.stores.threads.list_runs(RunQuery(thread_id=thread))):
+                    await asyncio.sleep(0)
+            assert len(runs) == 1
+
+
 @on("sqlite", "postgres")
 async def test_an_open_that_is_cancelled_at_any_await_leaves_the_database_free(opening: Open) -> None:
     begun: list[str] = []

@@ -6,7 +6,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from embedded_room import on, texts
-from postroom import BusyPolicy, GiveUp, Item, MailboxConfig, RunUnsuccessful, State
+from postroom import (
+    BusyPolicy,
+    GiveUp,
+    Item,
+    Limit,
+    LimitScope,
+    MailboxConfig,
+    RunUnsuccessful,
+    State,
+)
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidSubmission
@@ -269,6 +278,26 @@ async def test_what_was_accepted_before_its_deadline_keeps_its_run_when_it_is_en
         assert again.id == first.id
 
 
+async def test_a_queued_run_whose_deadline_has_passed_says_so_until_its_turn_comes(manual):
+    ends = asyncio.Event()
+
+    async def work(run):
+        await ends.wait()
+
+    async with manual(work) as mailbox:
+        first = await mailbox.enqueue("chat", "first")
+        late = await mailbox.enqueue("chat", "late", deadline=from_now(mailbox, 5))
+        assert (await mailbox.admin.why_not(late.id)).why is WhyNot.THREAD_BUSY
+        mailbox.clock.advance(timedelta(seconds=6))
+        reason = await mailbox.admin.why_not(late.id)
+        assert (reason.why, reason.until) == (WhyNot.TOO_LATE, None)
+        assert reason.text.endswith("has passed: it never starts, and fails as soon as its turn comes")
+        ends.set()
+        await mailbox.run_until_idle()
+        assert (await first.status()).state is State.DONE
+        assert (await mailbox.admin.why_not(late.id)).why is WhyNot.ENDED
+
+
 async def test_a_deadline_that_passes_while_its_run_waits_fails_the_run(manual):
     async with manual(echo) as mailbox:
         options = {"delay": timedelta(seconds=3), "deadline": from_now(mailbox, 5)}
@@ -278,3 +307,40 @@ async def test_a_deadline_that_passes_while_its_run_waits_fails_the_run(manual):
         with pytest.raises(RunUnsuccessful, match="run failed: the deadline passed"):
             await late.result(timeout=30)
         assert [one.attempts async for one in mailbox.dead_letters] == [1]
+
+
+async def test_every_duration_may_be_a_number_of_seconds(manual):
+    limit = Limit(per=LimitScope.KEY, starts=1, period=0.5)
+    config = MailboxConfig(limits=(limit,), poll_interval=0.25, outage=60)
+    assert (limit.period, config.poll_interval) == (timedelta(seconds=0.5), timedelta(seconds=0.25))
+
+    async def work(run):
+        await run.step("x", str, "x", attempts=2, delay=0.1)
+        await run.sleep(20)
+        answer = await run.ask("And now?", timeout=30)
+        return f"{answer.timed_out}"
+
+    async with manual(work, config=config) as mailbox:
+        options = {"delay": 5, "retry_delay": 1.5, "max_retry_delay": 60}
+        handles = [await mailbox.enqueue("t", "go", **options)]
+        handles += await mailbox.enqueue_many([Item("u", "go", **options)])
+        run = await mailbox.stores.threads.load_run(handles[0].id)
+        delivery = run.activation.delivery
+        assert (delivery.delay_ms, delivery.retry_delay_ms, delivery.max_retry_delay_ms) == (
+            5_000,
+            1_500,
+            60_000,
+        )
+        added = await mailbox.schedules.add("s", "t", "go", every=90, jitter=1.5)
+        assert (added.every_ms, added.jitter_ms) == (90_000, 1_500)
+        await mailbox.schedules.remove("s")
+        for passed, state in (
+            (4.9, State.QUEUED),
+            (0.1, State.WAITING),
+            (20, State.WAITING),
+            (30, State.DONE),
+        ):
+            mailbox.clock.advance(passed)
+            await mailbox.run_until_idle()
+            assert {(await one.status()).state for one in handles} == {state}
+        assert await handles[0].result(timeout=timedelta(seconds=30)) == "True"

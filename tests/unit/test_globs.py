@@ -1,10 +1,12 @@
 """The meaning of a reservation pattern, refusals, and pairs that overlap."""
 
+import itertools
+
 import pytest
 
 from postroom.contracts.errors import InvalidPattern
 from postroom.mail import globs
-from postroom.mail.globs import matches, overlap, overlapping, parse_pattern, prefixes_of
+from postroom.mail.globs import covers, matches, overlap, overlapping, parse_pattern, prefixes_of
 from table_rows import each_row
 
 
@@ -137,3 +139,33 @@ def test_positions_come_in_the_order_of_the_live_patterns() -> None:
     assert overlapping(parse_pattern("?/a/*"), again) == [0, 2, 4]
     assert overlapping(parse_pattern("?/b/x"), again) == [1]
     assert overlapping(parse_pattern("s/**"), again) == [0, 1, 2, 3, 4, 5]
+
+
+PATTERNS = (
+    *("a", "a/b", "a.py", "a/", "a/*", "a/**/b", "**", "**/*.py", "*.py", "*/*", "**/b", "a*", "?", "???"),
+    *("a/?.py", "a/*.py", "a/**/*.py", "*/b/**", "**/a/**", "a/*/b", "?/?", "port:80"),
+)
+NAMES = ("a", "b", "a.py", "xyz", "b.py")
+
+
+def test_what_a_pattern_covers_matches_no_path_beside_it() -> None:
+    paths = ["/".join(names) for count in (1, 2, 3) for names in itertools.product(NAMES, repeat=count)]
+    parsed = [parse_pattern(text) for text in PATTERNS]
+    matched = {one.text: {path for path in paths if matches(one, path)} for one in parsed}
+    for given, held in itertools.product(parsed, repeat=2):
+        if covers(given, held) and not held.is_literal:
+            assert matched[held.text] <= matched[given.text], (given.text, held.text)
+    for given, held in (
+        *(
+            ("a", "a/b"),
+            ("a/", "a"),
+            ("a", "a/**"),
+            ("a/**", "a/*.py"),
+            ("**", "a/**/b"),
+            ("**/*.py", "a/*.py"),
+        ),
+        *(("a/*", "a/b"), ("a/**/*.py", "a/?.py"), ("a/**", "a/**/*.py"), ("*.py", "a.py"), ("?", "a")),
+    ):
+        assert covers(parse_pattern(given), parse_pattern(held)), (given, held)
+    for given, held in (("a/*", "a/**"), ("???", "a*"), ("a/b", "a"), ("*.py", "a*"), ("a/*", "a/*/b")):
+        assert not covers(parse_pattern(given), parse_pattern(held)), (given, held)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 from mail_room import SHORE, Room, room_in_memory
 from postroom.contracts.clock import from_iso, iso
@@ -69,6 +70,56 @@ async def test_since_is_kept_to_the_millisecond_in_every_zone(room: Room) -> Non
         assert [one["id"] for one in await room.inbox("Ben", since=since)] == [second]
     room.clock.advance(timedelta(milliseconds=1))
     assert await room.inbox("Ben", since=iso(room.clock.now())) == []
+
+
+PAST = {
+    **dict.fromkeys(("2h", "2 hours", "2 hours ago", "last 2 hours", "the past 2 hours", "PT2H"), "10:00"),
+    **dict.fromkeys(("-2h", "-PT2H", "now-2h", "120 min", "2 hrs ago", "in the last 2 hours"), "10:00"),
+    **dict.fromkeys(("an hour ago", "last hour", "1 hour ago", "60m ago", "One hour ago"), "11:00"),
+    "1 hour and 30 minutes ago": "10:30",
+    "today": "00:00",
+    "today 9:05": "09:05",
+    "yesterday": "-1 00:00",
+    "Yesterday at 14:00": "-1 14:00",
+    "1 day": "-1 12:00",
+    "P1D": "-1 12:00",
+    "2026/11/28": "-1 00:00",
+    "Sun, 29 Nov 2026 10:00:00 +0000": "10:00",
+    "1795946400": "10:00",
+    "1795946400000": "10:00",
+}
+NOT_PAST = (
+    "last week",
+    "1 month ago",
+    "tomorrow",
+    "in 2 hours",
+    "monday",
+    "11/12/2026",
+    "12:00",
+    "2",
+    "soon",
+)
+
+
+async def test_since_takes_times_as_people_write_them_and_refuses_what_would_be_a_guess(room: Room) -> None:
+    room.clock.set(from_iso("2026-11-27T00:00:00Z"))
+    await room.open()
+    sent = {}
+    for text in sorted(set(PAST.values()) | {"12:00"}, key=lambda one: (not one.startswith("-1"), one)):
+        day, time = ("28", text[3:]) if text.startswith("-1") else ("29", text)
+        at = from_iso(f"2026-11-{day}T{time}:00Z")
+        room.clock.set(at - 1)
+        await room.send("Ada", "Ben")
+        room.clock.set(at + 1)
+        sent[text] = await room.send("Ada", "Ben")
+    room.clock.set(from_iso("2026-11-29T12:00:00Z"))
+    for since, text in PAST.items():
+        found = [one["id"] for one in await room.inbox("Ben", since=since, limit=100)]
+        assert min(found) == sent[text], since
+    for since in NOT_PAST:
+        with pytest.raises(InvalidArgument) as refused:
+            await room.inbox("Ben", since=since)
+        assert "1 hour ago" in (refused.value.remedy or "")
 
 
 async def test_a_cursor_beyond_the_newest_message_or_before_what_was_purged_is_refused(room: Room) -> None:

@@ -232,6 +232,31 @@ async def test_releases_by_path_by_id_and_of_all(room: Room) -> None:
     assert await _live(room) == [("Ben", "z")]
 
 
+async def test_a_path_releases_and_renews_what_it_covers_and_the_answer_names_what_was_not_found(
+    room: Room,
+) -> None:
+    await room.open()
+    held = ["src/app.py", "src/*.py", "src/web/**", "docs", "port:8080", "lib/[ab].py"]
+    await room.call("file_reservation_paths", agent_name="Ada", paths=held)
+    ended = (await room.call("file_reservation_paths", agent_name="Ada", paths=["old"]))["granted"][0]["id"]
+    await room.call("release_file_reservations", agent_name="Ada", ids=[ended])
+
+    async def changed(tool: str, key: str, **chosen: Any) -> tuple[list[str], list[str | int]]:
+        answer = await room.call(tool, agent_name="Ada", **chosen)
+        return [one["path"] for one in answer[key]], answer["not_found"]
+
+    renewed = await changed("renew_file_reservations", "renewed", paths=["**/*.py", "test/**"])
+    assert renewed == (["src/app.py", "src/*.py"], ["test/**"])
+    part = await changed(
+        "release_file_reservations", "released", paths=["src/web/a.py", "lib/*"], ids=[ended]
+    )
+    assert part == ([], ["src/web/a.py", "lib/*", ended])
+    rest = await changed("release_file_reservations", "released", paths=["src/**", "docs/", "gone"])
+    assert rest == (["src/app.py", "src/*.py", "src/web/**", "docs"], ["gone"])
+    rest = await changed("release_file_reservations", "released", paths=["port:8080", "lib/[ab].py"])
+    assert rest == (["port:8080", "lib/[ab].py"], [])
+
+
 async def test_only_the_holder_releases_or_renews_by_id_and_a_renewal_runs_from_now_and_never_shortens(
     room: Room,
 ) -> None:
@@ -243,7 +268,10 @@ async def test_only_the_holder_releases_or_renews_by_id_and_a_renewal_runs_from_
         error = await room.refused(errors.NotHolder, name, agent_name="Ada", ids=[mine, theirs])
         assert error.value == theirs
         await room.refused(errors.UnknownReservation, name, agent_name="Ada", ids=[mine, 999])
-    assert await room.call("release_file_reservations", agent_name="Ada", paths=["b"]) == {"released": []}
+    assert await room.call("release_file_reservations", agent_name="Ada", paths=["b"]) == {
+        "released": [],
+        "not_found": ["b"],
+    }
     room.clock.advance(20 * SECOND)
     renewed = (await room.call("renew_file_reservations", agent_name="Ada", ttl_seconds=100))["renewed"]
     ends = {one["path"]: one["expires_ts"] for one in renewed}

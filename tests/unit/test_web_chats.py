@@ -104,6 +104,8 @@ async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_th
     late = await post(browser, address, *fields, ("answer", "yes"), ("by", "Cy"))
     assert late.status_code == 409
     assert "Bea on the pages answered no" in late.text
+    from_home = await post(browser, address, *fields, ("back", "home"), ("answer", "yes"), ("by", "Cy"))
+    assert (from_home.status_code, from_home.headers["location"]) == (303, "/?done=late")
     await room.turn()
     replies = await room.stores.store.read(lambda tx: tx.outbox.open("chat", limit=9))
     said = [one.payload["text"] for one in replies]

@@ -37,8 +37,24 @@ async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     assert (answered.status_code, answered.headers["location"]) == (303, "/?done=no")
     assert "Denied." in (await browser.get("/?done=no")).text
     assert await room.questions.questions() == []
-    late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
-    assert late.status_code == 409
+
+
+async def test_an_answer_that_comes_too_late_stays_on_the_first_page(room: WorkRoom) -> None:
+    browser = room.browser()
+    await room.send("Ada", "Ash")
+    await room.turn()
+    page = (await browser.get("/")).text
+    fields = [(name, hidden(page, name)) for name in ("form_token", "do", "back", "run", "number")]
+    await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
+    for told in (
+        "no question is open now.",
+        "1 question is open now: <bdi>May I?</bdi>.",
+    ):
+        late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
+        assert (late.status_code, late.headers["location"]) == (303, "/?done=late")
+        assert told in (await browser.get(late.headers["location"])).text
+        await room.send("Ada", "Ash")
+        await room.turn()
 
 
 async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRoom) -> None:

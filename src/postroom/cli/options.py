@@ -1,13 +1,13 @@
 """Options that several commands share, and their meaning."""
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from postroom.contracts.clock import DURATIONS, parse_duration
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 
 
@@ -80,7 +80,7 @@ def agent_of_folder() -> str:
 
 
 def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the name as `_split_agent` does; without one, the default agent of the folder."""
+    """Return the agent's name as `_split_agent` does; if none is given, the default agent of the folder."""
     name = _split_agent(ctx, given or agent_of_folder())
     if not name and not ctx.resilient_parsing:
         ctx.fail(
@@ -112,7 +112,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 Key = Annotated[
     str | None,
     typer.Option(
-        "--idempotency-key", metavar="KEY", help="A key: a repeated call with the same key is executed once."
+        "--idempotency-key",
+        metavar="KEY",
+        help="Idempotency key: calls with the same key are executed only once.",
     ),
 ]
 DataDir = Annotated[
@@ -130,14 +132,11 @@ Ttl = Annotated[
     int | None,
     typer.Option(
         "--ttl",
-        parser=lambda text: int(text) if text.isdecimal() else seconds(text),
+        parser=lambda text: int(text) if text.isdecimal() else int(seconds(text)),
         metavar="TIME",
         help="Duration, such as 30m. A number without a unit counts seconds.",
     ),
 ]
-
-_LENGTH: Final = re.compile(r"(\d{1,6})([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def project_key(text: str) -> str:
@@ -156,17 +155,16 @@ def project_key(text: str) -> str:
         raise InvalidPath(f"{text!r} cannot be made an absolute path: {error}", value=text) from error
 
 
-def seconds(text: str) -> int:
+def seconds(text: str) -> float:
     """Return the number of seconds in a duration such as 90d.
 
     Raises:
         InvalidArgument: The text is not a duration.
     """
-    found = _LENGTH.fullmatch(text)
+    found = parse_duration(text)
     if found is None:
         raise InvalidArgument(
-            f"{text!r} is not a duration",
-            value=text,
-            remedy="give a number and s, m, h or d, such as 90d",
+            f"{text!r} is not a duration", value=text, remedy=f"give a number followed by a unit: {DURATIONS}"
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    total = found.total_seconds()
+    return int(total) if total.is_integer() else total

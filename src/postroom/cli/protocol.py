@@ -36,6 +36,7 @@ READING_TOOLS: Final = frozenset(
         "list_agents",
         "list_contacts",
         "list_file_reservations",
+        "list_subscriptions",
         "list_tasks",
         "search_messages",
         "show_project",
@@ -79,7 +80,7 @@ class Message:
     batch: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
-    """The revision in the line itself; empty if there is none."""
+    """The protocol revision that the line itself names; empty if it names none."""
     client: str = ""
     """The name of the client program from `initialize`; empty in other lines."""
     cancels: RequestId = None
@@ -187,7 +188,7 @@ def _id(value: object) -> RequestId:
 
 
 def failure(named: RequestId, code: int, message: str, data: Mapping[str, object] | None = None) -> bytes:
-    """Return a JSON-RPC error as one line without its end."""
+    """Return a JSON-RPC error as one line, without a line end."""
     error: dict[str, object] = {"code": code, "message": message}
     if data is not None:
         error["data"] = dict(data)

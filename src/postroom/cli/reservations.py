@@ -29,7 +29,7 @@ Paths = Annotated[
     typer.Argument(metavar="PATH", help="Paths relative to the project, such as src/**, or port:8080."),
 ]
 SomePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH", help="Only reservations that concern these paths.")
+    list[str] | None, typer.Argument(metavar="PATH", help="Only reservations that these paths cover.")
 ]
 Ids = Annotated[
     list[int] | None,
@@ -97,7 +97,7 @@ def release(  # noqa: PLR0913 - the options of the command
         "idempotency_key": idempotency_key,
     }
     found = show.fields(Server.find().call_tool("release_file_reservations", asked))
-    show.answer(found, as_json=as_json, text=lambda: _listed(found, "released"))
+    show.answer(found, as_json=as_json, text=lambda: _changed(found, "released"))
     if not (everything or found.get("released")):
         raise typer.Exit(FAILED)
 
@@ -122,7 +122,7 @@ def renew(  # noqa: PLR0913 - the options of the command
         "idempotency_key": idempotency_key,
     }
     found = show.fields(Server.find().call_tool("renew_file_reservations", asked))
-    show.answer(found, as_json=as_json, text=lambda: _listed(found, "renewed"))
+    show.answer(found, as_json=as_json, text=lambda: _changed(found, "renewed"))
     if not found.get("renewed"):
         raise typer.Exit(FAILED)
 
@@ -146,6 +146,12 @@ def check(
     show.answer(found, as_json=as_json, text=lambda: _conflicts(found) or "free")
     if found.get("conflicts"):
         raise typer.Exit(FAILED)
+
+
+def _changed(found: Mapping[str, Any], key: str) -> str:
+    missing = [show.line(str(one)) for one in found.get("not_found") or ()]
+    lines = [f"No reservation of this agent: {one}" for one in missing]
+    return "\n".join(lines if lines and not found.get(key) else [_listed(found, key), *lines])
 
 
 def _listed(found: Mapping[str, Any], key: str) -> str:

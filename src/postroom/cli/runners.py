@@ -8,10 +8,8 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.call import call
-from postroom.cli.options import HERE, AsJson, DataDir, Project, completed, project_key
+from postroom.cli.options import HERE, AsJson, DataDir, Project, completed, project_key, seconds
 from postroom.contracts.errors import InvalidArgument
-
-_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.", autocompletion=completed("agents"))]
 Command = Annotated[
@@ -74,8 +72,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             help=(
-                "With --resume: thread keeps one session for each mail thread "
-                "(default), agent keeps one for all of them."
+                "With --resume: `thread` keeps one session for each mail thread "
+                "(default), `agent` keeps one session for all threads."
             )
         ),
     ] = None,
@@ -89,11 +87,12 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         int | None,
         typer.Option(
             metavar="N",
-            help="Execute up to N runs at once, on different mail threads. Default: 1.",
+            help="Execute up to N runs at the same time, each for a different mail thread. Default: 1.",
         ),
     ] = None,
     claims_tasks: Annotated[
-        bool, typer.Option("--claims-tasks", help="Claim ready tasks for the agent, and run it with each.")
+        bool,
+        typer.Option("--claims-tasks", help="Claim ready tasks for the agent, and start a run for each."),
     ] = False,
     base_url: Annotated[
         str | None, typer.Option(help="model: the endpoint's URL, which ends with /v1.")
@@ -148,8 +147,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "cwd": None if cwd is None else str(cwd.absolute()),
         "env": dict(_pair(one) for one in env) if env else None,
         "pass_env": pass_env,
-        "timeout": None if timeout is None else _seconds(timeout),
-        "idle_timeout": None if idle_timeout is None else _seconds(idle_timeout),
+        "timeout": None if timeout is None else _seconds_of(timeout),
+        "idle_timeout": None if idle_timeout is None else _seconds_of(idle_timeout),
         "resume": resume or None,
         "session_per": session_per,
         "runs_on": runs_on,
@@ -212,11 +211,6 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _seconds(text: str) -> float:
-    number, unit = (text[:-1], _UNITS[text[-1]]) if text and text[-1] in _UNITS else (text, 1)
-    try:
-        return float(number) * unit
-    except ValueError:
-        raise InvalidArgument(
-            f"{text!r} is not a duration", value=text, remedy="give 90, 90s, 30m or 2h"
-        ) from None
+def _seconds_of(text: str) -> float:
+    """Return the number of seconds in a duration; a number without a unit counts seconds."""
+    return int(text) if text.isdecimal() else seconds(text)

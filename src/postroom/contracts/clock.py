@@ -2,16 +2,23 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from math import isnan
 from random import Random
 from typing import Final, Protocol
+
+from postroom.contracts.errors import InvalidArgument
 
 SET_BACK_MS: Final = 2_000
 """Minimum backward jump of the clock, in milliseconds between two checks, that counts as set back."""
 Ids = Callable[[], str]
 """Returns a new identifier of 36 characters."""
+Duration = timedelta | float
+"""A duration as callers give it: a timedelta, or a number of seconds."""
 _TAIL_BITS: Final = 74
 
 
@@ -69,8 +76,45 @@ class ClockWatch:
         self._ahead = now - elapsed_ms()
 
 
-def milliseconds(duration: timedelta) -> int:
+def seconds_of(given: object, name: str) -> float:
+    """Return a duration in seconds; `name` names the argument in the error.
+
+    Raises:
+        InvalidArgument: The argument is neither a timedelta nor a number of seconds.
+    """
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        with suppress(OverflowError):  # raised for an integer that is too large for a float
+            if not isnan(seconds := float(given)):
+                return seconds
+    raise InvalidArgument(
+        f"{name} must be a number of seconds or a timedelta, not {type(given).__name__}",
+        value=repr(given)[:80],
+        remedy="pass a number such as 30, or timedelta(seconds=30)",
+    )
+
+
+def given_duration(given: object, name: str) -> timedelta:
+    """Return a duration as a timedelta; `name` names the argument in the error.
+
+    Raises:
+        InvalidArgument: The argument is neither a timedelta nor a number of seconds, or is too long.
+    """
+    if isinstance(given, timedelta):
+        return given
+    try:
+        return timedelta(seconds=seconds_of(given, name))
+    except OverflowError as error:
+        raise InvalidArgument(
+            f"{name} is too long: {given} seconds", value=repr(given)[:80], remedy="give a shorter duration"
+        ) from error
+
+
+def milliseconds(duration: Duration) -> int:
     """Return a duration in whole milliseconds."""
+    if not isinstance(duration, timedelta):
+        duration = given_duration(duration, "a duration")
     return duration // timedelta(milliseconds=1)
 
 
@@ -137,12 +181,19 @@ _UNITS: Final = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
-_WRITTEN: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
+_PART: Final = re.compile(
+    r"([0-9]{1,12}(?:\.[0-9]{1,6})?|(?:an?|one)(?= )) ?"
+    r"(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|wks?|weeks?)(?![a-z])"
+)
+_WRITTEN: Final = re.compile(rf"{_PART.pattern}(?:(?:,? ?(?:and )?){_PART.pattern}){{0,3}}")
+"""A duration as people write it: `90s`, `1h30m`, `2 hours`, `1 day and 12 hours`."""
 _ISO: Final = re.compile(
     r"P(?=.)(?:(?P<d365>[0-9]{1,9})Y)?(?:(?P<d30>[0-9]{1,9})M)?(?:(?P<w>[0-9]{1,9})W)?(?:(?P<d>[0-9]{1,9})D)?"
     r"(?:T(?=.)(?:(?P<h>[0-9]{1,9})H)?(?:(?P<m>[0-9]{1,9})M)?(?:(?P<s>[0-9]{1,9}(?:\.[0-9]{1,6})?)S)?)?"
 )
 _ISO_UNITS: Final = {**_UNITS, "d365": timedelta(days=365), "d30": timedelta(days=30)}
+DURATIONS: Final = "90s, 30m, 1h30m, 2 hours, 7d or P7D"
+"""Examples of durations, for errors."""
 
 
 def duration_of(value: object) -> timedelta:
@@ -151,25 +202,96 @@ def duration_of(value: object) -> timedelta:
     Raises:
         ValueError: The value is not a text with a unit, or the duration is 0 or longer than 36,500 days.
     """
-    found = value if isinstance(value, timedelta) else _parsed(value) if isinstance(value, str) else None
+    found = parse_duration(value) if isinstance(value, str) else None
+    found = value if isinstance(value, timedelta) else found
     if found is None:
-        raise ValueError("write a duration with its unit, such as 90s, 500ms, 1h, 7d or P7D")
+        raise ValueError(f"write a duration with its unit, such as {DURATIONS}")
     if not timedelta(0) < found <= LONGEST:
-        raise ValueError("write a duration of more than nothing and of at most 36500d")
+        raise ValueError("write a duration greater than 0 and of at most 36500d")
     return found
 
 
-def _parsed(text: str) -> timedelta | None:
+def parse_duration(text: str) -> timedelta | None:
+    """Return the duration that a text says, in English units or as ISO 8601; None for any other text.
+
+    A month is 30 days and a year 365 days, and only ISO 8601 has them. A unit that is given twice is refused.
+    """
     text = text.strip()
+    if found := _ISO.fullmatch(text.upper()):
+        return _sum((_ISO_UNITS[unit], count) for unit, count in found.groupdict().items() if count)
+    found = _WRITTEN.fullmatch(" ".join(text.lower().split()))
+    return None if found is None else _written(found)
+
+
+def leading_duration(text: str) -> tuple[timedelta | None, str]:
+    """Return the duration at the beginning of a text, and the rest; None and the text if there is none."""
+    found = _WRITTEN.match(text.lower()) if text[:1].isdecimal() else None
+    end = 0 if found is None else found.end()
+    if found is None or not (end == len(text) or text[end].isspace()):
+        return None, text
+    return _written(found), text[end:].strip()
+
+
+def _written(found: re.Match[str]) -> timedelta | None:
+    parts = [(_unit(unit), "1" if count[0] in "ao" else count) for count, unit in _PART.findall(found[0])]
+    is_clear = len({unit for unit, _ in parts}) == len(parts)
+    return _sum((_UNITS[unit], count) for unit, count in parts) if is_clear else None
+
+
+def _unit(word: str) -> str:
+    return "ms" if word.startswith(("ms", "mil")) else word[0]
+
+
+def _sum(parts: Iterable[tuple[timedelta, str]]) -> timedelta:
     try:
-        if found := _WRITTEN.fullmatch(text):
-            return int(found[1]) * _UNITS[found[2]]
-        if found := _ISO.fullmatch(text.upper()):
-            parts = ((float(count), _ISO_UNITS[unit]) for unit, count in found.groupdict().items() if count)
-            return sum((count * unit for count, unit in parts), timedelta(0))
+        counted = (unit * (float(count) if "." in count else int(count)) for unit, count in parts)
+        return sum(counted, timedelta(0))
     except OverflowError:
         return timedelta.max
-    return None
+
+
+TIMES: Final = "2026-11-21, 2026-11-21T09:30:00Z, yesterday, 2h or 1 hour ago"
+"""Examples of times, for errors."""
+_AGO: Final = re.compile(
+    r"(?:now ?)?- ?(?P<minus>[^ -].*)|(?P<ago>.+) (?:ago|before now)"
+    r"|(?:(?:in|within|over|during) )?(?:the )?(?:last|past) (?P<last>.+)"
+)
+_DAY: Final = re.compile(r"(today|yesterday)(?:(?:,| at)? ([0-2]?[0-9]:[0-5][0-9]))?")
+_FULL_UNIT: Final = re.compile(r"(?:minute|hour|day)\Z")
+"""The last week is seven days, or the week before this one: only shorter units may stand without a number."""
+
+
+def past_of(text: str, now: int) -> int:
+    """Return the past time that a text says, in milliseconds; a time without a time zone is taken as UTC.
+
+    A text may be ISO 8601, seconds or milliseconds since 1970, RFC 2822, `2026/11/28`, `now`, `today` or
+    `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back from `now`.
+
+    Raises:
+        ValueError: The text is none of these, or the time is outside the years 1 to 9999.
+    """
+    words = " ".join(text.strip().split())
+    lower = words.lower()
+    if lower == "now":
+        return now
+    if day := _DAY.fullmatch(lower):
+        date = datetime.fromtimestamp(now / 1000, tz=UTC).date() - timedelta(days=day[1] == "yesterday")
+        return from_iso(f"{date.isoformat()}T{(day[2] or '0:00').rjust(5, '0')}")
+    ago = _AGO.fullmatch(lower)
+    span = lower if ago is None else ago["minus"] or ago["ago"] or ago["last"]
+    if ago is not None and ago["last"] and _FULL_UNIT.match(span):
+        span = f"1 {span}"
+    if (back := parse_duration(span)) is not None:
+        return now - milliseconds(back)
+    if ago is not None:
+        raise ValueError(f"{text!r} is not a time")
+    if words.isdecimal() and len(words) in (10, 13):
+        return int(words) * (1 if len(words) == 13 else 1_000)
+    if found := re.fullmatch(r"(\d{4})/(\d{1,2})/(\d{1,2})", words):
+        return from_iso(f"{found[1]}-{int(found[2]):02}-{int(found[3]):02}")
+    if words[:1].isalpha() or re.match(r"\d{1,2} [A-Za-z]", words):
+        return from_iso(parsedate_to_datetime(words).isoformat())
+    return from_iso(words)
 
 
 def duration_text(value: timedelta) -> str:

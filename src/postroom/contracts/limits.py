@@ -12,7 +12,8 @@ from functools import cache, lru_cache
 from typing import Final, TypeVar
 from zoneinfo import ZoneInfo
 
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.clock import Duration, given_duration, milliseconds
+from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.contracts.records import Record
 
 E = TypeVar("E", bound=StrEnum)
@@ -69,7 +70,7 @@ class Limit:
     per: LimitScope
     at_once: int | None = None
     starts: int | None = None
-    period: timedelta | None = None
+    period: Duration | None = None
 
     def __post_init__(self) -> None:
         """Raise if the limit is empty; convert a scope that is given by name."""
@@ -77,14 +78,17 @@ class Limit:
         for name in ("at_once", "starts"):
             if (number := getattr(self, name)) is not None:
                 refuse_no_number(f"`{name}` of a limit", number, least=1)
-        if self.period is not None and not isinstance(self.period, timedelta):
-            raise ConfigError("`period` of a limit must be a timedelta", value=repr(self.period)[:80])
+        if self.period is not None:
+            try:
+                object.__setattr__(self, "period", given_duration(self.period, "`period` of a limit"))
+            except InvalidArgument as error:
+                raise ConfigError(error.message, value=error.value, remedy=error.remedy) from error
         problem = None
         if self.at_once is None and self.starts is None:
             problem = "a limit needs `at_once`, or `starts` and `period`"
         elif (self.starts is None) != (self.period is None):
             problem = "`starts` and `period` of a limit must be given together"
-        elif self.period is not None and self.period < timedelta(milliseconds=1):
+        elif self.period is not None and milliseconds(self.period) < 1:
             problem = "`period` of a limit must be at least 1 millisecond"
         if problem is not None:
             raise ConfigError(problem, value=str(self))

@@ -7,9 +7,9 @@ from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import Duration, given_duration, milliseconds
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_INTERRUPTIONS
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.contracts.limits import Budget, Limit, same_limits
 
 ACTIVE_RUN_CONFLICT_MESSAGE = "thread has an active run; cannot claim inline"
@@ -19,6 +19,7 @@ REPAIR_QUEUE_LIMIT = 1_024
 _OUTAGE = timedelta(minutes=12)
 _KINDS = {
     int: "an integer",
+    float: "a number of seconds",
     timedelta: "a timedelta",
     bool: "True or False",
     NoneType: "None",
@@ -57,7 +58,7 @@ _NOT_NEGATIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxConfig:
-    """The settings of a mailbox; a duration is a number in the unit that its name states, or a `timedelta`.
+    """The settings of a mailbox; a duration is in seconds or in the unit of its name, or a `timedelta`.
 
     Raises:
         ConfigError: A setting has the wrong type, or is below its minimum.
@@ -66,15 +67,15 @@ class MailboxConfig:
     lease_ms: int = 30_000
     """How long a claim lasts without a renewal. Each renewal may take a third of this time."""
     suspended_lease_ms: int = 600_000
-    lease_renewal_interval: timedelta = timedelta(seconds=10)
+    lease_renewal_interval: Duration = timedelta(seconds=10)
     """A lease is renewed after this time, but always within two thirds of `lease_ms`."""
     lease_retry_ms: int = 500
     """How long to wait before a renewal that failed in the store is retried; retries end with the lease."""
-    sweep_interval: timedelta = timedelta(seconds=30)
-    gc_interval: timedelta = timedelta(seconds=60)
-    gc_ttl: timedelta = timedelta(hours=24)
-    dead_letter_ttl: timedelta = timedelta(days=30)
-    poll_interval: timedelta = timedelta(seconds=1)
+    sweep_interval: Duration = timedelta(seconds=30)
+    gc_interval: Duration = timedelta(seconds=60)
+    gc_ttl: Duration = timedelta(hours=24)
+    dead_letter_ttl: Duration = timedelta(days=30)
+    poll_interval: Duration = timedelta(seconds=1)
     """The maximum time for which due work waits if all hints about it are lost."""
     default_max_attempts: int = DEFAULT_MAX_ATTEMPTS
     default_max_interruptions: int = DEFAULT_MAX_INTERRUPTIONS
@@ -82,7 +83,7 @@ class MailboxConfig:
 
     The next interruption makes the run a dead letter. No interruption counts as a failed attempt.
     """
-    outage: timedelta | None = None
+    outage: Duration | None = None
     """The minimum time for which a run is retried after its normal attempts, if its failures may be an
     outage.
 
@@ -111,7 +112,7 @@ class MailboxConfig:
     """How many runs may be queued on a thread; None means any number."""
     max_pending_per_thread: int | None = 10_000
     """How many messages may be pending on a thread until a run reads them; None means any number."""
-    drain_grace: timedelta = timedelta(seconds=30)
+    drain_grace: Duration = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
     """The budgets of runs. If one is used up, one run asks whether all may use the same amount again, and the
@@ -185,6 +186,13 @@ class MailboxConfig:
     def _refuse_other_types(self) -> None:
         for name, kinds in _kinds().items():
             value = getattr(self, name)
+            if timedelta in kinds and value is not None:
+                try:
+                    object.__setattr__(self, name, given_duration(value, name))
+                except InvalidArgument as error:
+                    remedy = f"leave out {name} to use its default"
+                    raise ConfigError(error.message, value=error.value, remedy=remedy) from error
+                continue
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 allowed = " or ".join(_KINDS[kind] for kind in kinds)
                 raise ConfigError(

@@ -37,6 +37,7 @@ class WhyNot(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
     WAITING = "waiting"
+    TOO_LATE = "too_late"
     NOT_DUE = "not_due"
     THREAD_BUSY = "thread_busy"
     BEHIND_QUESTION = "behind_question"
@@ -185,6 +186,11 @@ class Inspection:
         dispatches, now = self._core.dispatches, self._core.now()
         if row.dispatch_epoch < await dispatches.current_dispatch_epoch(row.thread_id):
             return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced it")
+        if row.has_missed_deadline(now):
+            passed = f"its deadline {iso(row.deadline_at or 0)} has passed"
+            return Reason(
+                why=WhyNot.TOO_LATE, text=f"{passed}: it never starts, and fails as soon as its turn comes"
+            )
         if row.available_at > now:
             is_again = row.attempt_count or row.interruption_count
             why = "its next attempt is due" if is_again else "it is due"

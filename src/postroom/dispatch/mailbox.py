@@ -99,6 +99,8 @@ class Mailbox:
             live=live,
             effects=effects,
         )
+        self.complete = core.claiming.complete
+        """Awaits a call of this mailbox, and lets it go on to its end if the caller is cancelled."""
         executor.listen_to(live)
         place = stores.coordinator.storage_identity
         self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
-from postroom.contracts.clock import ClockWatch, milliseconds
+from postroom.contracts.clock import ClockWatch, Duration, milliseconds
 from postroom.contracts.dispatch import DEFAULT_PRIORITY, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
@@ -603,7 +603,7 @@ class Lifecycle:
                 _LOG.warning("mailbox.poll_failed", reason=error.describe())
                 await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
-    async def _again(self, interval: timedelta, work: Callable[[], Awaitable[None]]) -> None:
+    async def _again(self, interval: Duration, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await self._core.timer.sleep(milliseconds(interval))
             await work()

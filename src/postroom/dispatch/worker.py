@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from traceback import format_exception
@@ -335,9 +336,10 @@ class Commands:
 
     async def _serve(self) -> None:
         core = self._core
+        pause = timedelta(milliseconds=milliseconds(core.config.poll_interval))
         with core.store.changes.listen(commands_to(core.consumer_id)) as told:
             while True:
-                await told.wait(core.config.poll_interval)
+                await told.wait(pause)
                 try:
                     await self._look()
                 except PostroomError as error:

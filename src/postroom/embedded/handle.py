@@ -1,13 +1,11 @@
 """A program's handle of a run, enqueued by this process or another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from functools import partial, wraps
-from math import isnan
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, overload
 from uuid import uuid4
 
@@ -15,16 +13,19 @@ import msgspec
 
 from postroom.concurrency import SystemTimer, retried
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.clock import Duration, seconds_of
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
+from postroom.contracts.questions import Given, QuestionKind, decision_on, person
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS, Watch
-from postroom.embedded.items import T, refuse_other_text, refuse_other_type
+from postroom.embedded.items import T, plain, refuse_other_text, refuse_other_type
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.stores.runs.ports import LOOK_AGAIN_AFTER
 from postroom.stores.store import refuse_forked
@@ -139,12 +140,12 @@ class RunHandle:
         return f"RunHandle({self.thread_id!r}, {self.id!r})"
 
     @overload
-    async def result(self, *, timeout: float | timedelta | None = None) -> str: ...
+    async def result(self, *, timeout: Duration | None = None) -> str: ...
 
     @overload
-    async def result(self, *, timeout: float | timedelta | None = None, type: type[T]) -> T: ...
+    async def result(self, *, timeout: Duration | None = None, type: type[T]) -> T: ...
 
-    async def result(self, *, timeout: float | timedelta | None = None, type: Any = None) -> Any:
+    async def result(self, *, timeout: Duration | None = None, type: Any = None) -> Any:
         """Return the answer of the run: text, or with `type` a value of that type.
 
         `timeout` is a number of seconds, or a timedelta. With 0 or less, the call does not wait: it returns
@@ -155,12 +156,12 @@ class RunHandle:
         Raises:
             TimeoutError: The run did not end within `timeout`. It continues; call this again to wait longer.
             RunUnsuccessful: The run failed or was cancelled.
-            InvalidArgument: `timeout` is not a number, `type` is not a type, or the answer is not a value of
-                that type.
+            InvalidArgument: `timeout` is not a duration, `type` is not a type, or the answer is not a value
+                of that type.
             UnknownRun: The run does not exist any longer.
         """
         refuse_forked(self._mailbox.process)
-        timeout = _seconds(timeout)
+        timeout = None if timeout is None else seconds_of(timeout, "timeout")
         if type is not None:
             refuse_other_type("type", type)
         run = self._told_end()
@@ -174,7 +175,7 @@ class RunHandle:
                     run = await self._ended()
             except TimeoutError:
                 raise TimeoutError(
-                    f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run goes on: call "
+                    f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run continues: call "
                     "result() again to keep waiting, or cancel() to end the run."
                 ) from None
         text = run.final_output or ""
@@ -218,19 +219,29 @@ class RunHandle:
 
     @_needs_question_id
     async def answer(
-        self, text: str = "", *, question_id: str, approved: bool | None = None, by: str = ""
+        self,
+        text: str = "",
+        *,
+        question_id: str,
+        approved: bool | None = None,
+        by: str = "",
+        values: Mapping[str, Any] | None = None,
     ) -> None:
         """Answer the question with this id; the run resumes with the answer.
+
+        If the question has choices, `text` is one of them. If it has a form, `values` are its fields.
 
         While the database is unavailable, the call waits.
 
         `mailbox.questions`, the `question` event and `status()` provide the id as `question_id`. Because of
         the id, a late answer to an earlier question is never taken as the answer to a later one.
 
+        A repeated call with the same answer and the same `by` has no effect.
+
         Raises:
-            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing, or
-                there is neither a text nor `approved`.
-            StaleDecision: The run does not ask this question now, or the question has an answer.
+            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is
+                missing, there is neither a text nor `approved`, or the question takes another answer.
+            StaleDecision: The run does not ask this question now, or the question has another answer.
         """
         refuse_other_text("the answer", text)
         refuse_other_text("by", by)
@@ -241,23 +252,51 @@ class RunHandle:
                 value=repr(approved)[:80],
                 remedy="pass True for yes, False for no, or leave out approved",
             )
-        if not text and approved is None:
+        if not text and approved is None and values is None:
             raise InvalidArgument("the answer is empty", remedy="pass a text, or approved=True or False")
         run = await self._retried(self._loaded)
-        asked = open_questions(run)
-        if all(one.tool_call_id != question_id for one in asked):
-            raise _not_asked(run, question_id, asked)
-        result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
-        decision = ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
+        decision = self._decision(run, question_id, text if values is None else values, approved, by)
+        if _is_answered(run, question_id, decision.result, by):
+            return
         request = RunActivation.new(
             self.thread_id, [], continue_run_id=self.id, decisions=[(question_id, decision)]
         )
         try:
             await self._retried(lambda: self._mailbox.admin.submit_background(request))
-        except StaleDecision:
-            raise
         except StateError as error:
-            raise _not_asked(run, question_id, ()) from error
+            if not _is_answered(await self._retried(self._loaded), question_id, decision.result, by):
+                if isinstance(error, StaleDecision):
+                    raise
+                raise _not_asked(self.id, question_id, ()) from error
+
+    def _decision(
+        self,
+        run: RunRecord,
+        question_id: str,
+        given: str | Mapping[str, Any],
+        approved: bool | None,
+        by: str,
+    ) -> ToolCallResume:
+        """Return the decision that an answer makes.
+
+        Raises:
+            InvalidArgument: The open question does not take such an answer.
+        """
+        tickets = [*open_questions(run), *(one.ticket for one in run.answered)]
+        asked = next((one for one in tickets if one.tool_call_id == question_id), None)
+        if asked is not None and (asked.asked.kind is not QuestionKind.YES_NO or not isinstance(given, str)):
+            value = given if isinstance(given, str) else plain(given, "the values")
+            now = self._mailbox.stores.clock.now()
+            answer = Given(value=value, by=person(by), at="embedded")
+            try:
+                decision = decision_on(asked.asked, question_id, asked.question, answer, now)
+                return replace(decision, decision_id=uuid4().hex)
+            except InvalidArgument:
+                if asked in open_questions(run):
+                    raise
+        words: dict[str, Json] = {"text": given if isinstance(given, str) else ""}
+        result = words | ({} if approved is None else {"approved": approved})
+        return ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
 
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
         """Yield the events of the run after a cursor, then each new event, until the run has ended.
@@ -350,11 +389,31 @@ class RunHandle:
         return run
 
 
-def _not_asked(run: RunRecord, question_id: str, asked: Sequence[RunWaitingTicket]) -> StaleDecision:
+def _is_answered(run: RunRecord, question_id: str, result: Json, by: str) -> bool:
+    """Return whether the question has this answer already; False if it is open.
+
+    Raises:
+        StaleDecision: The question has another answer, or the run does not ask it.
+    """
+    asked = open_questions(run)
+    if any(one.tool_call_id == question_id for one in asked):
+        return False
+    given = [one.decision for one in run.answered if one.ticket.tool_call_id == question_id]
+    if given and (given[-1].result, given[-1].by) == (result, by):
+        return True
+    raise _not_asked(run.run_id, question_id, asked, is_answered=bool(given))
+
+
+def _not_asked(
+    run_id: str, question_id: str, asked: Sequence[RunWaitingTicket], *, is_answered: bool = False
+) -> StaleDecision:
     """Return the error for an answer to a question that is not open; it names the open questions."""
     now = ", and ".join(f"{one.question!r} (id {one.tool_call_id!r})" for one in asked) or "nothing"
+    why = f"run {run_id} does not ask question {question_id!r} now"
+    if is_answered:
+        why = f"question {question_id!r} of run {run_id} has another answer already"
     return StaleDecision(
-        f"run {run.run_id} does not ask question {question_id!r} now; it asks {now}",
+        f"{why}; the run asks {now}",
         value=question_id,
         remedy="read the open question, then answer it by its id" if asked else "no answer is needed",
         details={"open": [one.tool_call_id for one in asked]},
@@ -366,7 +425,7 @@ def unknown_run(run_id: str) -> UnknownRun:
     return UnknownRun(
         f"there is no run {run_id!r}",
         value=run_id,
-        remedy="pass the `id` of a handle that `enqueue` returned; a run may be purged after its time",
+        remedy="pass the `id` of a handle that `enqueue` returned; old runs are deleted by retention",
     )
 
 
@@ -406,22 +465,6 @@ def _cursor(after: int | str | None) -> int:
         f"`after` must be the cursor of an event: an integer up to {_MAX_CURSOR}, or None for all events",
         value=repr(after)[:80],
         remedy="pass the `cursor` of the last event that you received",
-    )
-
-
-def _seconds(timeout: float | timedelta | None) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
-    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
-        with suppress(OverflowError):  # raised for an integer that is too large for a float
-            if not isnan(seconds := float(timeout)):
-                return seconds
-    raise InvalidArgument(
-        f"timeout must be a number of seconds, a timedelta or None, not {type(timeout).__name__}",
-        value=repr(timeout)[:80],
-        remedy="pass None to wait without a limit",
     )
 
 

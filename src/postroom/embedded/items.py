@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from math import isfinite
 from types import NoneType
 from typing import Any, Final, TypeVar, cast
@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import Duration, given_duration, milliseconds
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import CONTROL, ContentBlock, Json, Message, Role, storable
 from postroom.contracts.records import replace
@@ -66,7 +66,7 @@ def _refuse_unwritable(value: Json) -> None:
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, str) and storable(value) != value:
-        raise ValueError("a text contains half of a character")
+        raise ValueError("a text contains an unpaired surrogate character")
     for one in (
         (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     ):
@@ -130,7 +130,7 @@ def refuse_other_text(what: str, text: object) -> None:
         )
     if storable(text) != text:
         raise InvalidArgument(
-            f"{what} contains half of a character",
+            f"{what} contains an unpaired surrogate character",
             value=storable(text)[:80],
             remedy="decode the text with errors='replace' where you read it",
         )
@@ -217,12 +217,12 @@ class Item:
     tenant: str = field(default="", kw_only=True)
     limit_key: str = field(default="", kw_only=True)
     priority: int = field(default=128, kw_only=True)
-    delay: timedelta | None = field(default=None, kw_only=True)
+    delay: Duration | None = field(default=None, kw_only=True)
     deadline: datetime | None = field(default=None, kw_only=True)
     attempts: int | None = field(default=None, kw_only=True)
     interruptions: int | None = field(default=None, kw_only=True)
-    retry_delay: timedelta | None = field(default=None, kw_only=True)
-    max_retry_delay: timedelta | None = field(default=None, kw_only=True)
+    retry_delay: Duration | None = field(default=None, kw_only=True)
+    max_retry_delay: Duration | None = field(default=None, kw_only=True)
 
     def request(self) -> RunActivation:
         """Return the request to the queue; with a key, the run id of the request is derived from the key.
@@ -255,12 +255,12 @@ class Item:
             agent_id=self.agent,
             delivery=DeliveryOptions(
                 priority=self.priority,
-                delay_ms=_ms(self.delay) or 0,
+                delay_ms=_ms(self.delay, "delay") or 0,
                 deadline_at=None if deadline is None else instant_of(deadline, "the deadline"),
                 max_attempts=self.attempts,
                 max_interruptions=self.interruptions,
-                retry_delay_ms=_ms(self.retry_delay),
-                max_retry_delay_ms=_ms(self.max_retry_delay),
+                retry_delay_ms=_ms(self.retry_delay, "retry_delay"),
+                max_retry_delay_ms=_ms(self.max_retry_delay, "max_retry_delay"),
                 tenant=self.tenant,
                 limit_key=self.limit_key,
             ),
@@ -281,8 +281,8 @@ def run_id_of(thread: str, key: str) -> str:
     return "key-" + hashlib.sha256(f"{thread}\0{key}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def _ms(duration: timedelta | None) -> int | None:
-    return None if duration is None else milliseconds(duration)
+def _ms(given: Duration | None, name: str) -> int | None:
+    return None if given is None else milliseconds(given_duration(given, name))
 
 
 _NO_HINTS: Final = RunHints()
@@ -293,10 +293,7 @@ _TYPES: Final[tuple[tuple[str, tuple[type[Any], ...], str], ...]] = (
     ("tenant", (str,), "text"),
     ("limit_key", (str,), "text"),
     ("priority", (int,), "an integer"),
-    ("delay", (timedelta, NoneType), "a timedelta or None"),
     ("deadline", (datetime, NoneType), "a datetime or None"),
     ("attempts", (int, NoneType), "an integer or None"),
     ("interruptions", (int, NoneType), "an integer or None"),
-    ("retry_delay", (timedelta, NoneType), "a timedelta or None"),
-    ("max_retry_delay", (timedelta, NoneType), "a timedelta or None"),
 )

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from postroom.concurrency import SystemTimer, Tasks, in_thread
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
 from postroom.contracts.addresses import is_postgres_address, refuse_malformed_address
-from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.clock import Clock, Duration, Timer
 from postroom.contracts.errors import (
     ConfigError,
     DuplicateRecord,
@@ -30,7 +30,7 @@ from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, Star
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.sinks import OutputKept
 from postroom.dispatch.submission import refuse_other_content
-from postroom.embedded.effects import Ends
+from postroom.embedded.effects import Ends, Watch
 from postroom.embedded.handle import RunEvent, RunHandle, unknown_run
 from postroom.embedded.items import Item, refuse_other_id
 from postroom.embedded.operators import DeadLetters, Pending, Questions
@@ -138,12 +138,12 @@ class Mailbox:
         tenant: str = "",
         limit_key: str = "",
         priority: int = 128,
-        delay: timedelta | None = None,
+        delay: Duration | None = None,
         deadline: datetime | None = None,
         attempts: int | None = None,
         interruptions: int | None = None,
-        retry_delay: timedelta | None = None,
-        max_retry_delay: timedelta | None = None,
+        retry_delay: Duration | None = None,
+        max_retry_delay: Duration | None = None,
         when_busy: BusyPolicy = BusyPolicy.QUEUE,
     ) -> RunHandle:
         """Queue work for a conversation; it is durable when this returns. Runs of a thread execute in turn.
@@ -188,17 +188,26 @@ class Mailbox:
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
             request = replace(request, hints=RunHints(key=key))  # it may become part of another run
-        asked, ends = request, None if joins else self._ends
+        ends = None if joins else self._ends
         watch = None if ends is None else ends.watch(request.messages[0].id or "")
-        if id is not None and (known := await self._run_with(asked, id, joins=joins)) is not None:
-            return RunHandle(self, thread, known, watch)
+        if id is not None:
+            once = self._enqueued_once(request, id, when_busy, watch, joins=joins)
+            return await self.admin.complete(once, name="an enqueue")  # even if the caller is cancelled
+        accepted = await self.admin.submit_background(request, strategy=when_busy)
+        return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
+
+    async def _enqueued_once(
+        self, request: RunActivation, id: str, when_busy: BusyPolicy, watch: Watch | None, *, joins: bool
+    ) -> RunHandle:
+        """Return the run whose input is the message with this id, or else enqueue the request."""
+        if (known := await self._run_with(request, id, joins=joins)) is not None:
+            return RunHandle(self, request.thread_id, known, watch)
         try:
             accepted = await self.admin.submit_background(request, strategy=when_busy)
         except (DuplicateRecord, RunNotOpen):
-            known = None if id is None else await self._run_with(asked, id, joins=joins)
-            if known is None:
+            if (known := await self._run_with(request, id, joins=joins)) is None:
                 raise
-            return RunHandle(self, thread, known, watch)  # another caller enqueued it first
+            return RunHandle(self, request.thread_id, known, watch)  # another caller enqueued it first
         return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
 
     async def enqueue_many(

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast
 from postroom.concurrency import retried, unreported
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, StreamReset, TextDelta
-from postroom.contracts.clock import Clock, Timer, milliseconds
+from postroom.contracts.clock import Clock, Duration, Timer, given_duration, milliseconds
 from postroom.contracts.errors import (
     ConfigError,
     ExecutorMisbehaved,
@@ -40,6 +40,7 @@ from postroom.contracts.events import (
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Json, Message
+from postroom.contracts.questions import asked_for
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
@@ -98,10 +99,19 @@ class Answer:
     """Whether nobody answered in time. If so, `text` is empty and `approved` is None, so silence never counts
     as approval.
     """
+    choice: str = ""
+    """The choice, if the question had choices."""
+    values: Mapping[str, Json] = field(default_factory=dict)
+    """The fields of the form, if the question had one."""
 
     @classmethod
     def of(cls, decision: ToolCallResume) -> "Answer":
         """Return a decision as an answer."""
+        if isinstance(result := decision.result, dict) and (result.get("choice") or result.get("values")):
+            choice, values = str(result.get("choice") or ""), result.get("values") or {}
+            return cls(
+                text=decision.reason or "", approved=None, by=decision.by, choice=choice, values=values
+            )
         said = decision.result.get("text") if isinstance(decision.result, dict) else decision.result
         text = said if isinstance(said, str) else decision.reason or ""
         return cls(text=text, approved=decision.approved, by=decision.by)
@@ -155,7 +165,7 @@ class _Memory:
     is_streamed: bool
     """Whether an earlier execution streamed text, which is no longer part of the answer."""
     answers: Mapping[str, ToolCallResume]
-    """The answers, by the id of the call that asked."""
+    """The answers, keyed by the id of the call that asked."""
     waited: Mapping[str, RunWaitingTicket]
     """The tickets on which the run waited before it resumed."""
     used: set[str] = field(default_factory=set)
@@ -164,7 +174,7 @@ class _Memory:
     counted: Usage = field(default_factory=Usage)
     """The part of that usage that budgets have already counted together with its steps."""
     unnamed: Counter[str] = field(default_factory=Counter)
-    """The number of unnamed steps so far, by kind."""
+    """The number of unnamed steps so far, keyed by kind."""
     is_suspended: bool = False
     """Whether the function was unwound because the run must wait."""
 
@@ -236,7 +246,7 @@ class Run:
         /,
         *args: object,
         attempts: int = 1,
-        delay: timedelta = timedelta(seconds=1),
+        delay: Duration = 1,
         returns: Any = None,
         **kwargs: object,
     ) -> Any:
@@ -244,8 +254,8 @@ class Run:
 
         The result is durable when this returns. If the process crashes before that, the function is called
         again. A stored result is plain data; with `returns`, both the new and the stored result are values of
-        that type. A failing function is called up to `attempts` times. The pause between calls is `delay` at
-        first and doubles each time. After the last attempt, its error is raised.
+        that type. A failing function is called up to `attempts` times. The pause between calls is `delay`
+        (seconds, or a timedelta) at first and doubles each time. After the last attempt, its error is raised.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -253,14 +263,15 @@ class Run:
                 fails with it and is not retried, unless the function of the run catches it.
             StaleClaim: This worker does not own the run any longer.
         """
-        _refuse_other_options(name, function, attempts, delay, returns)
+        pause = given_duration(delay, "delay")
+        _refuse_other_options(name, function, attempts, pause, returns)
         if self._is_done(name):
             value = self._memory.steps[name]
         else:
             uses: list[Usage] = []
             token = _STEP_USES.set(uses)
             try:
-                result = await self._tried(name, function, args, kwargs, attempts=attempts, delay=delay)
+                result = await self._tried(name, function, args, kwargs, attempts=attempts, delay=pause)
                 value = plain(result, f"the result of step {name!r}")
             finally:
                 _STEP_USES.reset(token)
@@ -272,27 +283,38 @@ class Run:
         return value if returns is None else typed(value, returns, f"the result of step {name!r}")
 
     async def ask(
-        self, question: str, *, timeout: timedelta | None = None, name: str | None = None
+        self,
+        question: str,
+        *,
+        timeout: Duration | None = None,
+        name: str | None = None,
+        choices: Sequence[str] = (),
+        form: Mapping[str, Any] | None = None,
     ) -> Answer:
         """Ask a person and return the answer; until then, the run waits without occupying a worker.
 
         When the answer comes, the function starts again from the beginning, so put earlier work into steps. A
         question is identified by `name` or else by its text; questions with the same text are identified by
-        their order. With `timeout`, the run resumes if nobody answers in time: the answer has `timed_out`,
-        and later answers are refused.
+        their order. With `timeout` (seconds, or a timedelta), the run resumes if nobody answers in time: the
+        answer has `timed_out`, and later answers are refused.
+
+        With `choices`, the answer is one of them. With `form`, a flat JSON schema of strings, numbers,
+        integers and booleans, the answer has the `values` of its fields. Other answers are refused.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
-            InvalidArgument: The question is blank or not text, or the timeout is not a `timedelta` over 0.
+            InvalidArgument: The question is blank or not text, or the timeout is not a duration above 0.
         """
         refuse_other_text("the question", question)
+        asked = asked_for(choices=choices, form=form)
         if not question.strip():
             raise InvalidArgument(
                 "the question must not be blank", value=question, remedy="pass the text that the person reads"
             )
-        if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
+        limit = None if timeout is None else given_duration(timeout, "the timeout of a question")
+        if limit is not None and limit <= timedelta(0):
             raise InvalidArgument(
-                "the timeout of a question must be a timedelta above 0",
+                "the timeout of a question must be above 0",
                 value=repr(timeout)[:80],
                 remedy="leave out timeout: then the question stays open without a limit",
             )
@@ -311,8 +333,8 @@ class Run:
             await self._keep(STEP, name, {"name": name, "value": {"timed_out": True}})
             return nobody
         until = before.expires_at if before is not None else None
-        if until is None and timeout is not None:
-            until = _in_range(now + max(milliseconds(timeout), 1), timeout)
+        if until is None and limit is not None:
+            until = _in_range(now + max(milliseconds(limit), 1), limit)
         raise self._suspended(
             RunWaitingTicket(
                 ticket_id=call_id,
@@ -324,17 +346,18 @@ class Run:
                 updated_at=now,
                 expires_at=until,
                 on_timeout=OnTimeout.WAIT if until is None else OnTimeout.GO_ON,
+                asked=asked,
             )
         )
 
-    async def sleep(self, until: timedelta | datetime, *, name: str | None = None) -> None:
-        """Wait for a duration or until an instant; meanwhile, the run does not occupy a worker.
+    async def sleep(self, until: Duration | datetime, *, name: str | None = None) -> None:
+        """Wait for a duration (seconds, or a timedelta) or until an instant, without occupying a worker.
 
         The function then starts again from the beginning, so put earlier work into steps.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
-            InvalidArgument: `until` is neither a `timedelta` nor a `datetime` with a time zone.
+            InvalidArgument: `until` is neither a duration nor a `datetime` with a time zone.
         """
         name = self._numbered(SLEEP) if name is None else name
         if self._is_done(name):
@@ -344,7 +367,7 @@ class Run:
         wakes_at = before.expires_at if before is not None else None
         if wakes_at is None:
             wakes_at = _instant(until, now)
-        is_set_back = isinstance(until, timedelta) and before is not None and before.updated_at > now
+        is_set_back = not isinstance(until, datetime) and before is not None and before.updated_at > now
         if (
             wakes_at <= now or is_set_back
         ):  # the clock was set back, and the queue has woken the run in its time
@@ -668,9 +691,9 @@ def _refuse_other_options(
             value=repr(attempts)[:80],
             remedy="leave out attempts: then the function is called once",
         )
-    if not isinstance(delay, timedelta) or delay < timedelta(0):
+    if delay < timedelta(0):
         raise InvalidArgument(
-            "delay must be a timedelta of at least 0",
+            "delay must be at least 0",
             value=repr(delay)[:80],
             remedy="leave out delay: then a retry waits 1 second",
         )
@@ -693,13 +716,8 @@ def _in_range(instant: int, given: timedelta) -> int:
     return instant
 
 
-def _instant(until: timedelta | datetime, now: int) -> int:
-    if isinstance(until, timedelta):
-        return _in_range(now + max(milliseconds(until), 0), until)
-    if not isinstance(until, datetime):
-        raise InvalidArgument(
-            "sleep needs a timedelta or a datetime",
-            value=repr(until)[:80],
-            remedy="pass timedelta(seconds=30), or a datetime with a time zone",
-        )
-    return instant_of(until, "the time of sleep")
+def _instant(until: Duration | datetime, now: int) -> int:
+    if isinstance(until, datetime):
+        return instant_of(until, "the time of sleep")
+    span = given_duration(until, "until (unless it is a datetime)")
+    return _in_range(now + max(milliseconds(span), 0), span)

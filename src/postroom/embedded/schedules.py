@@ -1,13 +1,13 @@
 """Schedules of the library, which enqueue runs repeatedly; all processes together enqueue each tick once."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
+from postroom.contracts.clock import Duration
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus
@@ -82,11 +82,11 @@ class RunSchedules:
         content: object,
         *,
         cron: str | None = None,
-        every: timedelta | None = None,
+        every: Duration | None = None,
         zone: str | ZoneInfo = "UTC",
         missed: Missed | str = Missed.ONCE,
         overlap: Overlap | str = Overlap.QUEUE,
-        jitter: timedelta = timedelta(0),
+        jitter: Duration = 0,
         agent: str | None = None,
         tenant: str = "",
         limit_key: str = "",
@@ -146,7 +146,7 @@ class RunSchedules:
         return await self.kept.add(schedule, replaces=replaces)
 
     async def list(self) -> list[Schedule]:
-        """Return all schedules, by name."""
+        """Return all schedules, ordered by name."""
         found: list[Schedule] = []
         while page := await self.kept.listed(RUN, after=found[-1].name if found else ""):
             found += page

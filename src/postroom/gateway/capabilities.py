@@ -65,14 +65,17 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """The limits that a platform documents for one bot; others are learned from its refusals."""
+    """The rate limits that a platform documents for one bot.
+
+    Undocumented limits are learned from refusals.
+    """
 
     bot: Rate | None = None
     """All calls together."""
     chat: Rate | None = None
     """Messages in one chat."""
     group: Rate | None = None
-    """Messages in one group; this limit applies in addition to `chat`."""
+    """Maximum rate of messages in one group, in addition to the limit `chat`."""
     methods: Mapping[str, Rate] = field(default_factory=dict)
     """Calls of one method."""
 
@@ -101,6 +104,11 @@ class ChannelCapabilities:
     """Whether the channel can show a typing indicator."""
     reactions: bool = False
     """Whether the bot can add a reaction to a person's message and remove it again."""
+    dedupes: bool = False
+    """Whether a message that is sent again with the same `dedupe_key` is shown once, also after a restart.
+
+    Other channels mark such a message as a possible duplicate.
+    """
     media: frozenset[str] = frozenset()
     """The kinds of files that the channel can send, as `MessageType` values."""
     min_edit_interval_ms: int = 1_000

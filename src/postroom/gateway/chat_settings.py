@@ -13,6 +13,7 @@ from msgspec import structs
 
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.clock import LONGEST, parse_duration
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
@@ -27,7 +28,7 @@ from postroom.gateway.config import (
 )
 from postroom.gateway.people import People
 from postroom.gateway.quiet import QuietHours
-from postroom.gateway.reminders import span_in_words, span_of
+from postroom.gateway.reminders import span_in_words
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import QUIET_OFF, Sessions
 
@@ -148,7 +149,7 @@ def _reset_of(value: str) -> Json:
         policy = SessionResetPolicy()
     elif word == "daily" and (not detail or _HOUR.fullmatch(detail)):
         policy = SessionResetPolicy(mode=ResetMode.DAILY, at_hour=int(detail or 4))
-    elif word == "idle" and (span := span_of(detail)) is not None and span >= timedelta(minutes=1):
+    elif word == "idle" and (span := parse_duration(detail)) and timedelta(minutes=1) <= span <= LONGEST:
         policy = SessionResetPolicy(mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1))
     if policy is None:
         raise _no_choice(value, "write none, daily 4 (the hour, 0 to 23) or idle 2h")

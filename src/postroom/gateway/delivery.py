@@ -28,12 +28,12 @@ from postroom.contracts.records import replace
 from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.config import GatewayConfig
-from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
+from postroom.gateway.events import Card, SendErrorKind, SendResult
 from postroom.gateway.files import attached, attachment_of, content_of
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.pacing import UNTOLD_MS
 from postroom.gateway.platforms.base import UNKNOWN_ACCOUNT, BasePlatformAdapter, send_metadata
-from postroom.gateway.replies import Reply, ReplyKind, target_name, thread_name
+from postroom.gateway.replies import Reply, ReplyKind, card_of, target_name, thread_name
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.gateway.splitting import split
 from postroom.gateway.streaming import StreamingPresenter, shows_drafts
@@ -56,7 +56,7 @@ _LOOKED_AGAIN_MS = 300_000
 class ReplyAddress:
     """Where a message is sent, and which messages of the platform it answers or were read before it.
 
-    `files` are the files of its run, which are sent after it.
+    `files` are the files of the run, which are sent after the reply.
     """
 
     source: SessionSource
@@ -89,7 +89,10 @@ class OutgoingMessage:
     details: dict[str, Json] = field(default_factory=dict)
     """Details that the channel gets together with the last part."""
     is_under_way: bool = False
-    """Whether a part is being sent; if still set at the next attempt, its outcome is unknown."""
+    """Whether a part is being sent.
+
+    If this is still set at the next attempt, it is unknown whether the part was sent.
+    """
 
     async def send_rest(self, adapter: BasePlatformAdapter) -> SendResult:
         """Send the remaining parts; stop at the first refused part."""
@@ -142,6 +145,8 @@ class OutgoingMessage:
     def _mark(self, adapter: BasePlatformAdapter) -> None:
         """Mark the next part as a possible duplicate."""
         part, capabilities = self.parts[self.sent], adapter.capabilities
+        if capabilities.dedupes:
+            return
         if not part.startswith(wording.POSSIBLE_DUPLICATE) and (self.sent or self.draft_id is None):
             marked = f"{wording.POSSIBLE_DUPLICATE}\n{part}"
             fitting = split(marked, limit=capabilities.limit, unit=capabilities.unit)
@@ -165,7 +170,7 @@ class _Closes:
     """Whether all of these messages were already closed when they were read."""
 
     def change(self, failed: str | None, voice: OutboxDraft | None = None) -> Joined:
-        """Return the change that closes these messages, and stores the voice message if there is one.
+        """Return the change that closes these messages and, if the reply is spoken, stores the voice message.
 
         Messages that have already been closed are not changed.
         """
@@ -311,7 +316,7 @@ class Delivery:
     def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return the adapter for a chat.
 
-        With linked chats, it may differ from the one in the thread's name.
+        For linked chats, this channel may differ from the one in the name of the thread.
         """
         target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
@@ -323,18 +328,25 @@ class Delivery:
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> SendResult:
         if reply.choices:
-            source, mark = address.source, f"{wording.POSSIBLE_DUPLICATE}\n" * row.may_have_arrived
+            is_marked = row.may_have_arrived and not adapter.capabilities.dedupes
+            source, mark = address.source, f"{wording.POSSIBLE_DUPLICATE}\n" * is_marked
             metadata = send_metadata(
                 source, dedupe_key=row.outbox_id, answers=list(address.answers), final=True
             )
             card = Card(text=mark + reply.text, buttons=reply.choices)
             return await adapter.send_card(source.chat_id, card, metadata)
+        if reply.waits_for is not None and self._presenter.has_begun(reply.waits_for):
+            return SendResult.sent()
         outgoing = self._outgoing.get(row.outbox_id)
         if outgoing is None:
             outgoing = self._outgoing[row.outbox_id] = await self._begin(adapter, row, reply, address)
         result = await outgoing.send_rest(adapter)
         if not result.success:
             return result
+        if reply.waits_for is not None and result.message_id is not None:
+            self._presenter.keep_waiting(address.source, reply.waits_for, result.message_id)
+        elif self._presenter.waiting:
+            self._presenter.end_waiting(address.source, address.answers)
         if reply.questions:
             return await self._ask(adapter, reply, outgoing)
         files = outgoing.address.files
@@ -348,7 +360,7 @@ class Delivery:
     ) -> SendResult:
         """Send the files after a text; the chat gets a notice about a refused file.
 
-        Progress is stored before the next file is sent, so that a process that dies here repeats at most one.
+        Progress is stored before the next file is sent, so a process that dies here repeats at most one file.
         """
         if not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
@@ -369,7 +381,8 @@ class Delivery:
         result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
         if file.missing is None:
             content = content_of(file, self._stores.files)
-            mark = wording.POSSIBLE_DUPLICATE if outgoing.marks_step else None
+            is_marked = outgoing.marks_step and not adapter.capabilities.dedupes
+            mark = wording.POSSIBLE_DUPLICATE if is_marked else None
             result = await adapter.send_media(source.chat_id, attachment_of(file), content, mark, metadata)
         kind = None if result.success else result.error_kind or SendErrorKind.UNKNOWN
         if kind is not None and kind.may_pass:
@@ -387,8 +400,8 @@ class Delivery:
         """Return the text to send. It replaces the draft if this adapter shows one.
 
         If the channel can edit messages, the text before a question is a separate message and stays.
-        Otherwise the question's first card begins with that text. A text that stands above an earlier card of
-        one of these questions is not repeated.
+        Otherwise the question's first card begins with that text. A text that is already shown above an
+        earlier card of one of these questions is not repeated.
         """
         outgoing = OutgoingMessage(row.outbox_id, address)
         asks, capabilities = bool(reply.questions), adapter.capabilities
@@ -405,7 +418,7 @@ class Delivery:
             self._presenter.drafts.pop(reply.run_id or "", None)
             return outgoing
         text = self._text_of(reply, address.source, adapter)
-        if row.may_have_arrived:
+        if row.may_have_arrived and not capabilities.dedupes:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         outgoing.parts = list(split(text, limit=capabilities.limit, unit=capabilities.unit))
         outgoing.details = reply.details
@@ -457,7 +470,7 @@ class Delivery:
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
         """Send a card for each question after the text, and store the ids of the cards.
 
-        A run that gets one of several answers waits again for the others: their cards are still there.
+        If a run gets one of several answers, it waits again for the others, whose cards are still shown.
         """
         source, result = outgoing.address.source, SendResult.sent()
         cards = await self._cards(reply.thread_id)
@@ -471,13 +484,10 @@ class Delivery:
                 if shown.get("said") != (said := _said(reply)):
                     await self._remember_card(reply.thread_id, question.number, {**shown, "said": said})
                 continue
-            text = self._sessions.label(source) + "\n\n".join(filter(None, (outgoing.opening, question.text)))
-            if outgoing.marks_step:
+            card = card_of(question, outgoing.opening)
+            text = self._sessions.label(source) + card.text
+            if outgoing.marks_step and not adapter.capabilities.dedupes:
                 text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
-            buttons = (
-                Button(label="Approve", value=f"approve {question.number}"),
-                Button(label="Deny", value=f"deny {question.number}"),
-            )
             metadata = send_metadata(
                 source,
                 dedupe_key=f"{outgoing.key}/question/{number}",
@@ -485,7 +495,7 @@ class Delivery:
                 final=True,
             )
             outgoing.marks_step = True
-            result = await adapter.send_card(source.chat_id, Card(text=text, buttons=buttons), metadata)
+            result = await adapter.send_card(source.chat_id, replace(card, text=text), metadata)
             outgoing.marks_step = result.error_kind is not None and result.error_kind.may_have_arrived
             if not result.success:
                 return result
@@ -511,7 +521,10 @@ class Delivery:
     async def _change_card(
         self, row: OutboxMessage, source: SessionSource, card_id: str, text: str
     ) -> SendResult:
-        """Replace a card's text and remove its buttons; a card that the platform no longer has is ignored."""
+        """Replace the text of a card and remove its buttons.
+
+        If the platform no longer has the card, do nothing.
+        """
         adapter = self.adapter_of(row, source)
         if adapter is None:
             return _NO_CHANNEL
@@ -520,7 +533,7 @@ class Delivery:
         return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
 
     async def _cards(self, thread_id: str) -> Mapping[str, Any]:
-        """Return the known cards of a thread's session, by the numbers of their questions."""
+        """Return the known cards of a thread's session, keyed by the numbers of their questions."""
         found = await self._sessions.address(thread_id)
         session = None if found is None else await self._sessions.load(found[0])
         return {} if session is None else session.settings.get("cards", {})
@@ -551,7 +564,7 @@ class Delivery:
     ) -> NotPerformed:
         """Decide whether a failed row is retried later or not at all.
 
-        Later rows of its thread wait for it.
+        Later rows of the same thread wait for this row.
         """
         kind = result.error_kind or SendErrorKind.UNKNOWN
         why = f"{kind}: {result.error}"
@@ -588,7 +601,7 @@ def _said(reply: Reply) -> str:
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
-    """Return a session's settings with one more card; the oldest cards are dropped if there are too many."""
+    """Return the settings of a session with one more card; if there are too many, drop the oldest ones."""
     cards = list(settings.get("cards", {}).items())[1 - _MOST_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
 

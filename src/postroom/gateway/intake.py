@@ -7,7 +7,7 @@ every 15 seconds ─▶ messages of processes that died ─▶ their turns
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
@@ -33,12 +33,12 @@ from postroom.contracts.runs import RunStatus
 from postroom.gateway import wording
 from postroom.gateway.commands import BY_NAME, may_be_changed_into
 from postroom.gateway.config import GatewayConfig, reachable, short_name
-from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.events import ButtonPress, Card, MessageEvent
 from postroom.gateway.group_talk import GroupTalk
 from postroom.gateway.handover import CHANGED_INTO_COMMAND
 from postroom.gateway.notices import notice_key
 from postroom.gateway.platforms.base import KnownMessage, Metadata
-from postroom.gateway.replies import answer_of, inbound_ids_of
+from postroom.gateway.replies import answer_of, cards_of, inbound_ids_of
 from postroom.gateway.routes import decide
 from postroom.gateway.run import ChatWorker, GatewayRunner, Services, album_of
 from postroom.gateway.session import SessionSource, inbound_key
@@ -80,7 +80,7 @@ class Intake:
         self._metrics = services.metrics
         self._clock = clock
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
-        """The newest albums, by id and sender.
+        """The newest albums, keyed by id and sender.
 
         Only the first message of an album names the addressee of all.
         """
@@ -270,7 +270,7 @@ class Intake:
         return await self._runner.pressed(replace(press, source=source))
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
-        """Return a stored message, with its answer if there is one; None if the message is unknown.
+        """Return a stored message with its answer, if there is one; None if the message is unknown.
 
         Raises:
             StoreError: The message could not be read.
@@ -289,6 +289,18 @@ class Intake:
             is_forgotten=message.body.get("metadata", {}).get("forgotten", False) or is_listed,
             is_cancelled=_is_cancelled(message),
         )
+
+    async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
+        """Return the questions that the run of an unanswered message has asked, with the text above them.
+
+        A run that has asked several times returns those that it asked last.
+
+        Raises:
+            StoreError: The run could not be read.
+        """
+        message = await self._log.find(inbound_key(source, message_id))
+        run = None if message is None else (await self._stores.run_that_read(message))[0]
+        return [] if run is None or run.status is RunStatus.DONE else cards_of(run)
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
         """Hide the answer to a message; the conversation keeps it.
@@ -365,7 +377,7 @@ class Intake:
         return taken
 
     async def sweep(self) -> int:
-        """Hand over messages that dead processes left behind; return their number."""
+        """Hand over messages that dead processes left behind; return how many."""
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
@@ -434,7 +446,7 @@ class Intake:
         if event.metadata.get("verified") is False:  # its sender address may be forged
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
-            raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
+            raise TooLarge(f"the message has {len(event.text)} characters", value=len(event.text))
         return source
 
 

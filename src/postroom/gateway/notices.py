@@ -68,6 +68,23 @@ class Notices:
             answers = event.message_id if is_answer else None
             await self.tell(event.source, card.text, key=key, answers=answers, choices=card.buttons)
 
+    async def waits(self, event: MessageEvent, source: SessionSource, text: str, *, key: str) -> None:
+        """Tell a chat, once per `key`, how an inbound message waits.
+
+        The notice is removed when an agent begins with the message.
+
+        Raises:
+            StoreError: The notice could not be stored.
+        """
+        reply = Reply(
+            kind=ReplyKind.NOTICE,
+            thread_id=thread_name(source.platform.value, source.account, "notice"),
+            text=text,
+            source=source.to_dict(),
+            waits_for=event.message_id,
+        )
+        await self._enqueue(reply, key)
+
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
         """Update a question's card to show its answer.
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
+from postroom.contracts.clock import LONGEST, leading_duration
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.messages import (
     ContentBlock,
@@ -49,7 +50,6 @@ _TIME: Final = re.compile(r"(\d{1,2})(?:[:.](\d\d))?(am|pm)?", re.ASCII)
 _ZONE: Final = re.compile(
     r"\s+(UTC|[A-Z][A-Z_]+(?:/[A-Z0-9_+-]+)+)(?=\s|$)(.*)", re.DOTALL | re.IGNORECASE | re.ASCII
 )
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LEAST_EVERY: Final = timedelta(minutes=1)
 _LONGEST: Final = timedelta(days=366)
 
@@ -159,10 +159,13 @@ class Reminders:
         return False
 
 
-def span_of(word: str) -> timedelta | None:
-    """Return the time span of a word such as `10m` or `2h`; None for other words."""
-    found = re.fullmatch(r"(\d{1,6})([smhd])", word.casefold())
-    return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found and int(found[1]) else None
+def span_of(words: str) -> tuple[timedelta | None, str]:
+    """Return the time span at the beginning of words such as `2h Look` or `10 minutes`, and the other words.
+
+    Return None and the words if there is none, if it is 0, or if it is longer than 36,500 days.
+    """
+    span, rest = leading_duration(words)
+    return (span, rest) if span and span <= LONGEST else (None, words)
 
 
 def read_once(words: str) -> tuple[When, str]:
@@ -171,9 +174,9 @@ def read_once(words: str) -> tuple[When, str]:
     Raises:
         InvalidSchedule: The words do not begin with a time span.
     """
-    word, _, text = words.partition(" ")
-    if (span := span_of(word)) is None:
-        raise InvalidSchedule(wording.WHEN_AND_WHAT, value=word[:80])
+    span, text = span_of(words.removeprefix("in "))
+    if span is None:
+        raise InvalidSchedule(wording.WHEN_AND_WHAT, value=words[:80])
     return When(every=span, words=f"in {span_in_words(span)}"), text
 
 
@@ -186,12 +189,12 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     Raises:
         InvalidSchedule: The words begin neither with a time span nor with days and a time of day.
     """
-    word, _, text = words.partition(" ")
-    if (span := span_of(word)) is not None:
+    span, text = span_of(words)
+    if span is not None:
         return When(every=span, words=f"every {span_in_words(span)}"), text
     found = _AT.fullmatch(words)
     if found is None:
-        raise InvalidSchedule(wording.WHEN_AND_WHAT, value=word[:80])
+        raise InvalidSchedule(wording.WHEN_AND_WHAT, value=words[:80])
     days = [part.strip().casefold() for part in found["days"].split(",")]
     hour, minute = _time_of(found["time"])
     rest, named = found["rest"], _ZONE.fullmatch(found["rest"])
@@ -202,10 +205,10 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 
 
 def _zone_named(told: str) -> str | None:
-    """Return a zone's name as spelled in the database; None for other words, such as `and/or`.
+    """Return the name of a time zone as the database spells it; None for other words, such as `and/or`.
 
-    An unknown name that begins with a capital letter or a known area such as `europe/` is returned unchanged,
-    so that the schedule refuses it by name.
+    An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
+    unchanged, so that the schedule refuses it and names it.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}

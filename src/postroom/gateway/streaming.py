@@ -6,9 +6,10 @@ recovered runs. The draft is temporary. The final answer is delivered through th
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import unquote
 
 from postroom.concurrency import Tasks
@@ -32,7 +33,7 @@ from postroom.contracts.runs import TerminationKind
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
 from postroom.gateway.drafts import Draft, Look, Step
-from postroom.gateway.events import MessageEvent, SendErrorKind
+from postroom.gateway.events import MessageEvent, SendErrorKind, SendResult
 from postroom.gateway.pacing import KEPT_MS
 from postroom.gateway.platforms.base import TOO_OFTEN, BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import is_chat, target_of
@@ -79,14 +80,14 @@ class RunInChat:
     """The platform's ids of the messages that the run answers."""
 
     def interrupt(self, reason: str) -> None:
-        """Request the end of the run; messages that wait in its session are kept."""
+        """Request the end of the run; keep the messages that are waiting in its session."""
         _LOG.info("run.interrupted", run_id=self.run_id, reason=reason)
         self.cancel()
 
 
 _MOST_MARKS = 1_000
 _TURNS = 12
-"""How often the removal of a reaction requests a turn, which takes about a minute in all."""
+"""How often the removal of a reaction or a notice requests a turn, which takes about a minute in all."""
 _REFUSED = (SendErrorKind.FORBIDDEN, SendErrorKind.BAD_FORMAT)
 
 
@@ -163,13 +164,21 @@ class SeenMarks:
         if mark is None:
             return
         source, metadata = mark.source, send_metadata(mark.source)
-        for _ in range(_TURNS):
-            result = await mark.adapter.react(
+        await _in_its_turn(
+            lambda: mark.adapter.react(
                 source.chat_id, mark.message_id, metadata, takes_back=mark.reaction_id
-            )
-            if result.error != TOO_OFTEN:
-                return
-            await self._timer.sleep(result.retry_after_ms or KEPT_MS)
+            ),
+            self._timer,
+        )
+
+
+async def _in_its_turn(call: Callable[[], Awaitable[SendResult]], timer: Timer) -> None:
+    """Repeat a call for about a minute, until the platform's limits allow it. Its result does not matter."""
+    for _ in range(_TURNS):
+        result = await call()
+        if result.error != TOO_OFTEN:
+            return
+        await timer.sleep(result.retry_after_ms or KEPT_MS)
 
 
 class StreamingPresenter:
@@ -193,6 +202,8 @@ class StreamingPresenter:
         self.drafts: OrderedDict[str, Shown] = OrderedDict()
         """For each run, the part of its undelivered answer that the chat shows."""
         self._tasks = Tasks("chat presenter")
+        self.waiting: OrderedDict[tuple[Platform, str, str], str] = OrderedDict()
+        """The ids of sent notices that are true until an agent begins with a message, by that message."""
         self.seen = SeenMarks(self.adapters, timer)
 
     def show_typing(self, source: SessionSource) -> None:
@@ -200,6 +211,25 @@ class StreamingPresenter:
         adapter = self.adapters.get(source.platform)
         if adapter is not None and adapter.capabilities.typing and not self._tasks.closed:
             self._tasks.start(adapter.send_typing(source.chat_id, send_metadata(source)), name="typing")
+
+    def has_begun(self, message_id: str) -> bool:
+        """Return whether a run in this process has begun with a message."""
+        return any(message_id in run.answers for run in self.runs.values())
+
+    def keep_waiting(self, source: SessionSource, message_id: str, notice_id: str) -> None:
+        """Keep the id of a notice that is removed when an agent begins with a message."""
+        self.waiting[source.platform, source.chat_id, message_id] = notice_id
+        if len(self.waiting) > _MOST_MARKS:
+            self.waiting.popitem(last=False)
+
+    def end_waiting(self, source: SessionSource, message_ids: Iterable[str]) -> None:
+        """Remove the notices that these messages wait."""
+        adapter = self.adapters.get(source.platform)
+        for message_id in message_ids:
+            notice_id = self.waiting.pop((source.platform, source.chat_id, message_id), None)
+            if notice_id is not None and adapter is not None and not self._tasks.closed:
+                removing = partial(adapter.delete_message, source.chat_id, notice_id, send_metadata(source))
+                self._tasks.start(_in_its_turn(removing, self._timer), name="remove a notice")
 
     async def close(self) -> None:
         """Stop updates that do not belong to a run."""
@@ -233,9 +263,11 @@ class StreamingPresenter:
             adapter = None
         tasks, deltas = Tasks(f"run {run.run_id}"), None
         self.runs[key] = run
+        if self.waiting:
+            self.end_waiting(source, run.answers)
         try:
             if adapter is not None and adapter.capabilities.typing:
-                tasks.start(self._typing(adapter, source), name="typing")
+                tasks.start(self._typing(adapter, source, run), name="typing")
             if adapter is not None and self._config.enabled and shows_drafts(adapter.capabilities):
                 deltas = asyncio.Queue[AgentEvent | None]()
                 tasks.start(self._draw(adapter, source, run, deltas, tasks), name="draft")
@@ -245,9 +277,9 @@ class StreamingPresenter:
                 del self.runs[key]
             await tasks.close()
 
-    async def _typing(self, adapter: BasePlatformAdapter, source: SessionSource) -> None:
+    async def _typing(self, adapter: BasePlatformAdapter, source: SessionSource, run: RunInChat) -> None:
         while True:
-            await adapter.send_typing(source.chat_id, send_metadata(source))
+            await adapter.send_typing(source.chat_id, send_metadata(source, answers=list(run.answers)))
             await self._timer.sleep(_TYPING_EVERY_MS)
 
     async def _draw(
@@ -298,7 +330,7 @@ class StreamingPresenter:
                 step = await asyncio.shield(shown.step)
 
     async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
-        """Restart the draft. Notify a channel that cannot withdraw text that it has already sent."""
+        """Restart the draft. Notify a channel that cannot take back text which it has already sent."""
         shown.draft.begin_again()
         if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})

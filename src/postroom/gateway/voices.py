@@ -175,7 +175,7 @@ class Voices:
         if file.media_type == "audio/ogg" and MessageType.VOICE in adapter.capabilities.media:
             attachment = replace(attachment, kind=MessageType.VOICE)
         may_be_there = row.may_have_arrived and row.steps_done >= _BEING_SENT
-        mark = wording.POSSIBLE_DUPLICATE if may_be_there else None
+        mark = wording.POSSIBLE_DUPLICATE if may_be_there and not adapter.capabilities.dedupes else None
         metadata = send_metadata(source, dedupe_key=f"{row.outbox_id}/voice", final=True)
         await self._stores.note_sent(row.outbox_id, _BEING_SENT)
         content = content_of(file, self._stores.files)
@@ -191,7 +191,7 @@ class Voices:
         return self._give_up(row, reply, why)
 
     def _give_up(self, row: OutboxMessage, reply: Reply, why: str) -> Performed:
-        """Give up on a voice message: notify the chat in one sentence, and log the reason."""
+        """Give up sending a voice message: notify the chat in one sentence, and log the reason."""
         _LOG.warning("voice.not_sent", target=row.target, thread_id=reply.thread_id, reason=why)
         notice = replace(reply, kind=ReplyKind.NOTICE, text=wording.NOT_SPOKEN).draft(
             f"unspoken/{row.outbox_id}"

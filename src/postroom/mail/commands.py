@@ -4,8 +4,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
@@ -14,10 +13,12 @@ import msgspec
 from msgspec import Meta
 
 from postroom.contracts.choices import ContactPolicy, Importance, SearchOrder
+from postroom.contracts.clock import parse_duration
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
+from postroom.contracts.subscriptions import Watched
 from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
@@ -53,7 +54,7 @@ TaskText = Annotated[str, Meta(max_length=20_000)]
 Assignee = Annotated[str, Meta(max_length=200, description="an agent, role:NAME, or empty for anybody")]
 Acceptance = Annotated[str, Meta(max_length=2000, description="a command that must succeed, or `person`")]
 Epoch = Annotated[int, Meta(ge=1, le=2**53, description="from claim_task")]
-When = Annotated[str, Meta(max_length=64, description="ISO 8601 time")]
+When = Annotated[str, Meta(max_length=64, description="ISO 8601 time, or a span before now: 2h")]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -405,7 +406,7 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask a person a yes or no question, in a run that the server has started.
+    """Ask a person, in a run that the server has started: yes or no, or choices, text or form.
 
     Use it before a step that only a person may decide. Then end your turn: the run resumes with the answer.
     """
@@ -429,8 +430,18 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
         | None
     ) = None
     on_timeout: Annotated[
-        Literal["wait", "cancel", "no"], Meta(description="cancel the run, or answer no")
+        Literal["wait", "cancel", "no", "default"],
+        Meta(description="cancel the run, answer no, or answer default"),
     ] = "wait"
+    choices: Annotated[list[str], Meta(description="the person picks one")] = []
+    text: Annotated[bool, Meta(description="the person writes a text")] = False
+    form: Annotated[dict[str, Any], Meta(description="flat JSON schema, as in MCP elicitation")] | None = None
+    to: Annotated[
+        list[str], Meta(max_length=10, description="human:NAME, operator or starter; default: anyone")
+    ] = []
+    not_by: Annotated[list[str], Meta(max_length=10, description="who may not answer, as in to")] = []
+    action: Annotated[str, Meta(max_length=4000, description="exactly the action that a yes permits")] = ""
+    default: Annotated[str, Meta(max_length=2000, description="a choice or text; never a yes")] = ""
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -511,9 +522,10 @@ class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Release your reservations: those of the given paths or ids, or all.
+    """Release your reservations: those with the given ids or covered by the given paths, or all.
 
-    Do it as soon as you have finished editing, so that others can continue.
+    src/** covers src/app.py. `not_found` lists paths and ids that name none. Do it as soon as you have
+    finished editing, so that others can continue.
     """
 
     project_key: ProjectKey
@@ -523,7 +535,7 @@ class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Renew your reservations for `ttl_seconds` from now: those of the given paths or ids, or all.
+    """Renew your reservations for `ttl_seconds` from now, chosen as in release_file_reservations, or all.
 
     Use it if your work takes longer than they last.
     """
@@ -681,6 +693,40 @@ class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     note_id: MessageId
 
 
+class Subscribe(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Be sent a message when an agent is idle, a task is ready, or another agent changes a file.
+
+    Use it instead of asking again and again.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    kind: Watched
+    about: Annotated[str, Meta(max_length=4096, description="agent name, task id or file pattern")] = ""
+    once: Annotated[bool, Meta(description="end with the first message")] = False
+
+
+class ListSubscriptions(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List your subscriptions.
+
+    Use it to find the id of one to end.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+
+
+class EndSubscription(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End a subscription.
+
+    Its messages stay.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    subscription_id: MessageId
+
+
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Check that the server works, with a read of the database.
 
@@ -792,10 +838,7 @@ _NUMBER = re.compile(
 )
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?:messages?|results?|entries|items?)\Z")
 _NUMBERS = re.compile(r"#?\d{1,16}(?:\s*[,;\s]\s*#?\d{1,16})+")
-_SPAN = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])")
-_SPANS = re.compile(rf"{_SPAN.pattern}(?:(?:,? (?:and )?)?{_SPAN.pattern}){{0,3}}")
 _TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "off", "n", "f"), False)
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _OPENING = ("[", "{", "(")
 _NO_COMMA = re.compile(r"""["']\s+["']""")
 _BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
@@ -900,7 +943,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
         known = known if known in fields or known in _OTHER_WORDS else name
         if known in named and named[known] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+                f"{known} is given twice, with different values", remedy=f"give {known} only once"
             )
         named[known] = value
     return _with_known_names(named, kind)
@@ -1149,28 +1192,15 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
         known = name if name in fields else next(meant, name)
         if known in named and named[known] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+                f"{known} is given twice, with different values", remedy=f"give {known} only once"
             )
         named[known] = value
     return named
 
 
 def _plain_moment(value: object) -> object:
-    """Return a moment as ISO 8601: also from seconds or milliseconds since 1970, RFC 2822 or 2026/11/28."""
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
-    if not isinstance(text, str):
-        return text
-    try:
-        if text.isdecimal() and len(text) in (10, 13):
-            return datetime.fromtimestamp(int(text) / (1000 if len(text) == 13 else 1), tz=UTC).isoformat()
-        if re.fullmatch(r"\d{4}/\d{1,2}/\d{1,2}", text):
-            year, month, day = map(int, text.split("/"))
-            return date(year, month, day).isoformat()
-        if text[:1].isalpha() or re.match(r"\d{1,2} [A-Za-z]", text):
-            return parsedate_to_datetime(text).isoformat()
-    except ValueError:
-        return value
-    return text
+    """Return a time as text; a number may count seconds or milliseconds since 1970."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
 
 
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -1281,15 +1311,13 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
             one = number[1].replace(",", "")
             raise InvalidArgument(
-                f"{name} {text[:_LONGEST_SHOWN]!r} may be one id or several ids",
+                f"{name} {text[:_LONGEST_SHOWN]!r} may mean one id or several ids",
                 value=text[:_LONGEST_SHOWN],
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )
         yield int(number[1].replace(",", ""))
-    if name.endswith("_seconds") and _SPANS.fullmatch(word):
-        parts_of_span = [(int(count), unit[0]) for count, unit in _SPAN.findall(word)]
-        if len({unit for _, unit in parts_of_span}) == len(parts_of_span):
-            yield sum(count * _SECONDS[unit] for count, unit in parts_of_span)
+    if name.endswith("_seconds") and (span := parse_duration(word)) is not None:
+        yield span // timedelta(seconds=1)
 
 
 @cache

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from postroom.contracts.chat import CHAT_KIND
-from postroom.contracts.clock import from_iso, iso
+from postroom.contracts.clock import TIMES, iso, past_of
 from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
@@ -82,7 +82,7 @@ class Acknowledgement(MarkView):
 
 
 class AckView(TypedDict, total=False):
-    """The acknowledgement of one message; for several, `messages` has one each, in the given order."""
+    """The acknowledgement of one message; for several messages, `messages` lists them in the given order."""
 
     message_id: int
     read: bool
@@ -169,14 +169,14 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages, or the message with the given id; messages are not marked as read.
+    """Return an agent's messages, or the message with the given id, without marking them as read.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
         UnknownMessage: The agent did not receive the named message.
         CursorAhead: `after` is greater than the newest entry's number.
     """
-    since = _moment(asked.since)
+    since = _past(asked.since, context.now)
     project, reader = acting(context, asked.project_key, asked.agent_name)
     if asked.message_id is not None:
         message, recipients = visible_message(context, project, reader, asked.message_id)
@@ -190,7 +190,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         raise InvalidArgument(
             "fetch_inbox accepts either after or before",
             value=asked.before,
-            remedy="use after for newer messages, or before for older messages",
+            remedy="use `after` for newer messages, or `before` for older messages",
         )
     _refuse_cursor_ahead(reader, asked.after or 0)
     entries = context.tx.inbox(
@@ -205,16 +205,14 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
     return inbox_views(context, project, reader, entries, bodies=asked.include_bodies)
 
 
-def _moment(text: str | None) -> int | None:
+def _past(text: str | None, now: int) -> int | None:
     if text is None:
         return None
     try:
-        return from_iso(text)
+        return past_of(text, now)
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"{text!r} is not a valid time",
-            value=text,
-            remedy="use a date, or a date and time, in ISO 8601: 2026-11-21 or 2026-11-21T09:30:00Z",
+            f"{text!r} is not a past time", value=text, remedy=f"use a time such as {TIMES}"
         ) from error
 
 
@@ -301,7 +299,7 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
 
 
 def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
-    """Return the attachment with the given digest or name; without both, the only attachment.
+    """Return the attachment with the given digest or name; if neither is given, the only attachment.
 
     Raises:
         InvalidArgument: Several attachments match.
@@ -349,9 +347,9 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
     ids = asked.message_ids or ([] if asked.message_id is None else [asked.message_id])
     if not ids or (asked.message_ids and asked.message_id is not None):
         raise InvalidArgument(
-            "acknowledge_message accepts either message_id or message_ids",
+            "acknowledge_message accepts either `message_id` or `message_ids`",
             value=asked.message_id,
-            remedy="give message_id for one message, or message_ids for several",
+            remedy="give `message_id` for one message, or `message_ids` for several",
         )
     done: list[Acknowledgement] = []
     for message_id in ids:
@@ -416,7 +414,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
 
 
 def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return why a message has not reached people in their chats yet: quiet hours, or the last error."""
+    """Return why a message was not shown to people in their chats yet: quiet hours, or the last error."""
     people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
     keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
     rows = context.tx.outbox.open(CHAT_KIND, limit=_MOST_ON_THEIR_WAY) if keys else ()

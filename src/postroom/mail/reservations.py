@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, TypedDict, TypeVar
+from typing import NotRequired, Protocol, TypedDict, TypeVar
 
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
@@ -18,7 +18,16 @@ from postroom.mail.commands import (
     ReservePaths,
 )
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.globs import Pattern, folded, matches, overlapping, parse_pattern, prefixes_of, spelled
+from postroom.mail.globs import (
+    Pattern,
+    covers,
+    folded,
+    matches,
+    overlapping,
+    parse_pattern,
+    prefixes_of,
+    spelled,
+)
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import find_project
@@ -80,7 +89,7 @@ class Held:
 
 
 def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
-    """Return those of the files that others reserve exclusively, each with one reservation that covers it.
+    """Return the files that others reserve exclusively, each with one reservation that covers it.
 
     Paths are relative to the project's folder. The agent's own reservations and shared ones are ignored.
     """
@@ -127,8 +136,8 @@ class Conflict(TypedDict):
 class GrantedView(ReservationView):
     """A reservation that was created or renewed.
 
-    `held` is true if no conflicting reservation of another agent is older: among all agents that reserve a
-    path exclusively, one has true.
+    `held` is true if no other agent has an older conflicting reservation: of all agents that reserve a path
+    exclusively, it is true for one.
     """
 
     held: bool
@@ -150,15 +159,17 @@ class CheckAnswer(TypedDict):
 
 
 class ReleaseAnswer(TypedDict):
-    """The reservations that were released."""
+    """The reservations that were released, and the given paths and ids that named none of the agent's."""
 
     released: list[ReservationView]
+    not_found: NotRequired[list[str | int]]
 
 
 class RenewAnswer(TypedDict):
-    """The reservations that were renewed."""
+    """The reservations that were renewed, and the given paths and ids that named none of the agent's."""
 
     renewed: list[ReservationView]
+    not_found: NotRequired[list[str | int]]
 
 
 class ReservationsView(TypedDict):
@@ -166,7 +177,7 @@ class ReservationsView(TypedDict):
 
     reservations: list[ReservationView]
     conflicts: list[list[int]]
-    """Pairs of ids of listed reservations that overlap: of different agents, at least one exclusive."""
+    """Pairs of ids of listed reservations that conflict: of different agents, and at least one exclusive."""
     enforced_by: list[str]
 
 
@@ -294,8 +305,8 @@ def holder_of(
 ) -> str:
     """Return the name of an agent that holds one of these paths; "" if no agent does.
 
-    The agent's own reservations are ignored, but the patterns `own`, which belong to its other tasks, count
-    as held.
+    The agent's own reservations are ignored, except those with the patterns `own`, which belong to its other
+    tasks.
     """
     sensitive = context.rules.case_sensitive_paths
     taken = [parse_pattern(text, case_sensitive=sensitive) for text in own]
@@ -365,20 +376,21 @@ def checked_ttl(context: WriteContext, seconds: int | None) -> int:
 def release_file_reservations(context: WriteContext, asked: ReleaseReservations) -> ReleaseAnswer:
     """Release the agent's reservations; those that have already ended stay unchanged."""
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
-    chosen = _own(context, project, agent, asked.paths, asked.ids)
+    chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
     released = [
         context.tx.release_reservation(one.id, now=context.now, by=agent.name, reason="released")
         for one in chosen
     ]
     for one in released:
         to_archive(context, "reservation", one.id, project.id)
-    return {"released": [reservation_view(one) for one in released]}
+    return {"released": [reservation_view(one) for one in released], "not_found": missing}
 
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
     """Extend the agent's reservations to the requested time from now; none is shortened."""
     ttl = checked_ttl(context, asked.ttl_seconds)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
+    chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
     renewed = [
         context.tx.extend_reservation(
             one.id,
@@ -388,11 +400,11 @@ def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> 
             reason=one.reason,
             now=context.now,
         )
-        for one in _own(context, project, agent, asked.paths, asked.ids)
+        for one in chosen
     ]
     for one in renewed:
         to_archive(context, "reservation", one.id, project.id)
-    return {"renewed": [reservation_view(one) for one in renewed]}
+    return {"renewed": [reservation_view(one) for one in renewed], "not_found": missing}
 
 
 def _own(
@@ -401,8 +413,11 @@ def _own(
     agent: Agent,
     paths: Sequence[str] | None,
     ids: Sequence[int] | None,
-) -> list[Reservation]:
-    """Return the agent's active reservations with these ids; if no ids are given, all of them.
+) -> tuple[list[Reservation], list[str | int]]:
+    """Return the agent's active reservations that these paths cover or that have these ids, or all of them.
+
+    Return also the paths and ids that name none of them. A path in the form of an answer names that
+    reservation, even if a new pattern could not be written so.
 
     Raises:
         UnknownReservation, NotHolder: An id names no reservation of the project, or another agent's.
@@ -417,15 +432,19 @@ def _own(
             raise NotHolder(f"reservation {reservation_id} belongs to {known.holder}", value=reservation_id)
     live = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
     if paths is None and ids is None:
-        return live
-    texts = {one.pattern for one in live} & set(
-        paths or ()
-    )  # in the form of an answer, which is not a new pattern
-    texts |= {
-        pattern.text
-        for pattern in _parsed(context, project, [one for one in paths or () if one not in texts])
-    }
-    return [one for one in live if one.pattern in texts or one.id in set(ids or ())]
+        return live, []
+    sensitive, chosen, missing = context.rules.case_sensitive_paths, set[int](), list[str | int]()
+    held = [(one, parse_pattern(one.pattern, case_sensitive=sensitive)) for one in live if paths]
+    for path in paths or ():
+        named = {one.id for one in live if one.pattern == path}
+        asked = [] if named else _parsed(context, project, [path])
+        named |= {one.id for one, pattern in held if any(covers(given, pattern) for given in asked)}
+        chosen |= named
+        missing += [] if named else [path]
+    own = {one.id for one in live}
+    missing += [one for one in ids or () if one not in own]
+    chosen |= own & set(ids or ())
+    return [one for one in live if one.id in chosen], missing
 
 
 def force_release_file_reservation(context: WriteContext, asked: ForceReleaseReservation) -> ReservationView:
@@ -456,7 +475,7 @@ def end_reservation(
 
 
 def share_reservation(context: WriteContext, project: Project, reservation_id: int) -> None:
-    """Turn an exclusive reservation into a shared one, so that others can reserve the same paths.
+    """Turn an exclusive reservation into a shared one, so that other agents can reserve the same paths.
 
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.

@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
-from postroom.contracts.clock import ClockWatch, milliseconds
+from postroom.contracts.clock import ClockWatch, Duration, given_duration, milliseconds
 from postroom.contracts.errors import (
     DuplicateRecord,
     InvalidSchedule,
@@ -59,7 +59,7 @@ class StillOpen(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """A submission for a schedule; its two steps run in the transaction that submits."""
+    """A submission for a schedule; both of its steps run in the transaction that submits."""
 
     schedule: Schedule
     key: str
@@ -98,24 +98,23 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
     payload: dict[str, Json],
     *,
     cron: str | None,
-    every: timedelta | None,
+    every: Duration | None,
     zone: str | ZoneInfo,
     missed: Missed | str,
     overlap: Overlap | str,
-    jitter: timedelta,
+    jitter: Duration,
 ) -> Schedule:
     """Return a schedule to add.
 
     Raises:
         InvalidSchedule: An argument has the wrong type, or there is no policy of that name.
+        InvalidArgument: `every` or `jitter` is not a duration.
     """
     zone = zone.key if isinstance(zone, ZoneInfo) else zone
     for what, given, wanted, allowed in (
         ("the name", name, str, "text"),
         ("cron", cron, str | None, "text such as '0 9 * * MON'"),
-        ("every", every, timedelta | None, "a timedelta"),
         ("zone", zone, str, "text such as 'Europe/Berlin'"),
-        ("jitter", jitter, timedelta, "a timedelta"),
     ):
         if not isinstance(given, wanted) or (isinstance(given, str) and storable(given) != given):
             raise InvalidSchedule(
@@ -128,12 +127,12 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
         kind=kind,
         name=name,
         cron=cron,
-        every_ms=None if every is None else milliseconds(every),
+        every_ms=None if every is None else milliseconds(given_duration(every, "every")),
         zone=zone,
         payload=payload,
         missed=_chosen(Missed, missed, "missed"),
         overlap=_chosen(Overlap, overlap, "overlap"),
-        jitter_ms=milliseconds(jitter),
+        jitter_ms=milliseconds(given_duration(jitter, "jitter")),
         created_at=0,
         starts_at=0,
         tick_at=0,
@@ -151,7 +150,7 @@ class Schedules:
         self._clock = ClockWatch()
 
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
-        """Store a schedule under its name; an equal schedule with this name stays unchanged.
+        """Store a schedule under its name; if an equal schedule has this name, it stays unchanged.
 
         The first tick is the first one after the present time. With `replaces`, a different schedule with
         this name is replaced.
@@ -271,7 +270,7 @@ class Schedules:
                     await news.wait(pause)
 
     async def submit_due(self) -> int:
-        """Submit or skip due ticks, in the order of their times; return how many schedules advanced.
+        """Submit or skip due ticks in the order of their times; return how many schedules advanced.
 
         Raises:
             StoreError: The store could not be read, or a due tick could not be written.

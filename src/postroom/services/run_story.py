@@ -62,6 +62,8 @@ class Story:
     tool_ms: int = 0
     held: Sequence[Reservation] = ()
     """The agent's reservations while the run is open; after the run, those that it has not released."""
+    heard_at: int | None = None
+    """The time of the newest entry of the run's log; None before the first."""
     output: Output = field(default_factory=partial(Output, text=""))
     """The end of the run's output."""
 
@@ -119,6 +121,7 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
         model_ms=sum(_number(one.payload.get("duration_ms")) for one in model_calls),
         tool_ms=sum((one.ended_at or one.at) - one.at for one in calls),
         held=held,
+        heard_at=events[-1].created_at if events else None,
         output=output_in(events, newest, is_cut=is_cut),
     )
 

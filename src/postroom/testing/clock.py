@@ -2,10 +2,9 @@
 
 import asyncio
 import heapq
-from datetime import timedelta
 from itertools import count
 
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import Duration, milliseconds
 
 
 class ManualClock:
@@ -34,8 +33,8 @@ class ManualClock:
         """The number of sleepers of this clock."""
         return sum(not wake.done() for _, _, wake in self._sleepers)
 
-    def advance(self, duration: timedelta) -> None:
-        """Let time pass; a negative duration sets the clock back, as happens on real machines."""
+    def advance(self, duration: Duration) -> None:
+        """Let seconds or a timedelta pass; a negative duration sets the clock back, as on real machines."""
         self.set(self._now + milliseconds(duration))
 
     def set(self, instant: int) -> None:

@@ -6,12 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import InboxEntry, Project
+from postroom.contracts.questions import LONGEST_TEXT
 from postroom.contracts.work import Floor, WorkCounts
 from postroom.mail import conversation
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.reservations import together
 from postroom.stores.store import Transaction
-from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import BRIEF, cut, thread_rows
 from postroom.web.serving import choice, remembered_name
 from postroom.web.site import Site
@@ -25,7 +25,7 @@ UNREAD: Final = 5
 async def control_room(site: Site, request: Request) -> Response:
     """Show a project's control room."""
     services, me = site.services, remembered_name(request)
-    done = choice(request, "done", ("", "yes", "no", "end", "share"))
+    done = choice(request, "done", ("", "yes", "no", "answered", "end", "share"))
     run_id, _, question = request.query_params.get("answered", "").partition("/")
     health = () if services is None else await services.runs.health()
 
@@ -69,4 +69,4 @@ async def control_room(site: Site, request: Request) -> Response:
         }
 
     shown = await site.read(request, look, is_fresh=True)
-    return await site.draw(request, "project", shown, done=done, longest_why=LONGEST_WHY, silence=SILENCE)
+    return await site.draw(request, "project", shown, done=done, longest_why=LONGEST_TEXT, silence=SILENCE)

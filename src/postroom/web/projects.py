@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project, Reservation
+from postroom.contracts.questions import LONGEST_TEXT
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.reservations import conflicts, together
 from postroom.mail.tasks import tasks_page
@@ -22,7 +23,6 @@ from postroom.services.floor import HOUR, LEASES
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
 from postroom.web.frame import MOST_REVIEWS
-from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import cut
 from postroom.web.serving import NAME_KEPT, choice, number, remembered_name
 from postroom.web.site import PageServices, Shown, Site, WorkingSite
@@ -30,6 +30,7 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
 """Maximum open questions on the page."""
+_DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "later", "seen")
 REVIEWS: Final = 10
 """Maximum tasks of a project on the page that wait for a person's check."""
 GROUPS: Final = 20
@@ -69,7 +70,7 @@ class Later(NamedTuple):
     """What this browser's cookies say about the rows of the first page."""
 
     hidden: Mapping[str, int]
-    """The instant until which each row is hidden, by the key of the row."""
+    """The instant until which each row is hidden, keyed by the key of the row."""
     since: int
     """The instant after which finished runs are new."""
     is_known: bool
@@ -119,8 +120,8 @@ async def projects(site: Site, request: Request) -> Response:
         after=after,
         counted=COUNTED,
         at_once=AT_ONCE,
-        longest_why=LONGEST_WHY,
-        done=choice(request, "done", ("", "yes", "no", "replay", "discard", "share", "later", "seen")),
+        longest_why=LONGEST_TEXT,
+        done=choice(request, "done", _DONE),
         skipped=number(request, "skipped") or 0,
         address=address if _ADDRESS.fullmatch(address) else DEFAULT_ADDRESS,
     )

@@ -1,33 +1,45 @@
 """The page of one run: its state, how it spent its time, its steps and output, and why it waits."""
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import Attempt, Message, Project
-from postroom.contracts.work import Work
+from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
+from postroom.contracts.work import OpenQuestion, Work
 from postroom.mail import conversation
+from postroom.markdown import Body
+from postroom.services.changes import Changes, changes_since
 from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web import files, links
+from postroom.web.control_room import SILENCE
 from postroom.web.forms import see
-from postroom.web.reading import references, subjects_of
+from postroom.web.reading import known_project, references, subjects_of
 from postroom.web.runs import decide, known_run
 from postroom.web.serving import choice, number
-from postroom.web.site import WorkingSite
+from postroom.web.site import PageServices, WorkingSite
 from postroom.web.timeline_axis import lasts
 from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
 """How many messages of a thread, after the one that started a run, are searched for answers."""
+LOOKED_THROUGH: Final = 2_000
+"""How many of an agent's newest runs are searched for the next run."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
+    ("too_late", "Its deadline has not passed"),
     ("not_due", "It is due"),
     ("thread_busy", "No other run is active on its thread"),
     ("behind_question", "No question is open on its thread"),
@@ -61,7 +73,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of a run's time: the activity, and its position in percent of the whole time."""
+    """A part of a run's time: what the run did, and its position and length in percent of the whole time."""
 
     shape: Shape
     length: int
@@ -78,8 +90,11 @@ async def run(site: WorkingSite, request: Request) -> Response:
     """Show one run, or return only its output; accept a person's decision about the run."""
     if request.method == "POST":
         return await decide(site, request)
+    if "go" in request.query_params:
+        return await _beside(site, request)
     named, services = request.path_params["run_id"], site.services
     output = choice(request, "output", ("end", "more", "raw", "whole"))
+    wants_changes = "changes" in request.query_params or "changes" in request.query_params.get("part", "")
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         work = known_run(services, tx, project, named)
@@ -107,6 +122,8 @@ async def run(site: WorkingSite, request: Request) -> Response:
             and any(_same(story.output.text, text) for text in texts),
             "subjects": subjects_of(tx.mail, project, [work]),
             "stretches": _stretches(work, story.attempts, site.clock.now()),
+            "asked": _open_questions(services, tx, work) if work.state == "asks" else (),
+            "folder": _folder(tx.mail, project, work) if wants_changes else "",
         }
 
     found = await site.read(request, look)
@@ -118,16 +135,72 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return await _output(site, request, work, output)
     if work.state == "queued":
         [work] = await services.runs.explained([work])
+    changes, diffs = await _changes(site, found.values["folder"], work) if wants_changes else (None, {})
     return await site.draw(
         request,
         "run",
         found,
         work=work,
+        changes=changes,
+        diffs=diffs,
+        wants_changes=wants_changes,
+        longest_why=LONGEST_TEXT,
+        silence=SILENCE,
         bodies=await site.markdown.render(found.values["said"], references=found.values["named"]),
         gates=_gates(work) if work.state == "queued" else [],
         lasts=lasts,
         done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
     )
+
+
+async def _beside(site: WorkingSite, request: Request) -> Response:
+    """Lead to the run of the same agent that changed before or after a run, or back to this run."""
+    which = choice(request, "go", ("previous", "next"))
+
+    def look(tx: Transaction) -> tuple[Work, str]:
+        project = known_project(tx.mail, request.path_params["slug"])
+        work = known_run(site.services, tx, project, request.path_params["run_id"])
+        run, newer = tx.runs.threads.load_run(work.run_id), ""
+        if run is None:
+            return work, ""
+        place = RunCursor(run.updated_at, run.created_at, run.run_id)
+        if which == "previous":
+            return work, next((one.run_id for one in tx.runs.threads.newest_runs([run.thread_id], place)), "")
+        for one in islice(tx.runs.threads.newest_runs([run.thread_id], BEFORE_ALL_RUNS), LOOKED_THROUGH):
+            if one.run_id == work.run_id:
+                return work, newer
+            newer = one.run_id
+        return work, ""
+
+    work, beside = await site.store.read(look)
+    return see(links.page(work.project, "runs", beside or work.run_id))
+
+
+async def _changes(site: WorkingSite, folder: str, work: Work) -> tuple[Changes | None, Mapping[int, Body]]:
+    """Return what changed in a folder since a run started, and the rendered diff of each file."""
+    changes = await asyncio.to_thread(changes_since, folder, work.started_at or work.created_at)
+    files = () if changes is None else changes.files
+    return changes, await site.markdown.render({n: _as_diff(one.diff) for n, one in enumerate(files)})
+
+
+def _open_questions(services: PageServices, tx: Transaction, work: Work) -> list[OpenQuestion]:
+    asked = services.questions.open_questions(tx, work.project)
+    return [one for one in asked if one.run_id == work.run_id]
+
+
+def _folder(reads: MailReads, project: Project, work: Work) -> str:
+    """Return the working folder of a run's agent: that of its runner, or the folder of the project."""
+    agent = reads.agent(project.id, work.agent)
+    kept = None if agent is None else reads.runner(agent.id)
+    cwd = None if kept is None else json.loads(kept.runner).get("cwd")
+    return cwd if isinstance(cwd, str) else project.human_key
+
+
+def _as_diff(text: str) -> str:
+    """Return a diff as a block of Markdown that its own lines cannot end."""
+    fence = "`" * (max((len(one) for one in re.findall("`+", text)), default=2) + 1)
+    fence = fence if len(fence) > 2 else "```"
+    return f"{fence}diff\n{lines(text)}\n{fence}"
 
 
 async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) -> Response:

@@ -2,12 +2,13 @@
 
 If nobody has been named yet, the page first asks for a name. `postroom people` names further people.
 
-If a message is refused, the form shows it as typed, with the reason. The form has a key, so a double click
-sends only one message.
+If a message is refused, the form shows it as typed, with the reason. The form has a key, so that a double
+click sends only one message.
 """
 
 import re
 import secrets
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, get_args
 
@@ -19,6 +20,7 @@ from postroom.contracts.choices import Importance
 from postroom.contracts.errors import (
     AgentRetired,
     IdempotencyConflict,
+    IllegalTransition,
     InvalidArgument,
     InvalidRecipients,
     PostroomError,
@@ -29,14 +31,17 @@ from postroom.contracts.errors import (
     UnknownProject,
 )
 from postroom.contracts.mail import Project
+from postroom.log import get_logger
 from postroom.services.people import Draft, DraftFile
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
 from postroom.web import links, reading
 from postroom.web.forms import Number, read_form, see
+from postroom.web.runs import known_run
 from postroom.web.serving import number, remedy_at_pages, remember_name, remembered_name
 from postroom.web.site import WorkingSite
 
+_LOG = get_logger(__name__)
 OFFERED = 200
 """Maximum number of agents that the form lists. Others can be typed into the second field."""
 FORM_ROOM = 64 * 1024
@@ -70,12 +75,14 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     reply: Number | None = None
     """The message to answer."""
+    again: str = ""
+    """The dead letter that this message retries; it is discarded when the message was sent."""
     thread: str = ""
     """The thread on whose page the person wrote the answer."""
     do: str = ""
     files: tuple[DraftFile, ...] = ()
     is_cut: bool = False
-    """Whether the files exceeded their limit; the files and later fields are then missing."""
+    """Whether the files exceeded their limit, in which case the files and all later fields are missing."""
 
 
 async def write(site: WorkingSite, request: Request) -> Response:
@@ -89,7 +96,26 @@ async def write(site: WorkingSite, request: Request) -> Response:
         key=secrets.token_urlsafe(18),
         reply=number(request, "reply"),
     )
+    if again := request.query_params.get("again", "")[:400]:
+        typed = await site.store.read(partial(_retried, site, request.path_params["slug"], again, typed))
     return await _form(site, request, typed)
+
+
+def _retried(site: WorkingSite, slug: str, run_id: str, typed: MessageForm, tx: Transaction) -> MessageForm:
+    """Return a form that repeats the message of a dead letter, with room for a note.
+
+    Raises:
+        UnknownRun: The project has no such run.
+    """
+    project = reading.known_project(tx.mail, slug)
+    work = known_run(site.services, tx, project, run_id)
+    messages = reading.subjects_of(tx.mail, project, [work])
+    first = messages.get(work.messages[0]) if work.messages else None
+    if first is None or first.recalled_at is not None:
+        return typed
+    quoted = "\n".join(f"> {line}".rstrip() for line in first.body_md.splitlines())
+    body = f"\n\nThis repeats message #{first.id} of {first.sender_name}, whose run failed:\n\n{quoted}"
+    return msgspec.structs.replace(typed, subject=first.subject, body=body, again=work.run_id)
 
 
 async def _sent(site: WorkingSite, request: Request) -> Response:
@@ -111,6 +137,8 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
                 remedy="send the files with several messages",
             )
         posted = await room.messages.send(project.slug, _draft(typed))
+        if typed.again:
+            await _discard_retried(site, project, typed.again)
     except StoreError:
         raise
     except IdempotencyConflict:
@@ -125,6 +153,15 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
     answer = see(address)
     remember_name(request, answer, typed.name.strip())
     return answer
+
+
+async def _discard_retried(site: WorkingSite, project: Project, run_id: str) -> None:
+    """Discard a dead letter whose message was sent again; one that is gone is left alone."""
+    await site.store.read(lambda tx: known_run(site.services, tx, project, run_id))
+    try:
+        await site.services.runs.discard(run_id)
+    except IllegalTransition as error:
+        _LOG.info("write.retried_before", run_id=run_id, reason=error.message)
 
 
 async def _form(

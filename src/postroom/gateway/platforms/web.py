@@ -9,9 +9,9 @@ The first person signs in with `token`, of 16 characters or more.
 A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat and
 has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser that has
 presented a token is signed in for twelve hours by a signed, HttpOnly, SameSite=Strict cookie, which also
-survives a restart of the server. The store keeps the hash of each session that has signed out. A changing
-request must come from the page itself: it needs the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site
-are checked.
+survives a restart of the server. The store keeps the hash of each session that has signed out. A request that
+changes something must come from the page itself: it needs the header `X-Postroom: 1`, and its Origin and
+Sec-Fetch-Site are checked.
 
 The page generates the id of a message, so a message that is sent twice is stored once. The store keeps every
 entry except drafts until the person deletes the conversation. The server renders the Markdown of entries.
@@ -134,8 +134,10 @@ class Entry(Record, frozen=True, kw_only=True):
     answered: bool = False
     """In a message: whether an agent has begun to answer it or has asked a question about it."""
     answers: tuple[str, ...] = ()
-    said_as: str = ""
-    """In an answer: the id with which the gateway sent it, even if it replaced a draft."""
+    note: str = ""
+    """In a message that waits: the gateway's notice about its turn, until an agent reads the message."""
+    replaces: str = ""
+    """In an answer: the id of the draft that it replaced, if there was one."""
     buttons: tuple[tuple[str, str], ...] = ()
     asks: bool = True
     """In a card: whether a run waits until a button is pressed. False for the answer to a command."""
@@ -161,6 +163,8 @@ class Entry(Record, frozen=True, kw_only=True):
             "edited": self.edited,
             "failed": self.failed,
             "answered": self.answered,
+            "note": self.note,
+            "replaces": self.replaces,
             "asks": self.asks,
             "buttons": [{"label": label, "value": value} for label, value in self.buttons],
             "files": [file.shown() for file in self.files],
@@ -231,16 +235,18 @@ class ChatLog:
         return self.newest_order
 
     def placed(self, entry: Entry) -> Entry:
-        """Return the entry with the position of the known entry with this id, or with a new position."""
-        known = self._entries.get(entry.entry_id)
+        """Return the entry with the position of the entry that it replaces, or with a new position."""
+        known = self._entries.get(entry.entry_id) or self._entries.get(entry.replaces)
         if known is not None:
             return replace(entry, order=known.order)
         return entry if entry.order else replace(entry, order=self.next_order(entry.at))
 
     def put(self, entry: Entry) -> None:
-        """Show an entry on all open pages. It replaces the entry with the same id."""
+        """Show an entry on all open pages. It replaces the entry with the same id, and its draft."""
         self._version += 1
         entry = self.placed(entry)
+        if (draft := self._entries.pop(entry.replaces, None)) is not None:
+            self._characters -= draft.length
         old = self._entries.get(entry.entry_id)
         self._entries[entry.entry_id] = replace(entry, version=self._version)
         self._characters += entry.length - (0 if old is None else old.length)
@@ -270,24 +276,22 @@ class ChatLog:
     ) -> list[Entry]:
         """Return the entries that a part of an answer changes: the drafts that it ends, then the answer.
 
-        The answer replaces its draft, and keeps the draft's reasoning if it has none of its own. The caller
-        shows the entries.
+        The answer replaces its draft, and keeps the draft's reasoning if it has none of its own. A complete
+        answer has its own id, so that it is recognized if it is sent again. The caller shows the entries.
         """
         answered = tuple(answers)
         drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
         grown = drafts[-1] if drafts and grows_from(drafts[-1].text, text) else None
-        said = [one for one in self._entries.values() if one.said_as == entry_id]
-        grown = said[-1] if said else grown
         ended = [replace(one, draft=False) for one in drafts if not draft and one is not grown]
         entry = Entry(
-            entry_id=entry_id if grown is None else grown.entry_id,
+            entry_id=grown.entry_id if draft and grown is not None else entry_id,
             kind="answer",
             text=text,
             reasoning=reasoning or ("" if grown is None else grown.reasoning),
             at=at,
             draft=draft,
             answers=answered,
-            said_as=entry_id,
+            replaces="" if draft or grown is None else grown.entry_id,
             **fields,
         )
         return [*ended, entry]
@@ -648,6 +652,7 @@ class WebAdapter(HttpAdapter):
         streams=True,
         reasoning=True,
         typing=True,
+        dedupes=True,
         media=FILES,
         min_edit_interval_ms=100,
     )
@@ -807,7 +812,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": conversation, "state": "deleted"})
 
     async def _stop(self, request: Request) -> Response:
-        """Stop the active run of a conversation; the part of its answer that is shown stays."""
+        """Stop the active run of a conversation; the part of its answer that was already shown stays."""
         name, _ = await self._read(request)
         source = self._source(name, _conversation_id(request.path_params["id"]))
         note = await self._receiver().pressed(ButtonPress(source=source, value="stop"))
@@ -899,13 +904,13 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": message_id, "state": "kept"}, 202)
 
     async def _open(self, name: str, conversation: str, text: str) -> None:
-        """Create a conversation if it does not exist; its title is the first line of a text."""
+        """Create a conversation if it does not exist; its title is the first line of the given text."""
         if await self._chats().conversation(name, conversation) is None:
             await self._chats().open(name, conversation, title=_title(text) or "Untitled")
             self._logs[name].list_anew()
 
     async def _upload(self, request: Request) -> Response:
-        """Store an uploaded file. A later message refers to it by its hash."""
+        """Store an uploaded file. A later message refers to the file by its hash."""
         require_own_page(request)
         name = await self._who(request)
         told = request.query_params.get("name", "")
@@ -967,7 +972,7 @@ class WebAdapter(HttpAdapter):
         return tuple(file for file in known if file is not None)
 
     async def _known(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
-        """Return a file that the person uploaded, or that the named entry or a recent entry shows."""
+        """Return a file that the person has uploaded, or that the named entry or a recent entry shows."""
         found = self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
         if found is None and entry_id is not None:
             entry = await self._entry(name, entry_id)
@@ -1031,7 +1036,7 @@ class WebAdapter(HttpAdapter):
         await self._receiver().deleted(self._source(name, conversation), message_id)
         self._receiver()
         if shown is not None:
-            await self._show(name, replace(shown, text="", files=(), gone=True))
+            await self._show(name, replace(shown, text="", files=(), note="", gone=True))
         return json_response({"id": message_id, "state": "gone"})
 
     async def _press(self, request: Request) -> Response:
@@ -1099,6 +1104,8 @@ class WebAdapter(HttpAdapter):
         log, told = self._logs.get(chat_id), metadata or {}
         if log is None:
             return _nobody()
+        if (waiting := told.get("waits_for")) is not None:
+            return await self._note(chat_id, str(waiting), content)
         answers = told.get("answers") or (() if reply_to is None else (reply_to,))
         *ended, answer = log.answer(
             _entry_id(metadata),
@@ -1115,13 +1122,15 @@ class WebAdapter(HttpAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace the text of a message."""
+        """Replace the text of a message, or a draft by its complete answer."""
         told = metadata or {}
         fields: dict[str, Any] = {"text": content}
         if reasoning := _reasoning(told):
             fields["reasoning"] = reasoning
         if told.get("final"):
             fields |= {"draft": False, "failed": "error" in told}
+            if "dedupe_key" in told:
+                fields |= {"entry_id": _entry_id(told), "replaces": message_id}
         return await self._changed(chat_id, message_id, fields, read=map(str, told.get("answers", ())))
 
     async def delete_message(
@@ -1133,10 +1142,15 @@ class WebAdapter(HttpAdapter):
         )
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show for some seconds that an answer is being written."""
+        """Show for some seconds that an answer is being written.
+
+        The messages that it answers lose their notices about their turns.
+        """
         log = self._logs.get(chat_id)
         if log is not None:
             log.typing(_conversation_of(metadata))
+            for message_id in (metadata or {}).get("answers", ()):
+                await self._note(chat_id, str(message_id), "")
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Show a question with buttons, or the answer to a command with buttons."""
@@ -1164,12 +1178,23 @@ class WebAdapter(HttpAdapter):
         buttons = tuple((one.label, one.value) for one in card.buttons)
         return await self._changed(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
+    async def _note(self, name: str, message_id: str, note: str) -> SendResult:
+        """Show a notice in a message that no agent has read yet; "" removes the notice."""
+        found = await self._entry(name, message_id)
+        if found is not None and found.note != note and not (found.answered or found.gone):
+            await self._show(name, replace(found, note=note))
+        self._said()
+        return SendResult.sent()
+
     async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
         """Show entries to a person; `read` holds the ids of the messages that the agent had read before.
 
-        An answer to a message of a conversation that was deleted is not shown.
+        An answer to a message of a conversation that was deleted is not shown. What the page shows already is
+        not shown again, also after a restart.
         """
         conversation, ids = entries[-1].conversation, tuple(read)
+        if not entries[-1].draft and await self._entry(name, entries[-1].entry_id) is not None:
+            return SendResult.sent(entries[-1].entry_id)
         if not ids or (conversation == MAIN and name not in self._without_main):
             await self._open(name, conversation, title)
         elif entries[-1].draft and await self._chats().conversation(name, conversation) is None:
@@ -1188,13 +1213,13 @@ class WebAdapter(HttpAdapter):
         entry = replace(found, **fields)
         await self._show(name, *await self._read_by(name, entry, tuple(read)), entry)
         self._said()
-        return SendResult.sent(entry_id)
+        return SendResult.sent(entry.entry_id)
 
     async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
-        """Return the messages that an agent has read, marked so that they can no longer be edited."""
+        """Mark the messages that an agent has read as no longer editable, and return them."""
         found = [await self._entry(name, message_id) for message_id in ids]
         return [
-            replace(one, answered=True)
+            replace(one, answered=True, note="")
             for one in found
             if one is not None and not one.answered and one.conversation == entry.conversation
         ]

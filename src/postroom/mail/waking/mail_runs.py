@@ -1,6 +1,6 @@
 """Runs of agents on mail: the messages that a run receives, its execution, and the answer to the senders.
 
-The change that starts a run also assigns its messages, and the change that ends the run also writes the
+The change that starts a run also assigns the run's messages, and the change that ends it also writes the
 answer.
 """
 
@@ -110,7 +110,7 @@ def take(
 ) -> tuple[RunMessage, ...]:
     """Assign messages that arrived while the run was active; return those that the run reads.
 
-    `told` means that the program has received these messages, so that they are assigned even if its agent has
+    `told` means that the program has received these messages. They are then assigned even if its agent has
     read them.
     """
     ids = messages_named([one.id or "" for one in messages])
@@ -119,7 +119,7 @@ def take(
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-    """Return the messages that were neither read by their agent nor recalled; nothing is written."""
+    """Return the messages that were neither read by their agent nor recalled; write nothing."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([one.id or "" for one in messages])
     found = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -159,7 +159,7 @@ def _assigned(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return those of the messages that are mail with these ids, or that are not mail."""
+    """Return the messages that are either mail with one of these ids, or no mail at all."""
     return tuple(one for one in messages if set(messages_named([one.id or ""])).issubset(mail))
 
 
@@ -185,8 +185,8 @@ def _noted(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tup
 class MailRunExecutor(ExecutorAround):
     """Wraps the executor of agents to process mail.
 
-    A run does not start if all its messages have been read in the meantime. After a run has asked a person
-    and ended its turn, it waits for the answer and then continues with it.
+    A run does not start if all its messages have been read in the meantime. If a run has asked a person, it
+    waits for the answer after it has ended its turn, and then continues with the answer.
     """
 
     def __init__(
@@ -284,6 +284,7 @@ class MailRunExecutor(ExecutorAround):
                 updated_at=now,
                 expires_at=None if one.timeout_ms is None else now + one.timeout_ms,
                 on_timeout=one.on_timeout,
+                asked=one.asked,
             )
             for one in asked
         )
@@ -337,8 +338,8 @@ class LiveMail:
         """Commit the messages that the run reads before this step; return them in order.
 
         Messages that were read or recalled in the meantime are omitted. Messages in `only` were already given
-        to the program, so they are included even if its model has also read them in the inbox. If the run is
-        cut off before they are assigned, its next execution assigns them.
+        to the program, so they are included even if its model has read them in the inbox, too. If the run is
+        interrupted before they are assigned, its next execution assigns them.
 
         Raises:
             StaleClaim: The worker has lost the run.
@@ -417,7 +418,7 @@ class RunCompletion:
     """The execution that asks; recorded because another execution may ask the same question again."""
 
     def told(self, context: WriteContext) -> None:
-        """Mark the messages as handled and answer their senders; no effect if that was done before."""
+        """Mark the messages as handled and answer their senders; do nothing if this was done before."""
         tx = context.tx
         addressed = tx.agent_addressed(self.slug, self.name)
         if addressed is None:
@@ -444,7 +445,7 @@ class RunCompletion:
                 block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
-        """Return the messages assigned to the run; none if these questions were sent before."""
+        """Return the messages assigned to the run; return none if these questions were sent before."""
         key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
         if context.tx.answer(*key) is not None:
             return []

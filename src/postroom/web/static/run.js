@@ -44,6 +44,8 @@ addEventListener("click", ({ target }) => {
   if (target.id === "copy")
     navigator.clipboard.writeText(target.value).then(() => (target.textContent = "copied"));
 });
+// Git is asked after the page is there.
+document.dispatchEvent(new CustomEvent("postroom:renew", { detail: ["changes"] }));
 log.normalize();
 log.onscroll = () => stick(log.scrollTop + log.clientHeight >= log.scrollHeight - 8);
 news.onclick = () => stick(true);

@@ -17,11 +17,13 @@ const LARGEST_FILE = 20000000;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 // By name: what one person could not send is not sent by who signs in next.
 const UNSENT = `postroom-unsent ${document.body.dataset.name}`;
+const PRESSED = `postroom-pressed ${document.body.dataset.name}`;
 const WRITTEN = `postroom-written ${document.body.dataset.name}`;
 
 const hasFilesOf = ({ files }) => files.every((one) => one.id || one.blob); // a file that is neither uploaded nor in this page is lost
 const entries = new Map(); // id -> {data, element, ...}: the entries of the conversation that is shown
 const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, order: Infinity, ...asReloaded(one) }]));
+const pressed = new Map(JSON.parse(sessionStorage.getItem(PRESSED) || "[]").map((one) => [one.card, one])); // card -> the button that is not sent yet
 const writing = new Map(); // conversation -> until when an answer counts as being written there
 const unread = new Set(); // conversations with an answer that was not shown yet
 let conversations = [];
@@ -178,6 +180,13 @@ function place(shown) {
 function show(data) {
   const stays = isAtEnd(80);
   let shown = entries.get(data.id);
+  const draft = data.replaces && entries.get(data.replaces);
+  if (draft) {
+    entries.delete(data.replaces);
+    if (shown) draft.element.remove();
+    else entries.set(data.id, (shown = draft)); // the answer goes on in the place of its draft
+    shown.element.dataset.id = data.id;
+  }
   if (!shown) {
     shown = { element: element("article"), body: element("div", "body"), choices: element("div", "choices"), files: element("div", "files"), made: {} };
     shown.note = element("p", "note");
@@ -281,13 +290,14 @@ function shownTime(at) {
 
 function showMeta(shown) {
   const { data } = shown;
-  if (isSame(shown, "meta", [data.at, data.edited, data.gone, data.state, data.answered, data.reason, data.draft, data.failed])) return;
+  if (isSame(shown, "meta", [data.at, data.edited, data.gone, data.state, data.answered, data.note, data.reason, data.draft, data.failed])) return;
   const said = data.at ? [shownTime(data.at)] : [];
   if (data.edited && !data.gone) said.push(element("span", "", "edited"));
   if (data.kind === "message" && !data.gone) {
     const state = data.state || "kept";
     const states = { sending: "sending…", failed: data.reason, kept: data.answered ? "read" : "sent" };
     said.push(element("span", "state", states[state]));
+    if (data.note && !data.answered) said.push(element("span", "turn", data.note));
     if (state === "failed") {
       if (hasFilesOf(data)) said.push(button("Send again", "quiet", () => sendAgain(data.id)));
       said.push(button("Edit", "quiet", () => takeUp(data.id)));
@@ -304,9 +314,13 @@ function showMeta(shown) {
 }
 
 function showChoices(shown) {
-  if (isSame(shown, "choices", shown.data.buttons || [])) return;
-  const made = (shown.data.buttons || []).map(({ label, value }) => button(label, "", () => press(shown, value)));
+  const [buttons, one] = [shown.data.buttons || [], pressed.get(shown.data.id)];
+  if (isSame(shown, "choices", [buttons, one])) return;
+  const made = buttons.map(({ label, value }) => button(label, "", () => press(shown.data.id, label, value)));
+  for (const each of made) each.disabled = Boolean(one);
+  if (one?.reason) made.push(button("Do not send it", "quiet", () => stopPress(one)));
   shown.choices.replaceChildren(...made);
+  if (one?.reason) showNote(shown, `“${one.label}” is not sent yet: ${one.reason}. The page sends it when it can.`);
 }
 
 function showNote(shown, said) {
@@ -346,11 +360,12 @@ function stand(data) {
   }
 }
 
-/* Sends the unsent messages: those of one conversation in their order, each with its files. If one cannot be sent yet, those
+/* Sends the unsent buttons and messages: the messages of one conversation in their order, each with its files. If one cannot be sent yet, those
    behind it wait. The page tries again after 1 to 30 seconds, and at once when the server can be reached. The id keeps a
    message single. */
 function deliver() {
   clearTimeout(retry);
+  for (const one of pressed.values()) sendPress(one);
   for (const conversation of new Set([...unsent.values()].map((one) => one.conversation))) deliverIn(conversation);
 }
 
@@ -363,6 +378,10 @@ async function deliverIn(conversation) {
   delivering.delete(conversation);
   if (!isHeld) return;
   for (const one of due().slice(1)) stand({ ...one, state: "failed", reason: "not sent yet: an earlier message is not sent" });
+  later();
+}
+
+function later() {
   clearTimeout(retry);
   retry = setTimeout(deliver, retryPause);
   retryPause = Math.min(retryPause * 2, LONGEST_PAUSE);
@@ -454,12 +473,39 @@ async function takeBack(id) {
   text.focus();
 }
 
-async function press(shown, value) {
-  const all = [...shown.choices.children];
-  for (const one of all) one.disabled = true;
-  const { ok, told, reason } = await call("POST", "/buttons", { message_id: shown.data.id, value, press_id: newId() });
-  showNote(shown, ok ? told.note : `not sent: ${reason}`);
-  if (!ok) for (const one of all) one.disabled = false;
+function press(card, label, value) {
+  pressed.set(card, { card, label, value, id: newId(), reason: "" });
+  sendPress(pressed.get(card));
+}
+
+/* Sends a button that was pressed. If it cannot be sent yet, it is sent with the unsent messages. */
+async function sendPress(one) {
+  if (one.isSending) return;
+  one.isSending = true;
+  showPress(one);
+  const { ok, isRefused, told, reason } = await call("POST", "/buttons", { message_id: one.card, value: one.value, press_id: one.id });
+  one.isSending = false;
+  one.reason = reason;
+  if (pressed.get(one.card) !== one) return; // not to be sent any more
+  if (ok || isRefused) pressed.delete(one.card);
+  else later();
+  showPress(one);
+  if (ok || isRefused) showNoteOf(one.card, ok ? told.note : `not sent: ${reason}`);
+}
+
+function stopPress(one) {
+  pressed.delete(one.card);
+  showPress(one);
+  showNoteOf(one.card, "");
+}
+
+function showPress({ card }) {
+  keep(PRESSED, [...pressed.values()].map((one) => ({ ...one, isSending: false })));
+  if (entries.has(card)) showChoices(entries.get(card));
+}
+
+function showNoteOf(card, said) {
+  if (entries.has(card)) showNote(entries.get(card), said);
 }
 
 async function stop() {

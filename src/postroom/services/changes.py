@@ -1,0 +1,133 @@
+"""What has changed in a run's working folder since the run started, as the folder's Git repository tells it.
+
+Git only reads. Settings of the repository that could run programs (filters, hooks, external diffs, a file
+system monitor) are disabled, because agents can write them.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+from threading import Timer
+from typing import Final
+
+from postroom.contracts.clock import iso
+from postroom.log import get_logger
+
+_LOG = get_logger(__name__)
+SECONDS: Final = 5
+"""Time limit of each question to Git."""
+LONGEST: Final = 256 * 1024
+"""Maximum bytes of a diff that are read."""
+FILES: Final = 40
+"""Maximum number of files whose diff is returned, and of new files that are listed."""
+_DIFF: Final = (
+    *("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"),
+    *("--ignore-submodules=all", "--src-prefix=a/", "--dst-prefix=b/"),
+)
+_FILTERS: Final = r"^filter\..*\.(clean|process|required)$"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFile:
+    """A file of the repository whose content differs from the start of the run."""
+
+    path: str
+    diff: str
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The differences between a folder now and its commit at an instant."""
+
+    since: str
+    """The short id of the commit."""
+    files: Sequence[ChangedFile] = ()
+    new_files: Sequence[str] = ()
+    """Files that the repository neither has nor ignores."""
+    is_cut: bool = False
+    """Whether there are more differences than these."""
+
+
+def changes_since(folder: str, at: int) -> Changes | None:
+    """Return how a folder differs from the commit that was checked out at an instant. Blocks: runs Git.
+
+    Return None if the folder is missing on this machine, or is not in a Git repository with a commit.
+    Differences that existed at that instant without a commit are included.
+    """
+    git = shutil.which("git")
+    if git is None or not os.path.isdir(folder):  # noqa: PTH112 - a path that a person typed
+        return None
+    # Programs that Git would run for the content of files, by the repository's own configuration.
+    named, _ = _ask(git, folder, {}, "config", "--name-only", "-z", "--get-regexp", _FILTERS)
+    off = {one: "false" if one.endswith("required") else "" for one in named.split("\0") if one}
+    short = ("rev-parse", "--verify", "--quiet", "--short")
+    for moment in (f"HEAD@{{{iso(at)}}}", "HEAD"):
+        since, _ = _ask(git, folder, off, *short, f"{moment}^{{commit}}")
+        if since := since.strip():
+            break
+    else:
+        return None
+    text, is_cut = _ask(git, folder, off, *_DIFF, since, "--", ".")
+    others, _ = _ask(git, folder, off, "ls-files", "--others", "--exclude-standard", "-z")
+    parts = ["diff --git " + one for one in ("\n" + text).split("\ndiff --git ")[1:]]
+    new_files = [one for one in others.split("\0") if one]
+    return Changes(
+        since=since,
+        files=[_file(one) for one in parts[:FILES]],
+        new_files=new_files[:FILES],
+        is_cut=is_cut or len(parts) > FILES or len(new_files) > FILES,
+    )
+
+
+def _file(text: str) -> ChangedFile:
+    head, _, body = text.partition("\n@@")
+    marks = ("--- a/", "+++ b/")
+    names = [line[6:].rstrip("\t") for line in head.splitlines() if line.startswith(marks)]
+    path = next(reversed(names), head.splitlines()[0].rpartition(" b/")[2])
+    lines = f"@@{body}".splitlines() if body else head.splitlines()[1:]
+    return ChangedFile(
+        path=path,
+        diff="\n".join(lines),
+        added=sum(line.startswith("+") for line in lines) if body else 0,
+        removed=sum(line.startswith("-") for line in lines) if body else 0,
+    )
+
+
+def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, bool]:
+    """Return Git's output, and whether it was cut; "" if Git fails or is too slow."""
+    settings = {"protocol.allow": "never", "core.fsmonitor": "false", "core.hooksPath": os.devnull, **off}
+    environment = {
+        "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
+        "HOME": str(Path.home()),  # holds which folders of others the person trusts
+        "LC_ALL": "C",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_CONFIG_COUNT": str(len(settings)),
+    }
+    for number, (name, value) in enumerate(settings.items()):
+        environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    try:
+        with subprocess.Popen(  # noqa: S603 - fixed words; the folder is an argument, not a command
+            [git, "-C", folder, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        ) as asked:
+            end = Timer(SECONDS, asked.kill)
+            end.start()
+            found = b"" if asked.stdout is None else asked.stdout.read(LONGEST + 1)
+            end.cancel()
+            is_cut = len(found) > LONGEST or asked.poll() == -SIGKILL
+            asked.kill()
+    except (OSError, ValueError) as error:
+        _LOG.warning("run.git_not_asked", path=folder, words=words[0], error=type(error).__name__)
+        return "", False
+    return found[:LONGEST].decode("utf-8", "replace"), is_cut
