@@ -352,7 +352,7 @@ FAILURES: Final = {
         ),
         Failure(
             "wrong order",
-            "MAST, Co-Coder",
+            "Co-Coder (dependencies)",
             "works, of 1, that began before their input existed",
             "a task waits for the tasks that it depends on",
             _prepare_order,
@@ -451,8 +451,9 @@ HEAD: Final = """\
 # Failures of teams
 
 Two real clients work in one project, without and with postroom. Ada is Claude Code {claude} and Bo is Gemini CLI {gemini}. Each row
-is a failure that [CooperBench](https://arxiv.org/abs/2601.13295) or [MAST](https://arxiv.org/abs/2503.13657) describes in teams of
-agents. `make cooperate` plays each row once without and once with postroom, and writes this page.
+is our shortest script of a kind of failure that [CooperBench](https://arxiv.org/abs/2601.13295), [MAST](https://arxiv.org/abs/2503.13657) or
+[Co-Coder](https://arxiv.org/abs/2606.00953) describes in teams of agents. `make cooperate` plays each row once without and once with
+postroom, and writes this page.
 
 **What this shows, and what it does not.** A script plays each model. It decides by what its client tells it and follows the
 descriptions of the tools. The table therefore shows two things: what postroom tells a client in such a moment, and what it
