@@ -137,7 +137,7 @@ async def test_everybody_as_a_recipient_is_refused_with_the_argument_for_it(
     asked = {"project_key": HARBOR, **MESSAGE, field: name}
     answer = await client.call_tool("send_message", asked, raise_on_error=False)
     assert answer.structured_content is not None
-    assert "set broadcast to true" in answer.structured_content["error"]["remedy"]
+    assert "set `broadcast` to true" in answer.structured_content["error"]["remedy"]
     assert await everything(edge.store) == before
 
 

@@ -126,6 +126,7 @@ _PAGES: Final = tuple(
         "GET POST /p/{slug}/runs/{run_id:path}",
         "GET POST /p/{slug}/schedules",
         "GET /chats",
+        "GET /find",
         "GET POST /chats/{run_id:path}",
     )
 )

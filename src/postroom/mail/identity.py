@@ -63,7 +63,7 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
             f"project {project.slug} has no agent {shown(name)}",
             value=name,
             remedy=(
-                "to write to every active agent of the project, set broadcast to true and remove this name"
+                "to write to every active agent of the project, set `broadcast` to true and remove this name"
             ),
             details={"nearest": [], "project": project.slug},
         )
@@ -168,7 +168,7 @@ def refuse_making(context: ReadContext) -> None:
     if context.rules.verified and not context.caller.operator:
         raise TokenRequired(
             "on this server only the operator creates agents",
-            remedy="run `postroom agents register` and `postroom agents token` on the server",
+            remedy="the operator runs `postroom agents register` and `postroom agents token` on the server",
         )
 
 

@@ -190,7 +190,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         raise InvalidArgument(
             "fetch_inbox accepts either after or before",
             value=asked.before,
-            remedy="use after for newer messages, or before for older messages",
+            remedy="use `after` for newer messages, or `before` for older messages",
         )
     _refuse_cursor_ahead(reader, asked.after or 0)
     entries = context.tx.inbox(
@@ -347,9 +347,9 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
     ids = asked.message_ids or ([] if asked.message_id is None else [asked.message_id])
     if not ids or (asked.message_ids and asked.message_id is not None):
         raise InvalidArgument(
-            "acknowledge_message accepts either message_id or message_ids",
+            "acknowledge_message accepts either `message_id` or `message_ids`",
             value=asked.message_id,
-            remedy="give message_id for one message, or message_ids for several",
+            remedy="give `message_id` for one message, or `message_ids` for several",
         )
     done: list[Acknowledgement] = []
     for message_id in ids:

@@ -254,7 +254,8 @@ class Mail:
         """Give the agent a new token in a file on the server, so that the calling model never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
-                "this server stores no token files", remedy="run `postroom agents token` on the server"
+                "this server stores no token files",
+                remedy="the operator runs `postroom agents token` on the server",
             )
 
         def look(tx: MailReads) -> tuple[str, str, bool]:
@@ -276,7 +277,7 @@ class Mail:
         return {"agent": name, "token_file": path}
 
     async def slugs(self, caller: Caller, *, limit: int) -> list[str]:
-        """Return the slugs of at most `limit` projects that the caller may see, by id."""
+        """Return the slugs of at most `limit` projects that the caller may see, ordered by id."""
         found = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
         return [project.slug for project in found]
 

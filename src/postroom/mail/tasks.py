@@ -665,7 +665,9 @@ def _refuse_lost(
         return
     remedy = None
     if task.state == "ready":
-        remedy = f"call claim_task with task_id {task.id} to continue, if nobody changed its files meanwhile"
+        remedy = (
+            f"call claim_task with `task_id` {task.id} to continue, if nobody changed its files meanwhile"
+        )
     raise TaskNotHeld(
         f"task {task.id} {_story(context, project, task)}; nothing was changed",
         value=task.id,

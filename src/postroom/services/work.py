@@ -438,6 +438,8 @@ def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecor
         for run in batch:
             if len(found) == FOUND or looked == AMONG:
                 return found, place, len(found) == FOUND
+            if run.updated_at < wanted.since:  # the others changed before this run
+                return found, None, True
             looked, place = looked + 1, _place(run)
             texts = (whose(run.thread_id)[1], run.run_id, run.final_output or "", run.error or "")
             said = "\n".join([*texts, *(subjects.get(one, "") for one in ids[run.run_id])]).casefold()

@@ -92,10 +92,12 @@ async def read_form(
 
 
 class RunForm(msgspec.Struct):
-    """A person's decision about a run."""
+    """A person's decision about a run, or about several runs of a filtered list."""
 
     do: str = ""
-    run: str = ""
+    run: list[str] = []
+    back: str = ""
+    """The query of the filtered list on which the person decided about several runs."""
 
 
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
