@@ -214,7 +214,7 @@ async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
 async def test_two_people_at_once_are_one_answer(room):
     browser, fields = await asked(room)
     refused = await post(browser, QUESTIONS, *fields, ("answer", "yes"))
-    assert (refused.status_code, "answer has no name" in refused.text) == (400, True)
+    assert (refused.status_code, "answer does not name a person" in refused.text) == (400, True)
     answers = await asyncio.gather(
         post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes")),
         post(browser, QUESTIONS, *fields, ("by", "Ben"), ("answer", "no")),

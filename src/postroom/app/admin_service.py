@@ -170,7 +170,7 @@ class AdminService:
                 raise StateError(
                     "this is the project of a person, and people have no folder",
                     value=project,
-                    remedy="give a project of agents",
+                    remedy="give a project that has agents",
                 )
             holder = tx.project(home)
             if holder is not None and holder.id != known.id:

@@ -50,7 +50,7 @@ def _interval(value: object) -> timedelta:
         return timedelta(0)
     found = duration_of(value)
     if not timedelta(minutes=1) <= found <= LONGEST:
-        raise ValueError("write 0 for never, or a duration of 1m to 36500d")
+        raise ValueError("write 0 for 'never', or a duration from 1m to 36500d")
     return found
 
 
@@ -106,7 +106,7 @@ def _endpoint(value: object) -> object:
         is_address = False
     if not is_address or "@" in found.netloc or found.query or found.fragment or not text.isprintable():
         raise ValueError(
-            "write http://host:port or https://host:port, optionally with a path, without a password"
+            "write http://host:port or https://host:port, optionally with a path, but without a password"
         )
     return text
 
@@ -318,7 +318,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         _read_by(_lower),
-        _about("Minimum level of events to log."),
+        _about("The minimum level of events to log."),
     ] = "info"
     log_format: Annotated[Literal["console", "json"], _about("Format of the log.")] = "console"
     telemetry: Annotated[Switch, _about("Send spans of calls and runs. Requires the extra `otel`.")] = False
@@ -495,7 +495,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
         raise ConfigError(
-            f"{file} {name}: it is not a list of tables", remedy=f"write [[{name}]] before each"
+            f"{file} {name}: this is not a list of tables", remedy=f"write [[{name}]] before each table"
         )
     return [(TableName(file, name, number), one) for number, one in enumerate(told, start=1)]
 
@@ -513,7 +513,7 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
         _check_known(name, [*SETTINGS, *_TABLES], f"in {file}")
     if "data_dir" in table:
         raise ConfigError(
-            f"data_dir cannot stand in {file}: clients that read no file could not find the server",
+            f"data_dir cannot be set in {file}: clients that read no file could not find the server",
             value=table["data_dir"],
             remedy=f"set {places.DATA_DIR_NAME} instead, for the server and for its clients",
         )

@@ -66,9 +66,9 @@ def _address(value: object) -> object:
     except ValueError:
         fits = False
     if not fits or not text.isprintable() or " " in text or parts.query or parts.fragment:
-        raise ValueError("write an address that begins with http:// or https://, up to and with /v1")
+        raise ValueError("write a URL that begins with http:// or https:// and ends with /v1")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("write no name and no password into the address")
+        raise ValueError("remove the user name and the password from the URL")
     return text
 
 
@@ -129,11 +129,13 @@ class AgentConfig(Table, frozen=True, kw_only=True):
         if self.run is None:
             for missing in (name for name, value in told.items() if not value):
                 raise ConfigError(
-                    f"{missing} is missing", value=missing, remedy=f"add {missing}, or run alone"
+                    f"{missing} is missing",
+                    value=missing,
+                    remedy=f"add {missing}, or remove the other settings of a model",
                 )
         elif any(told.values()):
             raise ConfigError(
-                "names a model and an agent", value="@".join(self.run[::-1]), remedy="leave one of them out"
+                "names both a model and an agent", value="@".join(self.run[::-1]), remedy="remove one of them"
             )
 
 
@@ -245,7 +247,11 @@ def _models(
             if other in rest:
                 inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
         for setting in sorted(one for one in rest if one.startswith("speech_")):
-            inner.refuse(f"{setting} is set", value=setting, remedy="set it in [agent]: it is for all agents")
+            inner.refuse(
+                f"{setting} is set",
+                value=setting,
+                remedy="set it in [agent], because it applies to all agents",
+            )
         own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
         left |= {"models"} if own else set()
@@ -345,7 +351,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
         source.place("").refuse(
             "no platform is enabled, so that nobody could write",
             value="platforms",
-            remedy=f"add [platforms.<name>], of {', '.join(known)}; or take the file away",
+            remedy=f"add [platforms.<name>], of {', '.join(known)}; or remove the file",
         )
     return found
 

@@ -98,9 +98,9 @@ class GatewayService(UndeliveredService):
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
         if person is None:
             raise InvalidArgument(
-                "no waiting person has this code",
+                "no person with this code is waiting for access",
                 value=platform,
-                remedy="ask the person to write to the bot again: a code expires, and works once",
+                remedy="ask the person to write to the bot again: a code works only once, and expires",
             )
         return {"person": _person(person, "paired")}
 
@@ -146,7 +146,7 @@ class GatewayService(UndeliveredService):
         """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
-                "no person with this id was admitted with a code",
+                "nobody with this id was given access with a code",
                 value=user_id,
                 remedy=(
                     "list the people with `postroom gateway people`; remove people of gateway.toml from "

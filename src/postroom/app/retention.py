@@ -60,13 +60,15 @@ class KeepTable(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.hold and (self.days is not None or self.unread_stays is not None):
             raise ConfigError(
-                "hold keeps the held messages for ever, and days or unread_stays is set too",
+                "with hold, messages are kept forever, but days or unread_stays is set, too",
                 value="hold",
-                remedy="leave out days and unread_stays, or leave out hold",
+                remedy="remove days and unread_stays, or remove hold",
             )
         if not self.hold and self.days is None:
             raise ConfigError(
-                "days is missing", value="days", remedy="write days = 90 for 90 days, or hold = true"
+                "days is missing",
+                value="days",
+                remedy="set days = 90 to keep them for 90 days, or hold = true",
             )
 
     def rule(self) -> KeepRule:

@@ -105,7 +105,7 @@ def _converted(table: TableName, told: Mapping[str, Any], kind: type[T], environ
         if secret is None:
             continue
         if target in rest:
-            table.refuse(f"{name} and {target} are the same here", value=name, remedy="keep one of them")
+            table.refuse(f"{name} and {target} are the same here", value=name, remedy="set only one of them")
         rest[target] = secret
     for name, value in rest.items():
         inner, is_many = _table_in(fields[name])

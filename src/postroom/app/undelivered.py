@@ -39,9 +39,9 @@ class UndeliveredService:
         named = await self._named(outbox_id)
         if named.payload.get("kind") == ReplyKind.UPDATE:
             raise InvalidArgument(
-                "this is a raw update of a platform, which cannot be retried",
+                "this is a raw update from a chat platform, which cannot be retried",
                 value=outbox_id[:200],
-                remedy="ask the sender to send it again, and discard this dead letter",
+                remedy="ask the sender to send the message again, then discard this dead letter",
             )
         self._refuse_unsayable(named.target)
         row = await self._outbox.revive(named.outbox_id)
@@ -78,10 +78,10 @@ class UndeliveredService:
         """
         if has_waiting_caller(target):
             raise InvalidArgument(
-                "the caller over the OpenAI protocol has already received an error, so nobody would "
-                "read the answer",
+                "the client, which uses the OpenAI protocol, has already received an error, so nobody "
+                "would read the answer",
                 value=target,
-                remedy="read the answer with `postroom gateway dead --json`, and discard it",
+                remedy="read the answer with `postroom gateway dead --json`, then discard it",
             )
         if not any(_may_speak(one, target) for one in self._speakers):
             raise InvalidArgument(

@@ -35,7 +35,7 @@ def _given_text(argument: str | None, file: str | None) -> str:
         raise InvalidArgument(
             "a message accepts one source of text",
             value=argument if file is None else file,
-            remedy="give the text as the argument, with --body-file FILE, or as - to read it from stdin",
+            remedy="give the text as the argument, use --body-file FILE, or give - to read it from stdin",
         )
     source = file if file is not None else argument
     if source == STDIN:

@@ -147,7 +147,7 @@ def _length(head: bytes) -> int:
         name, _, value = row.partition(b":")
         if name.strip().lower() == b"content-length":
             return int(value)
-    raise ValueError("the answer has no length")
+    raise ValueError("the response has no Content-Length")
 
 
 def _parsed(found: bytes) -> tuple[int, bytes]:

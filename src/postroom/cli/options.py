@@ -112,7 +112,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 Key = Annotated[
     str | None,
     typer.Option(
-        "--idempotency-key", metavar="KEY", help="A key: a repeated call with the same key is executed once."
+        "--idempotency-key",
+        metavar="KEY",
+        help="Idempotency key: calls with the same key are executed only once.",
     ),
 ]
 DataDir = Annotated[
@@ -162,7 +164,7 @@ def seconds(text: str) -> float:
     found = parse_duration(text)
     if found is None:
         raise InvalidArgument(
-            f"{text!r} is not a duration", value=text, remedy=f"give a number and its unit: {DURATIONS}"
+            f"{text!r} is not a duration", value=text, remedy=f"give a number followed by a unit: {DURATIONS}"
         )
     total = found.total_seconds()
     return int(total) if total.is_integer() else total

@@ -168,7 +168,7 @@ FilesScope = Annotated[
     Scope,
     typer.Option("--scope", help="user: the client files of your account; project: those of this folder."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes, and write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without writing anything.")]
 
 
 @app.callback()

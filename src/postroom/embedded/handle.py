@@ -175,7 +175,7 @@ class RunHandle:
                     run = await self._ended()
             except TimeoutError:
                 raise TimeoutError(
-                    f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run goes on: call "
+                    f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run continues: call "
                     "result() again to keep waiting, or cancel() to end the run."
                 ) from None
         text = run.final_output or ""
@@ -425,7 +425,7 @@ def unknown_run(run_id: str) -> UnknownRun:
     return UnknownRun(
         f"there is no run {run_id!r}",
         value=run_id,
-        remedy="pass the `id` of a handle that `enqueue` returned; a run may be purged after its time",
+        remedy="pass the `id` of a handle that `enqueue` returned; old runs are deleted by retention",
     )
 
 

@@ -126,7 +126,9 @@ class Handover:
         """
         source, thread_id = event.source, session.thread_id
         if source is None or (draft is None and event.inbound_id is None):
-            raise UnknownMessage("a message is handed over only when it was kept", value=event.message_id)
+            raise UnknownMessage(
+                "a message can be handed over only after it was stored", value=event.message_id
+            )
         take = self._finder(event, draft, thread_id)
         mode, asked = mode or self.busy_mode(session, source), self.asked(session, source)
         locks = {chat_lock(inbound_key(source, event.message_id)), *(activity.locks if activity else ())}

@@ -80,7 +80,7 @@ class Intake:
         self._metrics = services.metrics
         self._clock = clock
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
-        """The newest albums, by id and sender.
+        """The newest albums, keyed by id and sender.
 
         Only the first message of an album names the addressee of all.
         """
@@ -446,7 +446,7 @@ class Intake:
         if event.metadata.get("verified") is False:  # its sender address may be forged
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
-            raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
+            raise TooLarge(f"the message has {len(event.text)} characters", value=len(event.text))
         return source
 
 

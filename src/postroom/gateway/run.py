@@ -257,7 +257,7 @@ class GatewayRunner:
     def services(self) -> Services:
         """The runner's services. A runner that was created without `__init__` has none."""
         if self._services is None:
-            raise PostroomError("this runner was made without its services")
+            raise PostroomError("this runner was created without its services")
         return self._services
 
     @property

@@ -423,6 +423,6 @@ def _too_large(limit: int) -> Problem:
         TooLarge(
             f"the request exceeds {limit} bytes",
             value=limit,
-            remedy="send less at once; the limits are settings of the server",
+            remedy="send less data at once; the limits are settings of the server",
         )
     )

@@ -945,7 +945,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
         known = known if known in fields or known in _OTHER_WORDS else name
         if known in named and named[known] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+                f"{known} is given twice, with different values", remedy=f"give {known} only once"
             )
         named[known] = value
     return _with_known_names(named, kind)
@@ -1194,7 +1194,7 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
         known = name if name in fields else next(meant, name)
         if known in named and named[known] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+                f"{known} is given twice, with different values", remedy=f"give {known} only once"
             )
         named[known] = value
     return named
@@ -1313,7 +1313,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
             one = number[1].replace(",", "")
             raise InvalidArgument(
-                f"{name} {text[:_LONGEST_SHOWN]!r} may be one id or several ids",
+                f"{name} {text[:_LONGEST_SHOWN]!r} may mean one id or several ids",
                 value=text[:_LONGEST_SHOWN],
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )

@@ -84,7 +84,7 @@ def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
 
 def _with_itself(name: str) -> StateError:
     return StateError(
-        "an agent needs no contact with itself", value=name, remedy="use the name of another agent"
+        "an agent cannot be its own contact", value=name, remedy="use the name of another agent"
     )
 
 

@@ -98,7 +98,7 @@ def encode(value: object) -> str:
     try:
         return _ENCODER.encode(value).decode()
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"text with half of a character cannot be stored: {error}") from error
+        raise InvalidRecord(f"text with an unpaired surrogate character cannot be stored: {error}") from error
 
 
 def decode(kind: type[T], text: str | bytes, *, where: str) -> T:

@@ -230,14 +230,14 @@ class EventTables(Tables):
         )
         if begin > newest:
             raise CursorAhead(
-                f"the newest event of {scope!r} is {newest}, before {after}",
+                f"the newest event of {scope!r} is {newest}, which is before {after}",
                 value=after,
                 remedy=f"continue after {newest}: the database was restored or replaced",
                 details={"oldest": oldest - 1, "newest": newest},
             )
         if begin + 1 < oldest:
             raise CursorExpired(
-                f"the oldest event of {scope!r} is {oldest}, after {after}",
+                f"the oldest event of {scope!r} is {oldest}, which is after {after}",
                 value=after,
                 remedy=f"continue after {oldest - 1}: the events up to there were deleted",
                 details={"oldest": oldest - 1, "newest": newest},
@@ -280,7 +280,7 @@ def appending(
         if one.digest is not None and key in firsts:
             digest, first = firsts[key]
             if digest != one.digest:
-                raise IdempotencyConflict("the key belongs to another event", value=key[1])
+                raise IdempotencyConflict("the key was already used for a different event", value=key[1])
             events.append(first)
             continue
         for scope, expected in options.expected_prior.items():

@@ -144,7 +144,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
     """
     if not (store_id := source.store_id()):
         raise StateError(
-            f"{source.name} has no store id yet",
+            f"{source.name} has no store id",
             remedy="start `postroom up` of this release once with this database, then stop it",
         )
     unfinished = target.copied_from()

@@ -103,7 +103,9 @@ class OutboxTables(Tables):
                 if draft.dedupe_key is not None:
                     firsts[draft.key] = effect
             elif effect.payload != payload:
-                raise IdempotencyConflict("the key belongs to another payload", value=draft.dedupe_key)
+                raise IdempotencyConflict(
+                    "the key was already used with a different payload", value=draft.dedupe_key
+                )
             effects.append(effect)
         return tuple(effects), tuple(new)
 

@@ -136,7 +136,9 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
             remedy="shorten it; nothing was answered",
         )
     if not by:
-        raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
+        raise InvalidArgument(
+            "the answer does not name a person", value=by, remedy="go back and enter your name"
+        )
     filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MOST_FIELDS])}
     given = Given(value=filled or form.answer, by=person(by), at=PAGES, why=why)
     await site.services.questions.decide(slug, form.run, form.number, given)

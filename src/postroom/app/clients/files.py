@@ -214,7 +214,7 @@ def require_unchanged(found: Found) -> None:
         present = None
     if present != found.content:
         raise VersionConflict(
-            f"another program changed {found.path} during this change",
+            f"another program changed {found.path} while setup was changing it",
             value=str(found.path),
             remedy="close the client and run the command again",
         )

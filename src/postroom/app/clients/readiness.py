@@ -71,7 +71,7 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
             f"{client.title} {version} is too old: expected {made.oldest} or newer, found {version}; "
             f"{made.why_oldest}",
             value=version,
-            remedy=f"`{made.install}`, or set it up with --no-hooks",
+            remedy=f"`{made.install}`, or set up the client with --no-hooks",
         )
     return []
 

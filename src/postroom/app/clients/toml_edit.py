@@ -107,7 +107,7 @@ def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
             f"line {line}: found `{name}` as an inline table, in braces, and TOML does not allow "
             f"[{name}.{edit.key}] to extend it; expected its entries as tables, like [{name}.x]",
             remedy=(
-                f"write each entry in the braces as a table, [{name}.x] with its lines below, and run "
+                f"write each entry inside the braces as a table, [{name}.x] with its lines below, and run "
                 f"this again; or add this entry in the braces by hand: {edit.key} = {_inline(edit.value)}"
             ),
         ) from error

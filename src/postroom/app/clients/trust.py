@@ -125,7 +125,7 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
                 peer.tell("initialized", {})
                 asked = method
                 peer.ask(method, params)
-    raise ValueError(f"no answer to {asked}, because it ended")
+    raise ValueError(f"no answer to {asked}, because the program ended")
 
 
 @contextmanager

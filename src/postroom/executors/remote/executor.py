@@ -145,7 +145,7 @@ def judge(row: RunDispatch | None, result: Result) -> None:
         ResultTooEarly: The dispatch is not active here at the moment.
     """
     if row is None:
-        raise StaleResult("the run is unknown here")
+        raise StaleResult("this server does not know the run")
     if not row.status.is_terminal:
         raise ResultTooEarly("the run is not active now", value=row.dispatch_id)
     failure = result.failure()
@@ -417,7 +417,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             raise answer
         await self._tell_of_cancel(execution, runner)
         seconds = runner.timeout.total_seconds()
-        raise RemoteTimedOut(f"no result came within {seconds:g} s", value=seconds)
+        raise RemoteTimedOut(f"no result arrived within {seconds:g} s", value=seconds)
 
     async def _answered(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
         """Return the result of the request, or its cancellation, failure or timeout."""

@@ -429,7 +429,7 @@ class BasePlatformAdapter(ABC):
         self.is_held_up = False
         """Whether later updates wait because an update could not be processed."""
         self._failing: OrderedDict[str, int] = OrderedDict()
-        """The number of attempts at each update that triggered a bug, by the update's digest."""
+        """The number of attempts at each update that triggered a bug, keyed by the update's digest."""
         self._file_turn = asyncio.Semaphore(2)
         """Limits the whole files in memory: a file may have 20 MB, and 32 answers are sent concurrently."""
         self._pending_messages: dict[str, MessageEvent] = {}
@@ -679,7 +679,7 @@ class BasePlatformAdapter(ABC):
         """
         self._heard()
         if not self.is_ours():  # it was frozen or disconnected while it held this message
-            raise StoreUnavailable(f"another server has the channel {self.platform.value} now")
+            raise StoreUnavailable(f"another server currently has the channel {self.platform.value} now")
         if self._inbound is None:
             raise StoreUnavailable(f"no handler receives messages of {self.platform.value} yet")
         await self._inbound.accept(event)

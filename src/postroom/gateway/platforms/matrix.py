@@ -1217,7 +1217,7 @@ class MatrixAdapter(BasePlatformAdapter):
         user_id = answer.body.get("user_id")
         if not answer.ok or not isinstance(user_id, str):
             raise ServerUnavailable(
-                f"the homeserver did not identify the bot: {answer.said()}",
+                f"the homeserver did not return the bot's user id: {answer.said()}",
                 remedy="check Matrix's `base_url`, and that the homeserver runs",
             )
         wanted = self._options.user_id
@@ -1251,7 +1251,7 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._sync(timeout_ms=0)
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
-            raise ServerUnavailable(f"the homeserver gave no stream position: {answer.said()}")
+            raise ServerUnavailable(f"the homeserver returned no stream position: {answer.said()}")
         self._intake.begin(answer.body)
         self._invited(answer.body)
         await self._position.move(since, self._clock.now())
@@ -1270,7 +1270,7 @@ class MatrixAdapter(BasePlatformAdapter):
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
             raise ServerUnavailable(
-                f"the homeserver gave no batch: {answer.said()}",
+                f"the homeserver returned no batch of events: {answer.said()}",
                 remedy="postroom retries",
                 details={"retry_after_ms": answer.retry_after_ms},
             )

@@ -1207,7 +1207,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
             )
         if app_token is None and self.signing_secret is None:
             raise ConfigError(
-                "Slack has no way to reach this server",
+                "Slack cannot reach this server",
                 remedy="set `app_token_env` or `app_token_file` (Socket Mode), or `signing_secret_env` or"
                 " `signing_secret_file` (HTTP)",
             )
@@ -1348,7 +1348,7 @@ class SlackAdapter(BasePlatformAdapter):
         refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
         user, team = answer.word("user_id"), answer.word("team_id")
         if not user or not team:
-            raise ServerUnavailable("Slack did not identify the bot", remedy="")
+            raise ServerUnavailable("Slack did not return the bot's user id", remedy="")
         check_scopes(answer.scopes)
         self.may_react = answer.scopes is None or TO_REACT in answer.scopes
         return Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)

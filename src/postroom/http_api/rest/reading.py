@@ -40,7 +40,7 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"{name[:200]} is given more than once",
                 value=name[:200],
-                remedy="give it once: it is not a list",
+                remedy="give it only once, because it is not a list",
             )
         else:
             found[name] = value

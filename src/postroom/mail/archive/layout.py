@@ -168,7 +168,7 @@ def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
         raise ValueError("the file has no front matter")
     head, fence, body = text[len(_FENCE) + 1 :].partition(f"\n{_FENCE}\n\n")
     if not fence:
-        raise ValueError("the front matter has no end")
+        raise ValueError("the front matter is not closed")
     fields = {}
     for line in head.split("\n"):  # not splitlines: JSON may hold other line separators
         name, _, value = line.partition(": ")

@@ -57,12 +57,12 @@ def encoded(value: object) -> bytes | None:
         return b"%d" % value
     if isinstance(value, str):
         if "\0" in value:
-            raise InvalidRecord("PostgreSQL cannot store a value: a text contains a zero byte")
+            raise InvalidRecord("PostgreSQL cannot store a value: a text contains a NUL character")
         try:
             return value.encode()
         except UnicodeEncodeError as error:
             raise InvalidRecord(
-                "PostgreSQL cannot store a value: a text contains half of a character"
+                "PostgreSQL cannot store a value: a text contains an unpaired surrogate character"
             ) from error
     if isinstance(value, int):  # truth values too, as 0 and 1
         return b"%d" % value
@@ -325,7 +325,7 @@ class Connection:
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._prepared: dict[str, bytes] = {}
         self._types: dict[str, tuple[int, ...]] = {}
-        """The parameter types of statements, by name."""
+        """The parameter types of statements, keyed by name."""
         self._looks: dict[tuple[bool, str], tuple[Statement, list[tuple[Bound, Answer]]]] = {}
         """Queries for the next wait, by (False for locks, name), so that locks come first."""
         self._writes: list[tuple[Statement, list[Bound]]] = []

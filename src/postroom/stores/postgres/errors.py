@@ -130,7 +130,7 @@ def error_for(refusal: Refusal) -> Exception:
     if state.startswith(_MISTAKEN):
         return ConfigError(f"PostgreSQL rejected the connection: {text}")
     if state == _NO_RIGHT or _NO_USE in text:
-        return StoreReadOnly(f"the user lacks a right: {text}", remedy=_granting(refusal))
+        return StoreReadOnly(f"the user has no permission: {text}", remedy=_granting(refusal))
     for states, kind, saying in _KINDS:
         if state.startswith(states):
             return kind(f"{saying}: {text}", remedy=_REMEDIES[kind])

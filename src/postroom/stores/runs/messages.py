@@ -158,7 +158,7 @@ class Messages(Tables):
             looks.append(("threads.full_threads", {"thread_ids": [thread_id], "at_least": at_least}))
         twice, committed, [[place]], *full = self._sql.ask(*looks)
         for found in (*twice, *committed):
-            raise DuplicateRecord(f"message {found[0]!r} is on the thread already", value=found[0])
+            raise DuplicateRecord(f"message {found[0]!r} is already in the thread", value=found[0])
         if at_most is not None and (any(full) or len(messages) > at_most):
             raise thread_full(thread_id, at_most)
         added = tuple(
@@ -282,7 +282,7 @@ class Messages(Tables):
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads with pending messages, by id."""
+        """Return threads with pending messages, ordered by id."""
         found = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 

@@ -304,7 +304,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
             details={"expected": step.expected_message_count, "actual": count},
         )
     if step.messages and not step.are_new and (twice := state.known_message) is not None:
-        raise DuplicateRecord(f"message {twice!r} is committed already", value=twice)
+        raise DuplicateRecord(f"message {twice!r} is already committed", value=twice)
     if known is not None:
         return known
     if parent == thread_id:

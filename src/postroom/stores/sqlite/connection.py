@@ -100,7 +100,7 @@ def refuse_no_file(path: Path, what: str = "database") -> None:
         if is_it(mode):
             elsewhere = ", or use another file with --database" if what == "database" else ""
             raise StoreReadOnly(
-                f"{path} is {kind} instead of a {what}", value=str(path), remedy=f"move it away{elsewhere}"
+                f"{path} is {kind}, not a {what}", value=str(path), remedy=f"move it away{elsewhere}"
             )
 
 
@@ -139,7 +139,7 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
     # The mount first: the name in its folder is that of another file.
     if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in told.splitlines()):
         raise WrongStore(
-            f"{path} is mounted alone, without the folder of its lock and its log",
+            f"{path} is mounted without its folder, which contains its lock and its log",
             value=str(path),
             remedy=f"mount its folder instead: {path.parent}",
         )

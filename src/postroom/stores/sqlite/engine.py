@@ -574,7 +574,7 @@ def _what_undid(group: list[_Change]) -> StoreError:
     errors = [change.error for change in group if change.error is not None]
     if errors and isinstance(errors[-1], StoreError):
         return errors[-1]
-    return StoreUnavailable("the database undid the transaction")
+    return StoreUnavailable("the database rolled back the transaction")
 
 
 IN_MEMORY = Path(":memory:")
