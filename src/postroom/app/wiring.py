@@ -275,7 +275,7 @@ class Application:
         return (await self.store.identity()).store_id or ""
 
     async def backlogs(self) -> dict[str, Backlog]:
-        """Return the number of waiting effects and dead letters of the outbox, by kind."""
+        """Return the number of waiting effects and dead letters of the outbox, keyed by kind."""
         kinds = {ARCHIVE, *self.relay.handlers}
         return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 

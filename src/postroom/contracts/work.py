@@ -326,19 +326,19 @@ class Floor:
     waiting: Sequence[Waiting] = ()
     """Messages that wait for the next run of their recipient."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
-    """The last lines of output of open runs and dead letters, by run id."""
+    """The last lines of output of open runs and dead letters, keyed by run id."""
     heard_at: Mapping[str, int] = field(default_factory=dict)
-    """The time of the newest event of each open run and dead letter, by run id."""
+    """The time of the newest event of each open run and dead letter, keyed by run id."""
     conflicts: Sequence[ReservationConflict] = ()
     holds: Mapping[str, Sequence[Held]] = field(default_factory=dict)
-    """The active reservations of each agent, by the agent's name in lower case."""
+    """The active reservations of each agent, keyed by the agent's name in lower case."""
     waits: Sequence[Waits] = ()
     owed: Sequence[OwedMessage] = ()
     """Messages that are unread or lack a requested acknowledgement, newest first."""
     owed_in_all: int = 0
     """Number of such messages among the newest; `owed` contains the newest of them."""
     last_hour: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
-    """Attempts of the last hour, by the agent's name in lower case."""
+    """Attempts of the last hour, keyed by the agent's name in lower case."""
     health: Sequence[HealthFact] = ()
     """Facts about the server, problems first."""
 

@@ -422,7 +422,7 @@ class Workers:
     def __init__(self) -> None:
         self._workers: dict[str, MailboxWorker] = {}
         self.executing: dict[str, MailboxWorker] = {}
-        """The workers that execute a run, by thread."""
+        """The workers that execute a run, keyed by thread."""
 
     def __contains__(self, thread_id: str) -> bool:
         return thread_id in self._workers

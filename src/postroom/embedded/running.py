@@ -165,7 +165,7 @@ class _Memory:
     is_streamed: bool
     """Whether an earlier execution streamed text, which is no longer part of the answer."""
     answers: Mapping[str, ToolCallResume]
-    """The answers, by the id of the call that asked."""
+    """The answers, keyed by the id of the call that asked."""
     waited: Mapping[str, RunWaitingTicket]
     """The tickets on which the run waited before it resumed."""
     used: set[str] = field(default_factory=set)
@@ -174,7 +174,7 @@ class _Memory:
     counted: Usage = field(default_factory=Usage)
     """The part of that usage that budgets have already counted together with its steps."""
     unnamed: Counter[str] = field(default_factory=Counter)
-    """The number of unnamed steps so far, by kind."""
+    """The number of unnamed steps so far, keyed by kind."""
     is_suspended: bool = False
     """Whether the function was unwound because the run must wait."""
 

@@ -156,7 +156,7 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     api_key: Secret | None = None
     home_channel: HomeChannel | None = None
     allow: Mapping[Line, PersonRole] = {}
-    """The roles of the people who may write, by the platform's stable user id; `*` means everybody."""
+    """The roles of the people who may write, keyed by the platform's stable user id; `*` means everybody."""
     reactions: bool | None = None
     """Whether messages that will be answered get a "seen" reaction; None: only in groups."""
     busy: Mode | None = None
@@ -164,7 +164,7 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     reset: SessionResetPolicy | None = None
     """The reset policy of a session; None: as in [gateway]. A chat's own rule wins."""
     chats: Mapping[Line, ChatRules] = {}
-    """The rules of individual chats, by the platform's chat id."""
+    """The rules of individual chats, keyed by the platform's chat id."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
@@ -290,7 +290,7 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     """How long an answered message is remembered. If its platform sends it again, it is recognised."""
     max_media_bytes: MediaLimit = 20_000_000
     max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
-    """The largest file of each kind, by the first half of the MIME type; 0: such files are refused."""
+    """The largest file of each kind, keyed by the first half of the MIME type; 0: such files are refused."""
     scan_command: Annotated[tuple[Line, ...], Meta(max_length=50)] = ()
     """A program that scans each received or sent file. The file is refused if the exit code is not 0."""
     drain: Duration = timedelta(seconds=30)
@@ -306,7 +306,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     programs: frozenset[str | None] = frozenset()
     """The agents that are not models, by their names in routes; the key None stands for `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = {}
-    """The models that /model offers, by agent; the key None stands for `[agent]`."""
+    """The models that /model offers, keyed by agent; the key None stands for `[agent]`."""
     own_models: Mapping[str | None, str] = {}
     """The default model of chats that have not chosen one, by agent; the key None stands for `[agent]`."""
     speaks: bool = False

@@ -80,7 +80,7 @@ class Intake:
         self._metrics = services.metrics
         self._clock = clock
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
-        """The newest albums, by id and sender.
+        """The newest albums, keyed by id and sender.
 
         Only the first message of an album names the addressee of all.
         """

@@ -532,7 +532,7 @@ def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mappi
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each recipient sees the message, by recipient id, if it is already determined."""
+    """Return how each recipient sees the message, keyed by recipient id, if it is already determined."""
     ids = [one.agent_id for one in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 

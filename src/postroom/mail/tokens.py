@@ -242,7 +242,7 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[TokenView]:
-        """Return the valid tokens, and with `ended` also the others, by name, oldest first."""
+        """Return the valid tokens, and with `ended` also the others, ordered by name, oldest first."""
 
         def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()

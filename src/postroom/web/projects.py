@@ -70,7 +70,7 @@ class Later(NamedTuple):
     """What this browser's cookies say about the rows of the first page."""
 
     hidden: Mapping[str, int]
-    """The instant until which each row is hidden, by the key of the row."""
+    """The instant until which each row is hidden, keyed by the key of the row."""
     since: int
     """The instant after which finished runs are new."""
     is_known: bool

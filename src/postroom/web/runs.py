@@ -40,7 +40,7 @@ STATES: Final[tuple[RunFilter, ...]] = (
     "failed",
 )
 _BY_WORD: Final[dict[str, RunFilter]] = {SHOWN_STATES.get(one, one): one for one in STATES}
-"""The states, by the words that the pages show for them."""
+"""The states, keyed by the words that the pages show for them."""
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 

@@ -47,7 +47,7 @@ _LISTS: Final[Mapping[str, str]] = {
     **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks", "notes")},
     **{name: name for name in ("runs", "questions", "schedules")},
 }
-"""The list to which an error page links, by the path segment after the project."""
+"""The list to which an error page links, keyed by the path segment after the project."""
 _WORKED_ON: Final = ("runs", "questions", "schedules")
 """Lists that exist only if people can change data on the pages."""
 

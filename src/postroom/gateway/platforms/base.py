@@ -429,7 +429,7 @@ class BasePlatformAdapter(ABC):
         self.is_held_up = False
         """Whether later updates wait because an update could not be processed."""
         self._failing: OrderedDict[str, int] = OrderedDict()
-        """The number of attempts at each update that triggered a bug, by the update's digest."""
+        """The number of attempts at each update that triggered a bug, keyed by the update's digest."""
         self._file_turn = asyncio.Semaphore(2)
         """Limits the whole files in memory: a file may have 20 MB, and 32 answers are sent concurrently."""
         self._pending_messages: dict[str, MessageEvent] = {}

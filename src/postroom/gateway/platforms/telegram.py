@@ -985,7 +985,7 @@ _CONTENT: Final[dict[str, tuple[Any, Callable[[Any], Content]]]] = {
     "invoice": (Told, _told(lambda invoice: invoice.listed("Invoice"))),
     "web_app_data": (Told, _told(lambda part: f"Data of a web app: {part.data}")),
 }
-"""How each kind of content is read, by the field of a message that holds the content."""
+"""How each kind of content is read, keyed by the field of a message that holds the content."""
 
 
 class TelegramAdapter(BasePlatformAdapter):

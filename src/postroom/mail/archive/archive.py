@@ -302,7 +302,7 @@ class Archive:
         self._commits: dict[int, int] = {}
         self._marking = threading.Lock()
         self._slugs: dict[int, str] = {}
-        """Slugs of the projects written so far, by id; a project's slug never changes."""
+        """Slugs of the projects written so far, keyed by id; a project's slug never changes."""
         self._repositories: dict[str, ArchiveRepository] = {}
         """The open repositories by slug."""
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -535,7 +535,7 @@ class ArchiveRepository:
         return next((content for _, content in self._contents(entries)), None)
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """Yield every file of the newest commit in the folder `prefix` (or all files), by path.
+        """Yield every file of the newest commit in the folder `prefix` (or all files), ordered by path.
 
         All files come from the same commit, whatever is written in the meantime. All paths are held in
         memory, and contents are read in groups. No process runs between two groups, so that the caller may be
@@ -555,7 +555,7 @@ class ArchiveRepository:
         return [entry.path for entry in self._below(_folder(prefix))]
 
     def blobs(self) -> dict[str, str]:
-        """Return Git's hash of every file of the newest commit, by path."""
+        """Return Git's hash of every file of the newest commit, keyed by path."""
         return {entry.path: entry.blob for entry in self._below([])}
 
     def commit_count(self) -> int:

@@ -27,7 +27,7 @@ class ChatPeople:
     async def people(
         self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
-        """Return people with access, by platform and id."""
+        """Return people with access, ordered by platform and id."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.people(platform=platform, after=after, limit=page(limit))

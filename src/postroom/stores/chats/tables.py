@@ -41,7 +41,7 @@ class ChatTables:
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
-        """Return those of these inbound messages that exist, by id.
+        """Return those of these inbound messages that exist, ordered by id.
 
         If `readable` is True, unreadable messages are omitted.
         """
@@ -179,7 +179,7 @@ class ChatTables:
         return rows.person(row) if row else None
 
     def people(self, *, platform: str | None, after: tuple[str, str], limit: int) -> list[Person]:
-        """Return people with access, by platform and id."""
+        """Return people with access, ordered by platform and id."""
         statement = "chats.people" if platform is None else "chats.people_of_platform"
         values = {"platform": platform, "after_platform": after[0], "after_id": after[1], "limit": limit}
         return [rows.person(row) for row in self._tx.all(statement, values)]

@@ -112,7 +112,7 @@ class EventRecorder:
     """The messages that this change stored, each with the projects whose logs contain it."""
     _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
     _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
-    """The project of each message and agent that this change has read or written, by id."""
+    """The project of each message and agent that this change has read or written, keyed by id."""
     _kinds: dict[tuple[int, int], RecipientKind] = field(default_factory=dict)
     """The kind of each delivery that this change has read or written, by message and agent."""
 
@@ -1019,7 +1019,7 @@ class TaskReads:
         return count
 
     def tasks_claimed_in(self, run_id: str) -> list[Task]:
-        """Return the tasks that were claimed in a run and are still held, by id."""
+        """Return the tasks that were claimed in a run and are still held, ordered by id."""
         return self._tasks("tasks.in_run", run_id=run_id)
 
     def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
@@ -1033,7 +1033,7 @@ class TaskReads:
         return found
 
     def dependents(self, task_id: int) -> list[Task]:
-        """Return the tasks that depend on a task, by id."""
+        """Return the tasks that depend on a task, ordered by id."""
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
@@ -1234,12 +1234,12 @@ class SubscriptionReads:
         return [(record(Subscription, row), row[-1]) for row in rows]
 
     def subscriptions_of(self, agent_id: int) -> list[Subscription]:
-        """Return the subscriptions of an agent, by id."""
+        """Return the subscriptions of an agent, ordered by id."""
         rows = self._tx.all("subscriptions.of_agent", {"agent_id": agent_id})
         return [record(Subscription, row) for row in rows]
 
     def subscriptions_in(self, project_id: int, kind: Watched) -> list[Subscription]:
-        """Return the subscriptions of this kind in a project, by id."""
+        """Return the subscriptions of this kind in a project, ordered by id."""
         rows = self._tx.all("subscriptions.in_project", {"project_id": project_id, "kind": kind})
         return [record(Subscription, row) for row in rows]
 
@@ -1310,7 +1310,7 @@ class MergingReads:
         return self._tx.one("merging.run_thread_between", values) is not None
 
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
-        """Return the records in archive files that mention a project, by the project of the file.
+        """Return the records in archive files that mention a project, keyed by the project of the file.
 
         Each record is `<kind>:<id>`. The result includes all records of the project, and messages from other
         projects to its agents.
@@ -1458,7 +1458,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         self._log = log
         self._events = EventRecorder(tx, log, lock)
         self._known: dict[str, Project] = {}
-        """Projects that this transaction has read, by the key that named them; they rarely change."""
+        """Projects that this transaction has read, keyed by the key that named them; they rarely change."""
         self._positions: dict[int, int] = {}
         """The position of the next recipient of each message that this change addresses."""
 
@@ -1622,7 +1622,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def thread_participants(
         self, project_id: int, thread_id: str, *, home_id: int, among: int
     ) -> list[ThreadParticipant]:
-        """Count the senders and recipients of a project's newest `among` messages on a thread, by id.
+        """Count the senders and recipients of a project's newest `among` messages on a thread, ordered by id.
 
         Recalled messages, blind copies, and messages that were not delivered in the project `home_id` are
         ignored.
@@ -1635,7 +1635,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
-        """Return the counts of projects, by id; each count stops at `most`."""
+        """Return the counts of projects, ordered by id; each count stops at `most`."""
         return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
 
     def wanted_threads(
@@ -1670,7 +1670,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._messages("mail.project_messages", project_id=project_id, after=after, limit=limit)
 
     def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
-        """Return the last messages of a project, by id."""
+        """Return the last messages of a project, ordered by id."""
         return self._messages("mail.newest_messages", project_id=project_id, limit=limit)[::-1]
 
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
@@ -1799,7 +1799,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(Reservation, "mail.newest_reservations", project_id=project_id, limit=limit)[::-1]
 
     def reserved_in(self, place: str, *, now: int) -> list[Reservation]:
-        """Return the active reservations that were made in a run or session, by id."""
+        """Return the active reservations that were made in a run or session, ordered by id."""
         return self._all(Reservation, "mail.reserved_in", reserved_in=place, now=now)
 
     def token(self, token_id: str) -> KeptToken | None:

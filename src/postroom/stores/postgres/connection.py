@@ -325,7 +325,7 @@ class Connection:
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._prepared: dict[str, bytes] = {}
         self._types: dict[str, tuple[int, ...]] = {}
-        """The parameter types of statements, by name."""
+        """The parameter types of statements, keyed by name."""
         self._looks: dict[tuple[bool, str], tuple[Statement, list[tuple[Bound, Answer]]]] = {}
         """Queries for the next wait, by (False for locks, name), so that locks come first."""
         self._writes: list[tuple[Statement, list[Bound]]] = []

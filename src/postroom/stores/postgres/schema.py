@@ -429,7 +429,7 @@ def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
 
 
 def applied_steps(connection: Connection) -> dict[int, str]:
-    """Return the checksum of each applied step, by number; empty without a schema."""
+    """Return the checksum of each applied step, keyed by number; empty without a schema."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return {}
     ledger = connection.send(_APPLIED)

@@ -61,7 +61,7 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
-        """Return the dispatches whose ids have this prefix, by id, each with its run's id."""
+        """Return the dispatches whose ids have this prefix, keyed by id, each with its run's id."""
         asked = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
         return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", asked)}
 
@@ -452,7 +452,7 @@ class Dispatches(Tables):
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads that have queued dispatches, by id."""
+        """Return threads that have queued dispatches, ordered by id."""
         found = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 

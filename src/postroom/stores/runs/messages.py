@@ -282,7 +282,7 @@ class Messages(Tables):
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads with pending messages, by id."""
+        """Return threads with pending messages, ordered by id."""
         found = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 

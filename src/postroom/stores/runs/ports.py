@@ -330,7 +330,7 @@ class DispatchStore(_RunPort):
         return await self._look(lambda runs: runs.dispatches.next_due_at(places))
 
     async def queued_thread_ids(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
-        """Return threads that have queued dispatches, by id."""
+        """Return threads that have queued dispatches, ordered by id."""
         return await self._look(lambda runs: runs.dispatches.queued_threads(page(limit), after))
 
     async def count_queued(self, thread_id: str, *, at_most: int) -> int:
@@ -534,7 +534,7 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.messages.waiting(thread_id))
 
     async def threads_with_pending(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
-        """Return threads with pending messages, by id."""
+        """Return threads with pending messages, ordered by id."""
         return await self._look(lambda runs: runs.messages.threads_with_waiting(page(limit), after))
 
     async def append_pending(
