@@ -1,6 +1,6 @@
 """The interfaces between the mailbox, mail and chats, and the context of an execution."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -211,6 +211,18 @@ class ChatDelivery(Protocol):
         Raises:
             UnknownMessage: The person of these chats did not get this message.
             PostroomError: The mail service refuses the answer.
+        """
+        ...
+
+    async def catch_up(self, project: str, after: Mapping[str, int]) -> tuple[str, str, int]:
+        """Return a project's slug, a summary of its events, and the cursor for the next summary.
+
+        Without a project, the only one is meant. `after` has the last cursor by slug; without a valid cursor,
+        the summary covers 24 hours.
+
+        Raises:
+            UnknownProject: There is no such project, or several and none is named.
+            StoreError: The log could not be read.
         """
         ...
 

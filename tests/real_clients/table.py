@@ -40,6 +40,16 @@ Cell = Yes | No | NotYet | NotOffered
 
 _NOT_WOKEN = NotOffered("no other program can start a turn in its idle session")
 
+_HELD, _TOLD, _REFUSED = "held", "made and told", "refused by the client"
+COLLIDES: Mapping[str, Mapping[str, str]] = {
+    "claude": {"whole file": _REFUSED, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+    "codex": {"whole file": _HELD, "edit": "", "patch": _TOLD, "shell": _TOLD},
+    "gemini": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+    "opencode": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+    "copilot": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+}
+"""What a client's write onto an unread change of another agent comes to, by the tool; empty if it has no such tool."""
+
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
         "configuration_accepted": Yes(),

@@ -678,6 +678,9 @@ class AddSchedule(Command, frozen=True):
     body: str
     importance: Importance = "normal"
     ack_required: bool = False
+    catch_up: Annotated[
+        bool, Meta(description="end with a summary of the project since the last message of the schedule")
+    ] = False
     cron: Annotated[str, Meta(description="such as `0 9 * * MON`")] | None = None
     every_seconds: Annotated[_Span, Meta(description="instead of `cron`")] | None = None
     zone: str = "UTC"

@@ -23,9 +23,11 @@ from postroom.contracts.errors import (
     StoreError,
     UnknownAgent,
     UnknownDispatch,
+    UnknownProject,
 )
 from postroom.contracts.files import safe_name
-from postroom.contracts.messages import COMPACT, Message, Role, Visibility
+from postroom.contracts.messages import COMPACT, Json, Message, Role, Visibility
+from postroom.contracts.quoting import sentence
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
@@ -60,6 +62,8 @@ _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000
 """The maximum number of messages that one `/search` reads, page by page."""
 _ID_DIGITS = 15
+_CAUGHT_UP = "catch_up"
+"""The setting of a session that holds the cursors of its summaries, by project."""
 Answer = str | Card | None
 """The reply to a command: a text, a text with buttons, or nothing."""
 
@@ -420,6 +424,26 @@ class Commands:
             return wording.NOBODY_REACHED
         return wording.reached_here(person)
 
+    async def _catchup(self, call: CommandCall) -> str:
+        """Summarise a project since the last summary in this chat; without a name, the agent's project."""
+        if self._mail is None:
+            return "This chat receives no messages."
+        session, _ = await self._sessions.of(call.key, call.source)
+        kept = session.settings.get(_CAUGHT_UP)
+        known = (
+            {slug: at for slug, at in kept.items() if isinstance(at, int)} if isinstance(kept, dict) else {}
+        )
+        project = call.words.strip() or (call.source.agent or "").partition("@")[2]
+        try:
+            slug, text, newest = await self._mail.catch_up(project, known)
+        except UnknownProject as error:
+            return f"{sentence(error.message)}. Write /catchup <project>."
+        caught: dict[str, Json] = {**known, slug: newest}
+        await self._sessions.changed(
+            call.key, lambda one: replace(one, settings={**one.settings, _CAUGHT_UP: caught})
+        )
+        return f"{slug}\n{text}"
+
     # Later.
 
     async def _remind(self, call: CommandCall) -> str:
@@ -755,6 +779,13 @@ COMMANDS = (
     ),
     Command(
         name="unlink", run=Commands._unlink, decides_session=True, help="unlink this chat from the others"
+    ),
+    Command(
+        name="catchup",
+        run=Commands._catchup,
+        usage="[project]",
+        help="summarise what happened in a project since the last summary in this chat",
+        role=PersonRole.OPERATOR,
     ),
     Command(name="here", run=Commands._here, help="receive messages of agents to you in this chat"),
     Command(

@@ -309,6 +309,7 @@ ScheduleView = TypedDict(
         "to": list[str],
         "subject": str,
         "body": str,
+        "catch_up": bool,
         "cron": str | None,
         "every_seconds": float | None,
         "zone": str,

@@ -106,12 +106,13 @@ def note_files(context: ReadContext, agent: Agent, reports: Sequence[FileReport]
     names = {one.file: (one.shown, one.path) for one in reports}
     views, told, sentences = _views(context, reports), dict(due), list[str]()
     for report in reports:
-        rows = views.get(report.file, {})
+        rows = views.setdefault(report.file, {})
         mine = rows.get(agent.id)
         others = [one for one in rows.values() if one.agent_id != agent.id and one.written_at]
         after = _after(report, mine or FileView(file=report.file, agent_id=agent.id), others, context.now)
         if after is None:
             continue
+        rows[agent.id] = after
         if after.notice == 1:
             told.setdefault(report.file, after)
         if report.how == "unsure" and after.seen_blob == UNKNOWN:
@@ -159,7 +160,7 @@ def _tell(
         )
 
 
-def _views(context: ReadContext, reports: Sequence[FileReport]) -> Mapping[str, Mapping[int, FileView]]:
+def _views(context: ReadContext, reports: Sequence[FileReport]) -> dict[str, dict[int, FileView]]:
     found: dict[str, dict[int, FileView]] = {}
     files = sorted({one.file for one in reports})
     for view in context.tx.file_views(files) if files else ():
