@@ -1,6 +1,7 @@
 """The page of questions: the open questions of a project's agents, and the recent answers."""
 
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 from starlette.requests import Request
@@ -96,7 +97,7 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     done = form.answer if form.answer in ("yes", "no") else "answered"
     places = {
         "control": links.page(slug, done=done, answered=f"{run_id}/{number}"),
-        "home": f"/?done={done}",
+        "home": f"/?{urlencode({'done': done, 'answered': f'{slug}/{run_id}/{number}'})}",
         "run": links.page(slug, "runs", run_id),
     }
     answer = see(places.get(form.back) or links.page(slug, "questions", done=number))
